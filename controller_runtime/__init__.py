@@ -1,0 +1,1 @@
+"""The asyncio runtime that every component shares: client, informers, work queues, serving."""

@@ -1,0 +1,1 @@
+"""The virtual node: a kubelet whose machine is a whole lower cluster."""
