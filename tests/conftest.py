@@ -1,0 +1,35 @@
+"""Fixtures every test shares: no task and no loop error is ever forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _no_forgotten_failures() -> AsyncIterator[None]:
+    """A forgotten task that fails, or that outlives its test, fails the test.
+
+    pytest-asyncio alone lets both pass even with warnings as errors, because the loop only logs them.
+    """
+    loop = asyncio.get_running_loop()
+    problems: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _loop, context: problems.append(context))
+    before = asyncio.all_tasks()
+    yield
+    # Callbacks scheduled by a closing transport run in the next turns of the loop.
+    for _ in range(3):
+        await asyncio.sleep(0)
+    leftovers = [task for task in asyncio.all_tasks() - before if not task.done()]
+    loop.set_exception_handler(None)
+    for task in leftovers:
+        task.cancel()
+    await asyncio.gather(*leftovers, return_exceptions=True)
+    if problems:
+        pytest.fail(f"the event loop reported: {problems}")
+    if leftovers:
+        pytest.fail(f"the test left tasks running: {leftovers}")

@@ -1,0 +1,275 @@
+"""What a virtual-node process is told to do: one upper cluster, many lower ones.
+
+The same structures serve the YAML file of ``--config`` and the tensile-kube flags (``flags.py`` turns those
+into a configuration with one lower cluster). Unknown fields are errors: a misspelt setting that is silently
+ignored costs an evening.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from controller_runtime.api import quantity
+from controller_runtime.errors import ConfigError
+
+API_VERSION = "virtual-node.io/v1alpha1"
+KIND = "VirtualNodeConfiguration"
+
+PV_CONTROLLERS = "PVControllers"
+SERVICE_CONTROLLERS = "ServiceControllers"
+KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
+
+TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
+
+_DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+Positive = Annotated[float, Meta(gt=0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    pass
+
+
+class Taint(_Base, frozen=True):
+    """A node taint, as core/v1 spells it."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+class CapacityPolicy(_Base):
+    """How the lower nodes' capacity is offered upstream."""
+
+    reserve: dict[str, str] = {}
+    """Held back from allocatable, per resource: a quantity (``"2"``, ``"4Gi"``) or a share (``"10%"``)."""
+
+
+class NodeConfig(_Base):
+    """One virtual node: all lower nodes that its selector matches, shown upstream as one."""
+
+    name: str
+    """The Node's name in the upper cluster."""
+    node_selector: dict[str, str] = {}
+    """Labels a lower node must carry to belong to this virtual node. Empty: every lower node."""
+    labels: dict[str, str] = {}
+    """Labels added to the Node, over the ones every virtual node carries."""
+    taints: list[Taint] | None = None
+    """Taints of the Node. Unset: ``virtual-kubelet.io/provider=k8s:NoSchedule``. An empty list: none."""
+    capacity: CapacityPolicy = msgspec.field(default_factory=CapacityPolicy)
+    port: Port | None = None
+    """The kubelet API's port. Unset: the first free one from ``kubelet.port`` on. 0: any free one."""
+
+
+class ClusterConfig(_Base):
+    """One lower cluster. ``nodeName`` and the node fields beside it are short for a single ``nodes`` entry."""
+
+    name: str
+    kubeconfig: str = ""
+    """Path of the lower cluster's kubeconfig. Never falls back to anything else."""
+    context: str = ""
+    """The kubeconfig's context. Empty: its current one."""
+    client_qps: Positive = 500
+    """Requests per second to the lower apiserver, over time."""
+    client_burst: Annotated[int, Meta(gt=0)] = 1000
+    """Requests that may go out at once before ``clientQps`` holds them back."""
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    taints: list[Taint] | None = None
+    capacity: CapacityPolicy | None = None
+    port: Port | None = None
+    nodes: list[NodeConfig] = []
+    """Several virtual nodes for one lower cluster, so that no giant node becomes a scheduling black hole."""
+
+    def virtual_nodes(self) -> list[NodeConfig]:
+        """The virtual nodes of this cluster, the short form expanded."""
+        if self.nodes:
+            return self.nodes
+        return [
+            NodeConfig(
+                name=self.node_name or self.name,
+                node_selector=self.node_selector,
+                labels=self.labels,
+                taints=self.taints,
+                capacity=self.capacity or CapacityPolicy(),
+                port=self.port,
+            ),
+        ]
+
+
+class KubeletConfig(_Base):
+    """The kubelet API that the upper apiserver dials for logs, exec, attach and port-forward."""
+
+    address: str = "0.0.0.0"  # noqa: S104 - the upper apiserver must reach it; every request is authenticated
+    port: Port = 10250
+    """First port tried; every further virtual node of the process takes the next free one."""
+    node_ip: str = ""
+    """InternalIP published on the Node. Empty: the local address that routes to the upper apiserver."""
+    external_ip: str = ""
+    """ExternalIP published on the Node. Empty: none."""
+    tls_cert_file: str = ""
+    """Serving certificate. Empty: self-signed, made at start."""
+    tls_private_key_file: str = ""
+    client_ca_file: str = ""
+    """CA of client certificates. Empty: the upper cluster's own, from extension-apiserver-authentication."""
+    anonymous_auth: bool = False
+    """Serve requests that carry no credentials at all (as system:anonymous, still authorised)."""
+    authorization: bool = True
+    """Ask the upper cluster (SubjectAccessReview) whether the caller may. Off: authentication suffices."""
+
+
+class Config(_Base):
+    """Everything a virtual-node process needs."""
+
+    api_version: str = API_VERSION
+    kind: str = KIND
+    kubeconfig: str = ""
+    """Path of the upper cluster's kubeconfig. Empty: $KUBECONFIG, ~/.kube/config, in-cluster."""
+    server: str = ""
+    """Overrides the upper apiserver's URL of the kubeconfig (tensile-kube's MASTER_URI)."""
+    cluster_id: str = ""
+    """Identity of the upper cluster on everything made below. Empty: the uid of its kube-system namespace."""
+    kube_api_qps: Positive = 500
+    """Requests per second to the upper apiserver, per lower cluster."""
+    kube_api_burst: Annotated[int, Meta(gt=0)] = 1000
+    enable_controllers: list[str] = [PV_CONTROLLERS, SERVICE_CONTROLLERS]
+    enable_serviceaccount: bool = True
+    """Give pods below tokens of the upper cluster. Off: the lower cluster supplies identities."""
+    ignore_labels: list[str] = ["group.batch.scheduler.tencent.com"]
+    """Pod labels that are not carried below (kept in the ``tripped-labels`` annotation)."""
+    pod_sync_workers: Annotated[int, Meta(gt=0)] = 50
+    """Pods of one lower cluster that are reconciled at the same time."""
+    ping_interval: Positive = 10.0
+    """Seconds between two health checks of a lower cluster."""
+    ping_timeout: Positive = 5.0
+    """Seconds after which an unanswered health check counts as failed."""
+    status_interval: Positive = 60.0
+    """Seconds between two refreshes of an unchanged Node's status."""
+    lease_duration: Positive = 40.0
+    """Seconds a Node's Lease is good for; it is renewed every quarter of that."""
+    full_resync_period: Annotated[float, Meta(ge=0)] = 600.0
+    """Seconds between two passes over every mirrored pod, from the caches. 0: never."""
+    metrics_address: str = ""
+    """host:port that serves /healthz, /readyz and /metrics. Empty: off."""
+    kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
+    clusters: list[ClusterConfig] = []
+
+
+def parse(text: str, *, source: str = "config") -> Config:
+    """Read a YAML configuration.
+
+    Raises:
+        ConfigError: names the source and the field that is wrong.
+    """
+    try:
+        document: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not YAML: {_one_line(error)}") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{source}: expected a mapping with apiVersion, kind and clusters")
+    try:
+        config = msgspec.convert(document, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    problems = validate(config)
+    if problems:
+        raise ConfigError(f"{source}: " + "; ".join(problems))
+    return config
+
+
+def load(path: str | Path) -> Config:
+    """Read a YAML configuration file. Relative kubeconfig paths are relative to the file.
+
+    Raises:
+        ConfigError: the file cannot be read, or as ``parse``.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: {error}") from None
+    config = parse(text, source=str(path))
+    config.kubeconfig = _beside(path, config.kubeconfig)
+    for cluster in config.clusters:
+        cluster.kubeconfig = _beside(path, cluster.kubeconfig)
+    return config
+
+
+def validate(config: Config) -> list[str]:
+    """Everything that is wrong with a configuration, each as ``field: what``. Empty when it is good."""
+    problems: list[str] = []
+    if config.api_version != API_VERSION:
+        problems.append(f"apiVersion: expected {API_VERSION}, got {config.api_version!r}")
+    if config.kind != KIND:
+        problems.append(f"kind: expected {KIND}, got {config.kind!r}")
+    problems += [
+        f"enableControllers: unknown {name!r}, known are {', '.join(KNOWN_CONTROLLERS)}"
+        for name in config.enable_controllers
+        if name not in KNOWN_CONTROLLERS
+    ]
+    if bool(config.kubelet.tls_cert_file) != bool(config.kubelet.tls_private_key_file):
+        problems.append("kubelet: tlsCertFile and tlsPrivateKeyFile go together")
+    seen_clusters: set[str] = set()
+    seen_nodes: set[str] = set()
+    for position, cluster in enumerate(config.clusters):
+        where = f"clusters[{position}]"
+        if not cluster.name:
+            problems.append(f"{where}.name: required")
+        if cluster.name in seen_clusters:
+            problems.append(f"{where}.name: {cluster.name!r} is there twice")
+        seen_clusters.add(cluster.name)
+        if not cluster.kubeconfig:
+            problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
+        for node in cluster.virtual_nodes():
+            problems += _node_problems(where, node)
+            if node.name in seen_nodes:
+                problems.append(f"{where}: the node name {node.name!r} is there twice")
+            seen_nodes.add(node.name)
+    return problems
+
+
+def _node_problems(where: str, node: NodeConfig) -> list[str]:
+    problems: list[str] = []
+    if not _DNS1123.fullmatch(node.name) or len(node.name) > 63:
+        problems.append(
+            f"{where}: node name {node.name!r} must be a DNS-1123 name of at most 63 characters (it is also a label value)",
+        )
+    problems += [
+        f"{where}.taints: effect {taint.effect!r} is none of {', '.join(TAINT_EFFECTS)}"
+        for taint in node.taints or []
+        if taint.effect not in TAINT_EFFECTS
+    ]
+    problems += [
+        f"{where}.capacity.reserve.{resource}: {reserve!r} is neither a quantity nor a percentage"
+        for resource, reserve in node.capacity.reserve.items()
+        if not _is_reserve(reserve)
+    ]
+    return problems
+
+
+def _is_reserve(text: str) -> bool:
+    if text.endswith("%"):
+        return text[:-1].replace(".", "", 1).isdigit() and float(text[:-1]) <= 100
+    try:
+        return quantity.milli(text) >= 0
+    except ValueError:
+        return False
+
+
+def _beside(config_file: Path, path: str) -> str:
+    if not path:
+        return path
+    expanded = Path(path).expanduser()
+    return str(expanded if expanded.is_absolute() else config_file.parent / expanded)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

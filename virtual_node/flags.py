@@ -1,0 +1,400 @@
+"""The command line: tensile-kube's flags and environment, word for word, and ours beside them.
+
+tensile-kube's flags describe one lower cluster; ``--config`` describes many and wins where both speak. A flag
+beats the environment, the environment beats the default. Booleans follow Go: ``--flag`` and ``--flag=false``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controller_runtime.errors import ConfigError
+from virtual_node import config as configuration
+from virtual_node.config import CapacityPolicy, ClusterConfig, Config, KubeletConfig, Taint
+
+DEFAULT_NODE_NAME = "virtual-kubelet"
+PROVIDER_TAINT = "virtual-kubelet.io/provider"
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
+_DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A parsed command line: the process-wide choices and the configuration they describe."""
+
+    config: Config
+    config_file: str
+    """Path given by ``--config``; empty when the flags describe the only lower cluster."""
+    log_level: str
+    log_format: str
+    klog_verbosity: int
+    startup_timeout: float
+    """Seconds the upper cluster may take to answer at start. 0: for ever."""
+    warnings: tuple[str, ...]
+    """What was accepted for compatibility but has no effect here, for the log."""
+
+
+def duration(text: str) -> float:
+    """Seconds of a Go duration such as ``1m30s``; a bare ``0`` is allowed, as Go allows it.
+
+    Raises:
+        ValueError: the text is not a duration.
+    """
+    if text == "0":
+        return 0.0
+    parts = _DURATION_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a duration such as 10s or 1m30s")
+    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare every flag of the daemon on a parser."""
+    upper = parser.add_argument_group("upper cluster")
+    upper.add_argument(
+        "--kubeconfig",
+        default=None,
+        metavar="FILE",
+        help="upper cluster's kubeconfig ($KUBECONFIG, ~/.kube/config, in-cluster)",
+    )
+    upper.add_argument(
+        "--kube-api-qps",
+        type=float,
+        default=0,
+        metavar="N",
+        help="requests per second to the upper apiserver (500)",
+    )
+    upper.add_argument(
+        "--kube-api-burst",
+        type=int,
+        default=0,
+        metavar="N",
+        help="requests at once to the upper apiserver (1000)",
+    )
+    upper.add_argument(
+        "--cluster-id",
+        default="",
+        metavar="ID",
+        help="the upper cluster's identity on objects made below (uid of its kube-system namespace)",
+    )
+    upper.add_argument(
+        "--startup-timeout",
+        type=_duration,
+        default=0.0,
+        metavar="D",
+        help="how long the upper cluster may take to answer at start (0: for ever)",
+    )
+
+    lower = parser.add_argument_group("lower cluster (one; use --config for many)")
+    lower.add_argument(
+        "--client-kubeconfig",
+        default="",
+        metavar="FILE",
+        help="lower cluster's kubeconfig (required without --config)",
+    )
+    lower.add_argument(
+        "--client-qps",
+        type=float,
+        default=500,
+        metavar="N",
+        help="requests per second to the lower apiserver (500)",
+    )
+    lower.add_argument(
+        "--client-burst",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="requests at once to the lower apiserver (1000)",
+    )
+    lower.add_argument(
+        "--config",
+        default="",
+        metavar="FILE",
+        help="YAML that declares many lower clusters; watched and applied live",
+    )
+
+    node = parser.add_argument_group("node")
+    node.add_argument(
+        "--nodename", default=None, metavar="NAME", help=f"name of the virtual node ({DEFAULT_NODE_NAME})"
+    )
+    node.add_argument("--provider", default="k8s", metavar="NAME", help="k8s is the only one")
+    node.add_argument(
+        "--os", default="Linux", metavar="OS", help="accepted for compatibility; read from the lower nodes"
+    )
+    node.add_argument(
+        "--disable-taint", **_BOOLEAN, default=False, help="register without the virtual-node taint"
+    )
+    node.add_argument(
+        "--taint", default="", metavar="KEY", help="deprecated: key of the taint; use VKUBELET_TAINT_KEY"
+    )
+    node.add_argument(
+        "--enable-node-lease",
+        **_BOOLEAN,
+        default=True,
+        help="accepted for compatibility; Leases are always renewed",
+    )
+
+    pods = parser.add_argument_group("pods")
+    pods.add_argument(
+        "--enable-controllers",
+        default=",".join(configuration.KNOWN_CONTROLLERS),
+        metavar="LIST",
+        help="which optional controllers run (PVControllers,ServiceControllers)",
+    )
+    pods.add_argument(
+        "--enable-serviceaccount",
+        **_BOOLEAN,
+        default=True,
+        help="pods below get tokens of the upper cluster (true)",
+    )
+    pods.add_argument(
+        "--ignore-labels",
+        default="group.batch.scheduler.tencent.com",
+        metavar="LIST",
+        help="pod labels not carried below (group.batch.scheduler.tencent.com)",
+    )
+    pods.add_argument(
+        "--pod-sync-workers", type=int, default=50, metavar="N", help="pods reconciled at the same time (50)"
+    )
+    pods.add_argument(
+        "--full-resync-period",
+        type=_duration,
+        default=600.0,
+        metavar="D",
+        help="how often every pod is compared again, from the caches (10m)",
+    )
+    pods.add_argument(
+        "--namespace",
+        default="",
+        metavar="NS",
+        help="accepted for compatibility; pods of every namespace are mirrored",
+    )
+    pods.add_argument(
+        "--cluster-domain",
+        default="cluster.local",
+        metavar="DOMAIN",
+        help="accepted for compatibility; the lower cluster's DNS serves its pods",
+    )
+
+    kubelet = parser.add_argument_group("kubelet API")
+    kubelet.add_argument(
+        "--client-verify-ca",
+        default=None,
+        metavar="FILE",
+        help="CA of the upper apiserver's client certificate ($APISERVER_CA_CERT_LOCATION, else the upper cluster's own)",
+    )
+    kubelet.add_argument(
+        "--no-verify-clients",
+        **_BOOLEAN,
+        default=False,
+        help="serve anyone who can reach the port (never in production)",
+    )
+    kubelet.add_argument(
+        "--authentication-token-webhook",
+        **_BOOLEAN,
+        default=True,
+        help="accepted for compatibility; bearer tokens are always reviewed",
+    )
+
+    process = parser.add_argument_group("process")
+    process.add_argument(
+        "--metrics-addr",
+        default="",
+        metavar="HOST:PORT",
+        help="serve /healthz, /readyz and /metrics there (off)",
+    )
+    process.add_argument(
+        "--log-level", default="info", metavar="LEVEL", help="trace, debug, info, warn or error (info)"
+    )
+    process.add_argument(
+        "--log-format",
+        default="auto",
+        choices=("auto", "json", "console"),
+        help="json, console, or by whether stderr is a terminal (auto)",
+    )
+
+
+def parse(
+    argv: Sequence[str], environment: Mapping[str, str] | None = None, *, prog: str = "virtual-node"
+) -> Options:
+    """Turn a command line and its environment into options.
+
+    Raises:
+        ConfigError: a value is wrong; names the flag or variable and says what would be right.
+        SystemExit: argparse's own, for unknown flags and ``--help``.
+    """
+    environment = os.environ if environment is None else environment
+    rest, klog_verbosity = _take_klog(list(argv))
+    parser = argparse.ArgumentParser(prog=prog, allow_abbrev=False, description=__doc__.splitlines()[0])
+    add_flags(parser)
+    flags = parser.parse_args(rest)
+    if flags.provider != "k8s":
+        raise ConfigError(f"--provider {flags.provider}: the only provider is k8s")
+    warnings: list[str] = []
+    if flags.config:
+        config = configuration.load(flags.config)
+        # With a file, the flags that were given fill in what the file leaves open.
+        config.kubeconfig = flags.kubeconfig or config.kubeconfig
+        config.cluster_id = flags.cluster_id or config.cluster_id
+        config.metrics_address = flags.metrics_addr or config.metrics_address
+        _fill_kubelet(config.kubelet, flags, environment)
+        if flags.client_kubeconfig:
+            warnings.append("--client-kubeconfig has no effect beside --config")
+    else:
+        config = _single_cluster(flags, environment, warnings)
+        problems = configuration.validate(config)
+        if problems:
+            raise ConfigError("; ".join(problems))
+    config.server = config.server or environment.get("MASTER_URI", "")
+    return Options(
+        config=config,
+        config_file=flags.config,
+        log_level=flags.log_level,
+        log_format=flags.log_format,
+        klog_verbosity=klog_verbosity,
+        startup_timeout=flags.startup_timeout,
+        warnings=tuple(warnings),
+    )
+
+
+def _single_cluster(flags: argparse.Namespace, environment: Mapping[str, str], warnings: list[str]) -> Config:
+    if not flags.client_kubeconfig:
+        raise ConfigError(
+            "--client-kubeconfig: required: the kubeconfig of the lower cluster (or --config for many)"
+        )
+    node_name = (
+        flags.nodename
+        or environment.get("DEFAULT_NODE_NAME")
+        or environment.get("DEFAULTNODE_NAME")
+        or DEFAULT_NODE_NAME
+    )
+    controllers = []
+    for name in _comma_list(flags.enable_controllers):
+        if name in configuration.KNOWN_CONTROLLERS:
+            controllers.append(name)
+        else:
+            # tensile-kube skips unknown names with a warning, and manifests in use rely on that.
+            warnings.append(f"--enable-controllers: {name!r} is unknown and skipped")
+    cluster = ClusterConfig(
+        name=node_name,
+        kubeconfig=flags.client_kubeconfig,
+        client_qps=_positive("--client-qps", flags.client_qps),
+        client_burst=int(_positive("--client-burst", flags.client_burst)),
+        node_name=node_name,
+        labels=_node_label(environment, warnings),
+        taints=_taints(flags, environment),
+        capacity=CapacityPolicy(),
+    )
+    config = Config(
+        kubeconfig=flags.kubeconfig or "",
+        cluster_id=flags.cluster_id,
+        kube_api_qps=flags.kube_api_qps if flags.kube_api_qps > 0 else 500,
+        kube_api_burst=flags.kube_api_burst if flags.kube_api_burst > 0 else 1000,
+        enable_controllers=controllers,
+        enable_serviceaccount=flags.enable_serviceaccount,
+        ignore_labels=_comma_list(flags.ignore_labels),
+        pod_sync_workers=int(_positive("--pod-sync-workers", flags.pod_sync_workers)),
+        full_resync_period=flags.full_resync_period,
+        metrics_address=flags.metrics_addr,
+        clusters=[cluster],
+    )
+    _fill_kubelet(config.kubelet, flags, environment)
+    return config
+
+
+def _fill_kubelet(kubelet: KubeletConfig, flags: argparse.Namespace, environment: Mapping[str, str]) -> None:
+    if port := environment.get("KUBELET_PORT"):
+        if not port.isdigit() or int(port) > 65535:
+            raise ConfigError(f"KUBELET_PORT: {port!r} is not a port number")
+        kubelet.port = int(port)
+    kubelet.tls_cert_file = environment.get("APISERVER_CERT_LOCATION", "") or kubelet.tls_cert_file
+    kubelet.tls_private_key_file = (
+        environment.get("APISERVER_KEY_LOCATION", "") or kubelet.tls_private_key_file
+    )
+    ca_file = flags.client_verify_ca or environment.get("APISERVER_CA_CERT_LOCATION", "")
+    kubelet.client_ca_file = ca_file or kubelet.client_ca_file
+    kubelet.node_ip = environment.get("VKUBELET_POD_IP", "") or kubelet.node_ip
+    kubelet.external_ip = environment.get("VKUBELET_EXTERNAL_POD_IP", "") or kubelet.external_ip
+    if flags.no_verify_clients:
+        kubelet.anonymous_auth = True
+        kubelet.authorization = False
+
+
+def _node_label(environment: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
+    text = environment.get("VKUBELET_NODE_LABEL", "")
+    if not text:
+        return {}
+    key, colon, value = text.partition(":")
+    if not colon or ":" in value or not key.strip():
+        warnings.append(f"VKUBELET_NODE_LABEL: {text!r} is not key:value and is ignored")
+        return {}
+    return {key.strip(): value.strip()}
+
+
+def _taints(flags: argparse.Namespace, environment: Mapping[str, str]) -> list[Taint]:
+    if flags.disable_taint:
+        return []
+    effect = environment.get("VKUBELET_TAINT_EFFECT", "") or "NoSchedule"
+    if effect not in configuration.TAINT_EFFECTS:
+        raise ConfigError(
+            f"VKUBELET_TAINT_EFFECT: {effect!r} is none of {', '.join(configuration.TAINT_EFFECTS)}"
+        )
+    key = flags.taint or environment.get("VKUBELET_TAINT_KEY", "") or PROVIDER_TAINT
+    return [
+        Taint(key=key, value=environment.get("VKUBELET_TAINT_VALUE", "") or flags.provider, effect=effect)
+    ]
+
+
+def _take_klog(argv: list[str]) -> tuple[list[str], int]:
+    """Take klog's flags out: ``--klog.v`` is a verbosity, the others have no meaning without klog."""
+    rest: list[str] = []
+    verbosity = 0
+    position = 0
+    while position < len(argv):
+        argument = argv[position]
+        position += 1
+        if not argument.startswith(("--klog.", "-klog.")):
+            rest.append(argument)
+            continue
+        name, equals, value = argument.lstrip("-").partition("=")
+        if not equals and position < len(argv) and not argv[position].startswith("-"):
+            value = argv[position]
+            position += 1
+        if name == "klog.v":
+            if not value.isdigit():
+                raise ConfigError(f"--klog.v: {value!r} is not a number")
+            verbosity = int(value)
+    return rest, verbosity
+
+
+def _comma_list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _positive(flag: str, value: float) -> float:
+    if value <= 0:
+        raise ConfigError(f"{flag}: {value:g} must be more than 0")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    # strconv.ParseBool's words, so that manifests written for Go flags keep working.
+    if text in {"1", "t", "T", "true", "TRUE", "True"}:
+        return True
+    if text in {"0", "f", "F", "false", "FALSE", "False"}:
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+def _duration(text: str) -> float:
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+_BOOLEAN: dict[str, object] = {"type": _boolean, "nargs": "?", "const": True, "metavar": "BOOL"}
