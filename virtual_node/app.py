@@ -1,0 +1,180 @@
+"""The virtual-node process: one upper cluster, a supervised task per lower cluster, live reconfiguration."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from controller_runtime import kubeconfig, lifecycle, resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
+from controller_runtime.serving import HealthServer
+from virtual_node import config as configuration
+from virtual_node.cluster import COMPONENT, LowerCluster
+from virtual_node.config import ClusterConfig, Config
+from virtual_node.flags import Options
+from virtual_node.kubelet_service import KubeletEndpoints
+
+_RESTART_BASE = 1.0
+_RESTART_MAXIMUM = 60.0
+_CONFIG_POLL = 2.0
+"""Seconds between two looks at the configuration file. Secret and ConfigMap volumes swap symlinks, which no
+portable file watch reports; a stat every two seconds costs nothing."""
+_STEADY = 120.0
+"""Seconds after which a cluster's earlier failures are forgotten."""
+
+
+class App:
+    """Runs what the configuration declares until cancelled."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._config = options.config
+        self._log = structlog.get_logger(component=COMPONENT)
+        self._tasks: dict[str, tuple[ClusterConfig, asyncio.Task[None]]] = {}
+        self._cluster_id = ""
+        self.clusters: dict[str, LowerCluster] = {}
+        """The lower clusters that run now, by name."""
+
+    async def run(self) -> None:
+        """Bring everything up and keep it up.
+
+        Raises:
+            ConfigError: something that only the user can mend, found at start.
+        """
+        for warning in self._options.warnings:
+            self._log.warning(warning)
+        async with contextlib.AsyncExitStack() as stack:
+            upper_config = await kubeconfig.load(
+                self._config.kubeconfig or None, server=self._config.server or None
+            )
+            upper = await stack.enter_async_context(
+                Client(upper_config, user_agent=COMPONENT, cluster="upper")
+            )
+            self._cluster_id = self._config.cluster_id or await self._read_cluster_id(upper)
+            self._log.info("upper cluster", server=upper_config.server, cluster_id=self._cluster_id)
+            endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
+            if self._config.metrics_address:
+                health = HealthServer(self._config.metrics_address, checks=self._checks())
+                await stack.enter_async_context(health)
+            try:
+                self._apply(self._config, endpoints)
+                lifecycle.tune_gc()
+                await self._follow_config(endpoints)
+            finally:
+                await self._stop(list(self._tasks))
+
+    def _checks(self) -> Mapping[str, object]:
+        def clusters() -> str | None:
+            silent = [name for name, cluster in self.clusters.items() if cluster.pods is None]
+            return f"not mirroring yet: {', '.join(sorted(silent))}" if silent else None
+
+        return {"ping": lambda: None, "clusters": clusters}
+
+    async def _read_cluster_id(self, upper: Client) -> str:
+        """The uid of the upper cluster's kube-system namespace: unique, stable, readable by anyone."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.startup_timeout if self._options.startup_timeout else None
+        delay = 0.5
+        while True:
+            try:
+                namespace = await upper.get(resources.NAMESPACES, "kube-system")
+                return str(namespace["metadata"]["uid"])
+            except (Forbidden, Unauthorized) as error:
+                raise ConfigError(
+                    f"the upper cluster does not let us read namespace kube-system ({error}); "
+                    "grant it, or give --cluster-id"
+                ) from None
+            except ApiError as error:
+                if deadline is not None and loop.time() + delay > deadline:
+                    raise ConfigError(
+                        f"the upper cluster did not answer within --startup-timeout: {error}"
+                    ) from None
+                self._log.warning("upper cluster does not answer yet", error=str(error), retry_in=delay)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 10.0)
+
+    def _apply(self, config: Config, endpoints: KubeletEndpoints) -> None:
+        """Start what is new or changed; what has gone was stopped by the caller."""
+        for cluster in config.clusters:
+            if cluster.name not in self._tasks:
+                task = asyncio.create_task(
+                    self._supervise(cluster, config, endpoints), name=f"lower cluster {cluster.name}"
+                )
+                self._tasks[cluster.name] = (cluster, task)
+
+    async def _stop(self, clusters: list[str]) -> None:
+        tasks = [self._tasks.pop(name)[1] for name in clusters]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _supervise(self, cluster: ClusterConfig, config: Config, endpoints: KubeletEndpoints) -> None:
+        """Run one lower cluster; start it again when it fails. Never let the failure reach another."""
+        log = self._log.bind(cluster=cluster.name)
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            started = loop.time()
+            lower = LowerCluster(cluster, settings=config, cluster_id=self._cluster_id, endpoints=endpoints)
+            self.clusters[cluster.name] = lower
+            try:
+                await lower.run()
+            except ConfigError as error:
+                log.error("lower cluster cannot be used", error=str(error))  # noqa: TRY400 - one clear line
+            except Exception as error:
+                log.exception("lower cluster failed", error=str(error))
+            finally:
+                self.clusters.pop(cluster.name, None)
+            failures = 1 if loop.time() - started > _STEADY else failures + 1
+            delay = min(_RESTART_BASE * 2 ** (failures - 1), _RESTART_MAXIMUM) * (1 + random.random() / 4)  # noqa: S311 - jitter
+            log.info("lower cluster starts again", retry_in=round(delay, 1))
+            await asyncio.sleep(delay)
+
+    async def _follow_config(self, endpoints: KubeletEndpoints) -> None:
+        """Apply every change of the configuration file; a bad file changes nothing."""
+        path = self._options.config_file
+        if not path:
+            await asyncio.Event().wait()
+        seen = _stamp(path)
+        while True:
+            await asyncio.sleep(_CONFIG_POLL)
+            stamp = _stamp(path)
+            if stamp == seen:
+                continue
+            seen = stamp
+            try:
+                fresh = configuration.load(path)
+            except ConfigError as error:
+                self._log.error("configuration not applied", error=str(error))  # noqa: TRY400 - one clear line
+                continue
+            await self._reconfigure(fresh, endpoints)
+
+    async def _reconfigure(self, fresh: Config, endpoints: KubeletEndpoints) -> None:
+        wanted = {cluster.name: cluster for cluster in fresh.clusters}
+        going = [name for name, (old, _) in self._tasks.items() if wanted.get(name) != old]
+        current = msgspec.structs.replace(self._config, clusters=fresh.clusters)
+        before = set(self._tasks)
+        await self._stop(going)
+        self._apply(current, endpoints)
+        self._config = current
+        self._log.info(
+            "configuration applied",
+            added=sorted(set(wanted) - before),
+            dropped=sorted(before - set(wanted)),
+            changed=sorted(set(going) & set(wanted)),
+        )
+
+
+def _stamp(path: str) -> tuple[float, int, int] | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_mtime, status.st_ino, status.st_size

@@ -1,0 +1,66 @@
+"""The ``virtual-node`` command: the daemon by default, and subcommands for people."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from controller_runtime import lifecycle, log
+from controller_runtime.errors import ConfigError
+from virtual_node import flags
+
+_USAGE_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code. Console script ``virtual-node``."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    try:
+        match command:
+            case "":
+                return _daemon(arguments)
+            case "run":
+                return _daemon(arguments[1:])
+            case "check":
+                from virtual_node import check  # noqa: PLC0415 - rich is for people; the daemon does without
+
+                return check.main(arguments[1:])
+            case "version":
+                print(version())  # noqa: T201 - the answer
+                return 0
+            case "providers":
+                print("k8s")  # noqa: T201 - the answer
+                return 0
+            case _:
+                raise ConfigError(
+                    f"unknown command {command!r}: run, check, version and providers are known (virtual-node --help)"
+                )
+    except ConfigError as error:
+        print(f"virtual-node: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
+        return _USAGE_ERROR
+
+
+def version() -> str:
+    """The installed version."""
+    try:
+        return metadata.version("virtual-node")
+    except metadata.PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def _daemon(arguments: list[str]) -> int:
+    if arguments in (["--version"], ["-version"]):
+        print(version())  # noqa: T201 - the answer
+        return 0
+    options = flags.parse(arguments)
+    log.configure(options.log_level, options.log_format, klog_v=options.klog_verbosity)
+
+    async def run() -> int:
+        from virtual_node.app import App  # noqa: PLC0415 - `virtual-node --help` answers at once without it
+
+        return await lifecycle.run_until_signal(App(options).run())
+
+    return asyncio.run(run())

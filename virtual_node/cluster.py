@@ -1,0 +1,224 @@
+"""One lower cluster: its clients, caches, controllers and virtual nodes, in one task group.
+
+Nothing here is shared with another lower cluster, so nothing that goes wrong here can reach one: the process
+(``app.py``) runs each in its own supervised task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+
+from controller_runtime import kubeconfig, resources
+from controller_runtime.api import names
+from controller_runtime.client import Client
+from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from virtual_node import config as configuration
+from virtual_node.controllers.capacity import foreign_selector
+from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
+from virtual_node.controllers.dependencies import DependencyController
+from virtual_node.controllers.event_mirror import EventMirror
+from virtual_node.controllers.health import HealthController
+from virtual_node.controllers.identities import IdentityController
+from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.node import NodeController
+from virtual_node.controllers.node_lease import NodeLeaseController
+from virtual_node.controllers.pod_creation import PodCreator
+from virtual_node.controllers.pod_status import StatusWriter
+from virtual_node.controllers.pods import PodController
+from virtual_node.kubelet_service import KubeletEndpoints, KubeletService
+
+COMPONENT = "virtual-node"
+
+
+class LowerCluster:
+    """Everything of one lower cluster, from configuration to running."""
+
+    def __init__(
+        self,
+        config: configuration.ClusterConfig,
+        *,
+        settings: configuration.Config,
+        cluster_id: str,
+        endpoints: KubeletEndpoints,
+    ) -> None:
+        self.config = config
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._endpoints = endpoints
+        self._log = structlog.get_logger(component=COMPONENT, cluster=config.name)
+        self.nodes: dict[str, NodeController] = {}
+        self.health: HealthController | None = None
+        self.pods: PodController | None = None
+
+    async def run(self) -> None:
+        """Run until cancelled, or until something breaks that only a fresh start can mend.
+
+        Raises:
+            ConfigError: a kubeconfig cannot be used.
+            ExceptionGroup: a controller failed in a way it does not know.
+        """
+        settings, config = self._settings, self.config
+        upper_config = await kubeconfig.load(settings.kubeconfig or None, server=settings.server or None)
+        lower_config = await kubeconfig.load(
+            config.kubeconfig, context=config.context or None, in_cluster=False
+        )
+        agent = f"{COMPONENT}/{config.name}"
+        async with (
+            Client(
+                upper_config,
+                qps=settings.kube_api_qps,
+                burst=settings.kube_api_burst,
+                user_agent=agent,
+                cluster="upper",
+            ) as upper,
+            Client(
+                lower_config,
+                qps=config.client_qps,
+                burst=config.client_burst,
+                user_agent=agent,
+                cluster=config.name,
+            ) as lower,
+        ):
+            recorder = EventRecorder(upper, component=COMPONENT, host=config.name)
+            context = ClusterContext(
+                name=config.name,
+                cluster_id=self._cluster_id,
+                upper=upper,
+                lower=lower,
+                settings=settings,
+                nodes={node.name: node for node in config.virtual_nodes()},
+                recorder=recorder,
+                log=self._log,
+            )
+            await self._run_controllers(context)
+
+    async def _run_controllers(self, context: ClusterContext) -> None:
+        caches = PodCaches(
+            upper={name: _upper_pods(context, name) for name in context.nodes}, lower=_lower_pods(context)
+        )
+        ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
+        config_maps = Informer(context.lower, resources.CONFIG_MAPS, label_selector=ours)
+        secrets = Informer(context.lower, resources.SECRETS, label_selector=ours)
+        lower_nodes = Informer(context.lower, resources.NODES, transform=_without_images)
+        foreign = Informer(
+            context.lower,
+            resources.PODS,
+            label_selector=foreign_selector(context.cluster_id),
+            transform=shrink_foreign,
+            name="foreign-pods",
+        )
+        controllers: list[PodController] = []
+        health = HealthController(context, changed=lambda: _refresh(self.nodes.values()))
+        namespaces = Namespaces(context)
+        status = StatusWriter(context)
+        dependencies = DependencyController(
+            context,
+            namespaces=namespaces,
+            config_maps=config_maps,
+            secrets=secrets,
+            wake=lambda uid: controllers[0].enqueue(uid),
+        )
+        identities = IdentityController(context, secrets=secrets, find_upper=caches.upper_pod)
+        creator = PodCreator(
+            context, namespaces=namespaces, dependencies=dependencies, identities=identities, status=status
+        )
+        pods = PodController(context, caches, creator=creator, status=status)
+        controllers.append(pods)
+        mirror = EventMirror(
+            context,
+            find_lower=lambda namespace, name: caches.lower.store.get(f"{namespace}/{name}"),
+            find_upper=lambda pod: caches.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, "")),
+        )
+        self.health, self.pods = health, pods
+        informers = [*caches.upper.values(), caches.lower, config_maps, secrets, lower_nodes, foreign]
+        services: list[KubeletService] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for informer in informers:
+                    group.create_task(informer.run(), name=f"{context.name} informer")
+                group.create_task(context.recorder.run(), name=f"{context.name} events out")
+                group.create_task(health.run(), name=f"{context.name} health")
+                for name, node in context.nodes.items():
+                    service = await self._endpoints.serve(context, caches, node)
+                    services.append(service)
+                    controller = NodeController(
+                        context,
+                        node,
+                        lower_nodes=lower_nodes,
+                        foreign_pods=foreign,
+                        health=health,
+                        addresses=self._endpoints.addresses(name),
+                        kubelet_port=service.port,
+                    )
+                    self.nodes[name] = controller
+                    lease = NodeLeaseController(context, name, node=controller)
+                    group.create_task(controller.run(), name=f"node {name}")
+                    group.create_task(lease.run(), name=f"lease {name}")
+                # A pod is judged only when both sides have been read completely: an upper pod that is not
+                # listed yet must not make its lower pod look like an orphan.
+                for informer in [*caches.upper.values(), caches.lower, config_maps, secrets]:
+                    await informer.wait_synced()
+                group.create_task(pods.controller.run(), name=f"{context.name} pods")
+                group.create_task(dependencies.run(), name=f"{context.name} dependencies")
+                group.create_task(identities.run(), name=f"{context.name} identities")
+                group.create_task(mirror.run(), name=f"{context.name} events down")
+                if self._settings.full_resync_period:
+                    group.create_task(_resync(pods, self._settings.full_resync_period))
+                self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.lower.store))
+        finally:
+            self.nodes.clear()
+            await asyncio.gather(*(service.stop() for service in services), return_exceptions=True)
+
+
+def shrink_foreign(pod: Object) -> Object:
+    """Keep of a foreign pod what capacity needs; a lower cluster may run many of them."""
+    return pod
+
+
+def _without_images(node: Object) -> Object:
+    return node
+
+
+def _upper_pods(context: ClusterContext, node_name: str) -> Informer:
+    return Informer(
+        context.upper,
+        resources.PODS,
+        field_selector=f"spec.nodeName={node_name}",
+        indexers={INDEX_UID: lambda pod: (pod.uid,)},
+        name=f"pods-{node_name}",
+    )
+
+
+def _lower_pods(context: ClusterContext) -> Informer:
+    selector = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} in ({','.join(context.nodes)})"
+    return Informer(
+        context.lower,
+        resources.PODS,
+        label_selector=selector,
+        indexers={INDEX_UPPER_UID: _upper_uid},
+        name="mirrored-pods",
+    )
+
+
+def _upper_uid(pod: Object) -> Iterable[str]:
+    uid = pod.labels.get(names.LABEL_UPPER_UID)
+    return (uid,) if uid else ()
+
+
+def _refresh(nodes: Iterable[NodeController]) -> None:
+    for node in nodes:
+        node.refresh()
+
+
+async def _resync(pods: PodController, period: float) -> None:
+    """Compare every pod again now and then, from the caches: the safety net under every watch."""
+    while True:
+        await asyncio.sleep(period)
+        pods.enqueue_all()
+
+

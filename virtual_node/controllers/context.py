@@ -1,0 +1,81 @@
+"""What every controller of one lower cluster shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+
+from controller_runtime.client import Client
+from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from virtual_node.config import Config, NodeConfig
+from virtual_node.translate.ownership import Owner
+from virtual_node.translate.pod_down import PodOptions
+
+INDEX_UID = "uid"
+INDEX_UPPER_UID = "upper-uid"
+
+
+@dataclass(slots=True)
+class ClusterContext:
+    """The two clusters, who we are in them, and what the user asked for."""
+
+    name: str
+    """The lower cluster's name in the configuration; also what logs and metrics call it."""
+    cluster_id: str
+    """Identity of the upper cluster on everything made below."""
+    upper: Client
+    lower: Client
+    settings: Config
+    nodes: dict[str, NodeConfig]
+    """The virtual nodes of this lower cluster by name."""
+    recorder: EventRecorder
+    """Writes events to the upper cluster."""
+    log: structlog.stdlib.BoundLogger
+    options: dict[str, PodOptions] = field(init=False)
+    """How pods are translated, by virtual node."""
+
+    def __post_init__(self) -> None:
+        """Derive the translation options once; they are read for every pod."""
+        self.options = {
+            name: PodOptions(
+                owner=Owner(cluster_id=self.cluster_id, node_name=name),
+                ignore_labels=tuple(self.settings.ignore_labels),
+                service_accounts=self.settings.enable_serviceaccount,
+            )
+            for name in self.nodes
+        }
+
+
+@dataclass(slots=True)
+class PodCaches:
+    """The informers that know pods: one per virtual node above, one for all our pods below."""
+
+    upper: dict[str, Informer]
+    """By virtual node; indexed by ``INDEX_UID``."""
+    lower: Informer
+    """Only pods that carry our ownership labels; indexed by ``INDEX_UPPER_UID``."""
+
+    def upper_pod(self, uid: str) -> Object | None:
+        """The upper pod of that uid, on whichever of our virtual nodes it is."""
+        for informer in self.upper.values():
+            for pod in informer.store.by_index(INDEX_UID, uid):
+                return pod
+        return None
+
+    def upper_by_name(self, namespace: str, name: str) -> Object | None:
+        """The upper pod of that name, if it is bound to one of our virtual nodes."""
+        key = f"{namespace}/{name}"
+        for informer in self.upper.values():
+            pod = informer.store.get(key)
+            if pod is not None:
+                return pod
+        return None
+
+    def lower_pod(self, upper_uid: str) -> Object | None:
+        """The lower pod made for the upper pod of that uid."""
+        for pod in self.lower.store.by_index(INDEX_UPPER_UID, upper_uid):
+            return pod
+        return None

@@ -1,0 +1,241 @@
+"""ConfigMaps and Secrets follow the pods that name them.
+
+``ensure`` is called before a pod is created below: it starts watching what the pod names and has the copies
+made. Later changes and deletions above, and meddling below, come through the queue. A copy goes when no pod
+of ours needs it any more; an object of the same name that is not ours is never touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.backoff import ExponentialBackoff
+from controller_runtime.controller import Controller, Result
+from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from controller_runtime.work_queue import WorkQueue
+from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.object_watch import KINDS, ObjectKey, ObjectWatches
+from virtual_node.translate import copies, dependencies, ownership, service_account
+
+_UNUSED_GRACE = 60.0
+"""Seconds a copy outlives the last pod that named it: the next pod of a Job finds it there."""
+_WORKERS = 8
+ROOT_CA = "kube-root-ca.crt"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a pod cannot start yet, in the kubelet's own words."""
+
+    event_reason: str
+    message: str
+    waiting_reason: str
+    waiting_message: str
+
+
+class DependencyController:
+    """Keeps the lower copies of upper ConfigMaps and Secrets that our pods name."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        namespaces: Namespaces,
+        config_maps: Informer,
+        secrets: Informer,
+        wake: Callable[[str], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            namespaces: makes lower namespaces.
+            config_maps: lower ConfigMaps that carry our ownership label.
+            secrets: lower Secrets that carry our ownership label.
+            wake: called with the uid of an upper pod whose dependency has changed.
+        """
+        self._context = context
+        self._namespaces = namespaces
+        self._lower = {"ConfigMap": config_maps, "Secret": secrets}
+        self._wake = wake
+        self._watches = ObjectWatches(context.upper, on_change=self._upper_changed)
+        self._users: defaultdict[ObjectKey, set[str]] = defaultdict(set)
+        self._needs: dict[str, frozenset[ObjectKey]] = {}
+        self._locks: defaultdict[ObjectKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        queue: WorkQueue[ObjectKey] = WorkQueue(
+            f"dependencies-{context.name}", rate_limiter=ExponentialBackoff(0.2, 60.0)
+        )
+        self.controller: Controller[ObjectKey] = Controller(
+            f"dependencies-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
+        )
+        for kind, informer in self._lower.items():
+            self._watch_lower(kind, informer)
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+        try:
+            await self.controller.run()
+        finally:
+            await self._watches.close()
+
+    async def ensure(self, upper: Object, upper_pod: dict[str, Any], namespace: str) -> list[Problem]:
+        """Have everything that a pod names there below before the pod is.
+
+        Returns what is missing and mandatory, in the order the pod names it. The pod is woken when that
+        changes.
+        """
+        wanted = dependencies.dependencies(upper_pod)
+        keys = {ObjectKey(need.kind, upper.namespace, need.name): need for need in wanted}
+        if self._context.settings.enable_serviceaccount and service_account.token_requests(upper_pod):
+            keys[ObjectKey("ConfigMap", upper.namespace, ROOT_CA)] = None  # type: ignore[assignment]
+        self._needs[upper.uid] = frozenset(keys)
+        problems: list[Problem] = []
+        for key, need in keys.items():
+            self._users[key].add(upper.uid)
+            source = await self._watches.get(key)
+            if source is None:
+                if need is not None and not need.optional:
+                    problems.append(_missing(need))
+                continue
+            problem = await self._copy(key, source)
+            if problem is not None:
+                problems.append(problem)
+        return problems
+
+    def release(self, uid: str) -> None:
+        """The upper pod is gone: what nobody else needs goes after a while."""
+        for key in self._needs.pop(uid, frozenset()):
+            users = self._users[key]
+            users.discard(uid)
+            if not users:
+                del self._users[key]
+                self.controller.queue.add_after(key, _UNUSED_GRACE)
+
+    async def reconcile(self, key: ObjectKey) -> Result | None:
+        """Bring one lower copy in step with its upper object, or remove it when it has no user."""
+        if key not in self._users:
+            self._watches.stop(key)
+            self._locks.pop(key, None)
+            await self._remove(key)
+            return None
+        source = await self._watches.get(key)
+        if source is None:
+            await self._remove(key)
+            return None
+        problem = await self._copy(key, source)
+        if problem is not None:
+            self._context.log.warning("copy is blocked", object=str(key), why=problem.message)
+        return None
+
+    def _upper_changed(self, key: ObjectKey) -> None:
+        self.controller.queue.add(key)
+        for uid in self._users.get(key, ()):
+            self._wake(uid)
+
+    def _watch_lower(self, kind: str, informer: Informer) -> None:
+        def key_of(copy: Object) -> ObjectKey:
+            source = copy.annotations.get(names.ANNOTATION_SOURCE, copy.name)
+            upper_namespace = copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)
+            return ObjectKey(kind, upper_namespace, source)
+
+        def found(copy: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
+            if names.LABEL_TOKEN_OF not in copy.labels and initial:
+                # After a restart: give the pods time to claim it, then it goes.
+                self.controller.queue.add_after(key_of(copy), _UNUSED_GRACE)
+
+        def meddled(copy: Object) -> None:
+            if names.LABEL_TOKEN_OF not in copy.labels and key_of(copy) in self._users:
+                self.controller.queue.add(key_of(copy))
+
+        informer.add_handler(on_add=found, on_update=lambda _old, new: meddled(new), on_delete=meddled)
+
+    def _lower_name(self, key: ObjectKey) -> tuple[str, str]:
+        """Namespace and name of an object's copy. The root CA's differs: each cluster has its own."""
+        name = key.name
+        if key.kind == "ConfigMap" and name == ROOT_CA:
+            name = service_account.root_ca_name(self._context.cluster_id)
+        options = next(iter(self._context.options.values()))
+        return options.namespace_map(key.namespace), name
+
+    async def _copy(self, key: ObjectKey, source: Object) -> Problem | None:
+        """Create or patch the lower copy; a Problem when the name below is not ours."""
+        async with self._locks[key]:
+            options = next(iter(self._context.options.values()))
+            namespace, name = self._lower_name(key)
+            desired = copies.lower_copy(source.to_dict(), options)
+            desired["metadata"]["name"] = name
+            desired["metadata"]["namespace"] = namespace
+            if name != key.name:
+                desired["metadata"].setdefault("annotations", {})[names.ANNOTATION_SOURCE] = key.name
+            resource = KINDS[key.kind]
+            existing = self._lower[key.kind].store.get(f"{namespace}/{name}")
+            current = existing.to_dict() if existing is not None else None
+            if current is None:
+                await self._namespaces.ensure(namespace)
+                try:
+                    await self._context.lower.create(resource, desired, namespace=namespace)
+                except AlreadyExists:
+                    current = await self._context.lower.get(resource, name, namespace=namespace)
+                except NotFound:
+                    self._namespaces.forget(namespace)
+                    raise
+                else:
+                    return None
+            if not ownership.is_owned(current["metadata"].get("labels") or {}, self._context.cluster_id):
+                return _foreign(key, namespace, name, self._context.name)
+            patch = copies.copy_patch(current, desired)
+            if patch is None:
+                return None
+            try:
+                await self._context.lower.patch(resource, name, patch, namespace=namespace)
+            except Invalid:
+                # Immutable, or of another type: only a new object can hold the new content.
+                await self._context.lower.delete(
+                    resource, name, namespace=namespace, uid=current["metadata"]["uid"]
+                )
+                await self._context.lower.create(resource, desired, namespace=namespace)
+            return None
+
+    async def _remove(self, key: ObjectKey) -> None:
+        namespace, name = self._lower_name(key)
+        copy = self._lower[key.kind].store.get(f"{namespace}/{name}")
+        if copy is None or await self._needed_by_others(namespace):
+            return
+        try:
+            await self._context.lower.delete(KINDS[key.kind], name, namespace=namespace, uid=copy.uid)
+        except (NotFound, Conflict):
+            pass
+
+    async def _needed_by_others(self, namespace: str) -> bool:
+        """Whether another virtual-node process of the same upper cluster has pods in that namespace."""
+        ours = ",".join(self._context.nodes)
+        selector = f"{names.LABEL_UPPER_CLUSTER}={self._context.cluster_id},{names.LABEL_NODE} notin ({ours})"
+        page = await self._context.lower.list(
+            resources.PODS, namespace=namespace, label_selector=selector, limit=1
+        )
+        return bool(page.items)
+
+
+def _missing(need: dependencies.Dependency) -> Problem:
+    what = f'{need.kind.lower()} "{need.name}" not found'
+    if need.volume:
+        text = f'MountVolume.SetUp failed for volume "{need.volume}" : {what}'
+        return Problem("FailedMount", text, "ContainerCreating", "")
+    return Problem("Failed", f"Error: {what}", "CreateContainerConfigError", what)
+
+
+def _foreign(key: ObjectKey, namespace: str, name: str, cluster: str) -> Problem:
+    text = (
+        f"Lower cluster {cluster} has a {key.kind} {namespace}/{name} that is not ours; it is left alone. "
+        "Rename one of the two, or label the lower one's namespace apart"
+    )
+    return Problem("DependencyConflict", text, "DependencyConflict", text)

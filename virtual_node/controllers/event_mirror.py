@@ -1,0 +1,87 @@
+"""Lower events about our pods appear on the upper pods, so that ``kubectl describe`` tells the whole story.
+
+A plain list and watch, not an informer: events are many, short-lived and read once, so no cache is kept. The
+copy's name derives from the lower event's uid; whatever is seen twice is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from controller_runtime import resources
+from controller_runtime.errors import ApiError, Expired
+from controller_runtime.objects import Object
+from virtual_node.controllers.context import ClusterContext
+from virtual_node.translate import events
+
+_BACKOFF_BASE = 0.8
+_BACKOFF_MAXIMUM = 30.0
+_FIELD_SELECTOR = "involvedObject.kind=Pod"
+
+
+class EventMirror:
+    """Copies events of lower pods to their upper pods."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        find_lower: Callable[[str, str], Object | None],
+        find_upper: Callable[[Object], Object | None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            find_lower: our lower pod by namespace and name, or None.
+            find_upper: the upper pod of a lower pod, or None.
+        """
+        self._context = context
+        self._find_lower = find_lower
+        self._find_upper = find_upper
+
+    async def run(self) -> None:
+        """Mirror until cancelled. Trouble with the lower cluster is waited out."""
+        failures = 0
+        resource_version = ""
+        while True:
+            try:
+                if not resource_version:
+                    resource_version = await self._catch_up()
+                watch = self._context.lower.watch(
+                    resources.EVENTS, field_selector=_FIELD_SELECTOR, resource_version=resource_version
+                )
+                async for event in watch:
+                    failures = 0
+                    resource_version = event.object.resource_version
+                    if event.type in {"ADDED", "MODIFIED"}:
+                        self._mirror(event.object)
+            except Expired:
+                resource_version = ""
+            except ApiError as error:
+                failures += 1
+                delay = min(_BACKOFF_BASE * 2 ** (failures - 1), _BACKOFF_MAXIMUM)
+                self._context.log.debug("event watch failed", error=str(error), retry_in=round(delay, 1))
+                await asyncio.sleep(delay * (1 + random.random()))  # noqa: S311 - jitter
+
+    async def _catch_up(self) -> str:
+        listed = await self._context.lower.list(resources.EVENTS, field_selector=_FIELD_SELECTOR)
+        for event in listed.items:
+            self._mirror(event)
+        return listed.resource_version
+
+    def _mirror(self, event: Object) -> None:
+        involved = event.field("involvedObject") or {}
+        lower = self._find_lower(involved.get("namespace", ""), involved.get("name", ""))
+        if lower is None or lower.uid != involved.get("uid"):
+            return
+        upper = self._find_upper(lower)
+        if upper is None:
+            return
+        spec = upper.spec or {}
+        copy = events.upper_event(
+            event.to_dict(), upper.to_dict(), node_name=spec.get("nodeName", ""), namespace=upper.namespace
+        )
+        self._context.recorder.record(copy)

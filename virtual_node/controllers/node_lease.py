@@ -1,0 +1,85 @@
+"""The Lease by which the upper cluster knows that a virtual node's process is alive.
+
+Renewed every quarter of its duration with the cached copy, as a kubelet does: one request, no read before it.
+The lower cluster's health does not show here but in the Ready condition: the process is alive, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import timestamps
+from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
+from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.node import NodeController
+
+NAMESPACE = "kube-node-lease"
+_RETRY = 2.0
+
+
+class NodeLeaseController:
+    """Renews one node's Lease."""
+
+    def __init__(self, context: ClusterContext, name: str, *, node: NodeController) -> None:
+        self._context = context
+        self._name = name
+        self._node = node
+        self._lease: dict[str, Any] | None = None
+        self.renewed_at: float | None = None
+        """Loop time of the last renewal."""
+
+    async def run(self) -> None:
+        """Renew until cancelled."""
+        await self._node.registered.wait()
+        interval = self._context.settings.lease_duration / 4
+        while True:
+            try:
+                await self._renew()
+            except (Conflict, NotFound):
+                self._lease = None  # changed by somebody: read it again at once
+                await asyncio.sleep(0.1)
+                continue
+            except ApiError as error:
+                self._context.log.warning("lease not renewed", node=self._name, error=str(error))
+                await asyncio.sleep(_RETRY)
+                continue
+            self.renewed_at = asyncio.get_running_loop().time()
+            await asyncio.sleep(interval)
+
+    async def _renew(self) -> None:
+        if self._lease is None:
+            self._lease = await self._get_or_create()
+        spec = self._lease.setdefault("spec", {})
+        spec["holderIdentity"] = self._name
+        spec["leaseDurationSeconds"] = int(self._context.settings.lease_duration)
+        spec["renewTime"] = timestamps.micro_time(datetime.now(UTC))
+        self._lease["metadata"]["ownerReferences"] = [self._owner()]
+        self._lease = await self._context.upper.update(resources.LEASES, self._lease)
+
+    async def _get_or_create(self) -> dict[str, Any]:
+        upper = self._context.upper
+        try:
+            return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+        except NotFound:
+            pass
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": NAMESPACE, "ownerReferences": [self._owner()]},
+            "spec": {
+                "holderIdentity": self._name,
+                "leaseDurationSeconds": int(self._context.settings.lease_duration),
+                "renewTime": timestamps.micro_time(datetime.now(UTC)),
+            },
+        }
+        try:
+            return await upper.create(resources.LEASES, body, namespace=NAMESPACE)
+        except AlreadyExists:
+            return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+
+    def _owner(self) -> dict[str, str]:
+        # Garbage collection removes the Lease with its Node; a re-registered Node has a new uid.
+        return {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._node.uid}

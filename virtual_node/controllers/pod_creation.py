@@ -1,0 +1,154 @@
+"""Creates lower pods: what they need first, then the pod itself, and a clear word when that cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.controller import Result
+from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
+from controller_runtime.objects import Object
+from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.dependencies import DependencyController, Problem
+from virtual_node.controllers.identities import IdentityController
+from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.pod_status import StatusWriter
+from virtual_node.controllers.records import PodRecord
+from virtual_node.translate import pod_down, pod_status
+
+_NEVER_MIRRORED = "kube-system"
+_CONFLICT_RETRY = 30.0
+"""Seconds between two looks at a name that somebody else's pod holds below (its end is no event of ours)."""
+_PREDECESSOR_RETRY = 5.0
+"""Safety net while a predecessor of the same name ends below; normally its delete event comes first."""
+_DEPENDENCY_RETRY = 60.0
+"""Safety net while a dependency is missing; normally its watch brings the pod back at once."""
+
+
+class PodCreator:
+    """Brings a lower pod into being, dependencies first."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        namespaces: Namespaces,
+        dependencies: DependencyController,
+        identities: IdentityController,
+        status: StatusWriter,
+    ) -> None:
+        self._context = context
+        self._namespaces = namespaces
+        self._dependencies = dependencies
+        self._identities = identities
+        self._status = status
+
+    def lower_namespace(self, upper: Object) -> str:
+        """The lower namespace that this upper pod's lower pod lives in."""
+        for options in self._context.options.values():
+            return options.namespace_map(upper.namespace)
+        return upper.namespace
+
+    def release(self, uid: str) -> None:
+        """The upper pod is gone: what only it needed below may go too."""
+        self._dependencies.release(uid)
+        self._identities.release(uid)
+
+    async def create(self, upper: Object, record: PodRecord) -> Result | None:
+        """Create the lower pod, or say on the upper pod why not yet.
+
+        Raises:
+            ApiError: a passing trouble; the caller retries with back-off.
+        """
+        if upper.namespace == _NEVER_MIRRORED:
+            self._complain(
+                upper,
+                record,
+                "NotMirrored",
+                f"Pods in {_NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes",
+            )
+            return None
+        upper_pod = upper.to_dict()
+        options = self._context.options[upper_pod["spec"]["nodeName"]]
+        namespace = options.namespace_map(upper.namespace)
+        try:
+            await self._namespaces.ensure(namespace)
+            problems = await self._dependencies.ensure(upper, upper_pod, namespace)
+            if problems:
+                return await self._wait_for(upper, upper_pod, record, problems)
+            await self._identities.ensure(upper, upper_pod, options)
+            body = pod_down.lower_pod(upper_pod, options)
+            pool = self._context.nodes[options.owner.node_name].node_selector
+            if pool:
+                # Several virtual nodes share the cluster: each one's pods stay on its own lower nodes.
+                body["spec"]["nodeSelector"] = {**(body["spec"].get("nodeSelector") or {}), **pool}
+            created = await self._context.lower.create(resources.PODS, body, namespace=namespace)
+        except AlreadyExists:
+            return await self._name_is_taken(upper, record, namespace)
+        except NotFound:
+            self._namespaces.forget(namespace)
+            raise
+        except ApiError as error:
+            if is_retryable(error):
+                raise
+            await self._refused(upper, record, error)
+            raise
+        record.lower_uid = created["metadata"]["uid"]
+        record.created_at = asyncio.get_running_loop().time()
+        record.observed = False
+        record.synced = upper
+        record.complaint = ""
+        return None
+
+    async def _wait_for(
+        self, upper: Object, upper_pod: dict[str, Any], record: PodRecord, problems: list[Problem]
+    ) -> Result:
+        first = problems[0]
+        if self._complain(upper, record, first.event_reason, first.message):
+            status = pod_status.pending_status(
+                upper_pod, reason=first.waiting_reason, message=first.waiting_message
+            )
+            await self._status.say(upper, status)
+        return Result(requeue_after=_DEPENDENCY_RETRY)
+
+    async def _name_is_taken(self, upper: Object, record: PodRecord, namespace: str) -> Result | None:
+        try:
+            lower = await self._context.lower.get(resources.PODS, upper.name, namespace=namespace)
+        except NotFound:
+            return Result(requeue_after=0)
+        metadata = lower["metadata"]
+        labels = metadata.get("labels") or {}
+        if labels.get(names.LABEL_UPPER_CLUSTER) != self._context.cluster_id:
+            message = (
+                f"Lower cluster {self._context.name} has a pod {namespace}/{upper.name} that is not ours; "
+                "it is left alone. Delete or rename one of the two"
+            )
+            if self._complain(upper, record, "NameConflict", message):
+                status = pod_status.pending_status(upper.to_dict(), reason="NameConflict", message=message)
+                await self._status.say(upper, status)
+            return Result(requeue_after=_CONFLICT_RETRY)
+        if labels.get(names.LABEL_UPPER_UID) == upper.uid:
+            # Ours: created before a restart or by a request whose answer was lost. The informer brings it.
+            record.lower_uid = metadata["uid"]
+            record.created_at = asyncio.get_running_loop().time()
+            return None
+        # A predecessor of the same name is still ending below; its deletion wakes this pod.
+        return Result(requeue_after=_PREDECESSOR_RETRY)
+
+    async def _refused(self, upper: Object, record: PodRecord, error: ApiError) -> None:
+        message = f"Lower cluster {self._context.name} refused the pod: {error.message}"
+        if self._complain(upper, record, "FailedCreate", message):
+            status = pod_status.pending_status(upper.to_dict(), reason="ProviderFailed", message=message)
+            await self._status.say(upper, status)
+
+    def _complain(self, upper: Object, record: PodRecord, reason: str, message: str) -> bool:
+        """Record a problem as an event; False when it was the last word already."""
+        text = f"{reason}: {message}"
+        if record.complaint == text:
+            return False
+        record.complaint = text
+        self._context.recorder.event(upper, "Warning", reason, message)
+        self._context.log.info("pod has to wait", pod=upper.key, uid=upper.uid, reason=reason, why=message)
+        return True

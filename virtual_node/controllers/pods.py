@@ -1,0 +1,177 @@
+"""The pod controller: upper pods of our virtual nodes have one lower pod each, and say what it says.
+
+One queue, keyed by the *upper uid*: a pod that takes a dead one's name is another key, so nothing of the old
+one's state, status or deletion can reach it. Events of both clusters add that key; ``reconcile`` looks at both
+caches and does the one next thing. It is level-triggered: run it at any time, any number of times.
+
+    upper        lower          then
+    ------------ -------------- ---------------------------------------------------------------
+    gone         there          delete below (uid precondition): orphan, or forced deletion
+    deleting     there          delete below with the upper grace period, keep mirroring status
+    deleting     gone           last status, then delete above for good
+    finished     gone           nothing: its status is final
+    there        never was      dependencies, then create below
+    there        was, is gone   Failed: never silently started twice under one uid
+    there        there          follow spec changes down, status up
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.backoff import ExponentialBackoff
+from controller_runtime.controller import Controller, Result
+from controller_runtime.errors import NotFound
+from controller_runtime.objects import Object
+from controller_runtime.work_queue import WorkQueue
+from virtual_node.controllers.context import ClusterContext, PodCaches
+from virtual_node.controllers.pod_creation import PodCreator
+from virtual_node.controllers.pod_removal import PodRemover
+from virtual_node.controllers.pod_status import StatusWriter
+from virtual_node.controllers.pod_update import PodUpdater
+from virtual_node.controllers.records import PodRecord
+from virtual_node.translate import pod_status
+
+_OBSERVE_TIMEOUT = 5.0
+"""Seconds the informer may take to show a pod that we created, before we ask the lower apiserver."""
+_BACKOFF_BASE = 0.1
+_BACKOFF_MAXIMUM = 60.0
+
+
+class PodController:
+    """Keeps every upper pod of our virtual nodes and its lower pod in step."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        caches: PodCaches,
+        *,
+        creator: PodCreator,
+        status: StatusWriter,
+    ) -> None:
+        self._context = context
+        self._caches = caches
+        self._creator = creator
+        self._status = status
+        self._updater = PodUpdater(context)
+        self._records: dict[str, PodRecord] = {}
+        self._remover = PodRemover(context, status=status, creator=creator)
+        queue: WorkQueue[str] = WorkQueue(
+            f"pods-{context.name}", rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
+        )
+        self.controller: Controller[str] = Controller(
+            f"pods-{context.name}", self.reconcile, workers=context.settings.pod_sync_workers, queue=queue
+        )
+        self._watch_caches()
+
+    def enqueue(self, uid: str) -> None:
+        """Have the upper pod of that uid looked at."""
+        self.controller.queue.add(uid)
+
+    def enqueue_all(self) -> None:
+        """Have every pod looked at, those of the lower cluster without an upper pod included."""
+        for informer in self._caches.upper.values():
+            for pod in informer.store.list():
+                self.controller.queue.add(pod.uid)
+        for pod in self._caches.lower.store.list():
+            if uid := pod.labels.get(names.LABEL_UPPER_UID):
+                self.controller.queue.add(uid)
+
+    def mirrored(self) -> int:
+        """How many upper pods are in this controller's care."""
+        return len(self._records)
+
+    def _watch_caches(self) -> None:
+        queue = self.controller.queue
+
+        def upper_changed(pod: Object) -> None:
+            queue.add(pod.uid)
+
+        def lower_changed(pod: Object) -> None:
+            if uid := pod.labels.get(names.LABEL_UPPER_UID):
+                queue.add(uid)
+
+        def lower_deleted(pod: Object) -> None:
+            uid = pod.labels.get(names.LABEL_UPPER_UID)
+            if not uid:
+                return
+            record = self._records.get(uid)
+            if record is not None and record.lower_uid in {"", pod.uid}:
+                record.saw(pod)
+            queue.add(uid)
+            # The name is free now: a successor of the same name may be waiting for it.
+            successor = self._caches.upper_by_name(pod.namespace, pod.name)
+            if successor is not None and successor.uid != uid:
+                queue.add(successor.uid)
+
+        for informer in self._caches.upper.values():
+            informer.add_handler(
+                on_add=lambda pod, _initial: upper_changed(pod),
+                on_update=lambda _old, new: upper_changed(new),
+                on_delete=upper_changed,
+            )
+        self._caches.lower.add_handler(
+            on_add=lambda pod, _initial: lower_changed(pod),
+            on_update=lambda _old, new: lower_changed(new),
+            on_delete=lower_deleted,
+        )
+
+    async def reconcile(self, uid: str) -> Result | None:
+        """Do the next thing for the upper pod of that uid; see the module's table."""
+        upper = self._caches.upper_pod(uid)
+        lower = self._caches.lower_pod(uid)
+        if upper is None:
+            self._records.pop(uid, None)
+            await self._remover.upper_gone(uid, lower)
+            return None
+        record = self._records.get(uid)
+        if record is None:
+            record = self._records[uid] = PodRecord()
+        if lower is not None and (not record.observed or record.last_lower is not lower):
+            record.saw(lower)
+        if upper.metadata.deletion_timestamp is not None:
+            if lower is None and (waiting := self._in_flight(record)):
+                return waiting
+            return await self._remover.upper_deleting(upper, lower, record)
+        if lower is not None:
+            await self._updater.follow(upper, lower, record)
+            return await self._status.mirror(upper, lower, record)
+        if record.lower_uid or names.ANNOTATION_LOWER_UID in upper.annotations:
+            return await self._lower_missing(upper, record)
+        if pod_status.is_finished({"status": upper.status or {}}):
+            return None
+        return await self._creator.create(upper, record)
+
+    def _in_flight(self, record: PodRecord) -> Result | None:
+        """A requeue while the informer has yet to show a pod that we have just created."""
+        if record.lower_uid and not record.observed:
+            waited = asyncio.get_running_loop().time() - record.created_at
+            if waited < _OBSERVE_TIMEOUT:
+                return Result(requeue_after=_OBSERVE_TIMEOUT - waited)
+        return None
+
+    async def _lower_missing(self, upper: Object, record: PodRecord) -> Result | None:
+        """The lower pod was there and is not in the cache any more: make sure, then report it lost."""
+        if waiting := self._in_flight(record):
+            return waiting
+        upper_pod = upper.to_dict()
+        if pod_status.is_finished(upper_pod):
+            return None
+        lower_name = (self._creator.lower_namespace(upper), upper.name)
+        try:
+            live = await self._context.lower.get(resources.PODS, lower_name[1], namespace=lower_name[0])
+        except NotFound:
+            live = None
+        if live is not None and (live["metadata"].get("labels") or {}).get(names.LABEL_UPPER_UID) == upper.uid:
+            # The cache is behind; its event will come, this is only the safety net.
+            return Result(requeue_after=_OBSERVE_TIMEOUT)
+        last = record.last_lower
+        if last is not None and pod_status.is_finished({"status": last.status or {}}):
+            return await self._status.mirror(upper, last, record)
+        message = f"The pod was deleted in the lower cluster {self._context.name}"
+        await self._status.lost(upper, reason="LowerPodDeleted", message=message)
+        self._context.recorder.event(upper, "Warning", "LowerPodDeleted", message)
+        self._context.log.warning("lower pod is gone", pod=upper.key, uid=upper.uid)
+        return None

@@ -1,0 +1,37 @@
+"""What a process remembers about one mirrored pod, beyond what the two clusters say.
+
+Everything here can be lost: after a restart the ownership labels below and the ``virtual-node.io/lower-uid``
+annotation above say the same again. The memory only closes the gap between a write and its watch event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller_runtime.objects import Object
+
+
+@dataclass(slots=True)
+class PodRecord:
+    """One upper pod's progress, keyed by its uid."""
+
+    lower_uid: str = ""
+    """Uid of the lower pod that we created or have seen. Empty: none yet."""
+    created_at: float = 0.0
+    """Loop time of the creation, while the informer has not shown the pod yet."""
+    observed: bool = False
+    """The informer has shown the lower pod."""
+    last_lower: Object | None = None
+    """The lower pod as last seen; outlives its deletion, so that its last words reach the upper pod."""
+    synced: Object | None = None
+    """The upper pod whose spec and metadata the lower pod is known to have."""
+    compared: tuple[str, str] = ("", "")
+    """resourceVersions (upper, lower) at which the upper status was found to be true."""
+    complaint: str = ""
+    """The last problem written into the upper pod, so that it is written once."""
+
+    def saw(self, lower: Object) -> None:
+        """Note that the informer shows the lower pod."""
+        self.lower_uid = lower.uid
+        self.observed = True
+        self.last_lower = lower

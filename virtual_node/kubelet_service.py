@@ -1,0 +1,208 @@
+"""The kubelet API of every virtual node in the process: certificates, addresses, ports and who may call.
+
+One listener per virtual node, because a kubelet's paths do not say which node they mean, and because the
+upper cluster authorises callers per node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+
+from controller_runtime import certificates
+from controller_runtime.certificates import CertificateReloader
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, ConfigError
+from virtual_node.config import KubeletConfig, NodeConfig
+from virtual_node.controllers.context import ClusterContext, PodCaches
+from virtual_node.kubelet.authentication import Authenticator, load_client_ca
+from virtual_node.kubelet.authorization import Authorizer
+from virtual_node.kubelet.backend import PodTarget
+from virtual_node.kubelet.server import KubeletServer
+
+_PORTS_TRIED = 200
+
+
+class KubeletService:
+    """The running kubelet API of one virtual node."""
+
+    def __init__(self, server: KubeletServer) -> None:
+        self._server = server
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._server.port
+
+    async def stop(self) -> None:
+        """Stop listening and end the streams."""
+        await self._server.stop()
+
+
+class KubeletEndpoints:
+    """Makes kubelet APIs for virtual nodes; holds what they share."""
+
+    def __init__(self, config: KubeletConfig, *, upper: Client) -> None:
+        self._config = config
+        self._upper = upper
+        self._node_ip = ""
+        self._client_ca = b""
+        self._log = structlog.get_logger(component="kubelet")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._used_ports: set[int] = set()
+
+    async def __aenter__(self) -> KubeletEndpoints:
+        """Find the address to publish and the CA of our callers.
+
+        Raises:
+            ConfigError: a certificate or CA file cannot be read.
+        """
+        self._node_ip = self._config.node_ip or await local_address_towards(self._upper.config.server)
+        self._client_ca = await self._load_client_ca()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop watching certificates."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def addresses(self, node_name: str) -> list[dict[str, str]]:
+        """``status.addresses`` of a virtual node."""
+        found = [{"type": "InternalIP", "address": self._node_ip}, {"type": "Hostname", "address": node_name}]
+        if self._config.external_ip:
+            found.append({"type": "ExternalIP", "address": self._config.external_ip})
+        return found
+
+    async def serve(self, context: ClusterContext, caches: PodCaches, node: NodeConfig) -> KubeletService:
+        """Start the kubelet API of one virtual node.
+
+        Raises:
+            ConfigError: no port is free, or the certificate is unusable.
+        """
+        reloader = self._certificate(node.name)
+        authenticator = Authenticator(self._upper, anonymous_auth=self._config.anonymous_auth)
+        authorizer = Authorizer(self._upper, node_name=node.name) if self._config.authorization else None
+        backend = CacheBackend(context, caches, node.name)
+        wanted = [node.port] if node.port is not None else self._candidates()
+        refusal: OSError | None = None
+        for port in wanted:
+            server = KubeletServer(
+                backend,
+                address=self._config.address,
+                port=port,
+                tls=reloader,
+                authenticator=authenticator,
+                authorizer=authorizer,
+                node_name=node.name,
+            )
+            try:
+                await server.start()
+            except OSError as error:
+                refusal = error
+                continue
+            self._used_ports.add(server.port)
+            self._tasks.append(asyncio.create_task(reloader.run(), name=f"certificate {node.name}"))
+            self._log.info("kubelet API", node=node.name, address=self._node_ip, port=server.port)
+            return KubeletService(server)
+        raise ConfigError(
+            f"kubelet API of {node.name}: no port is free ({refusal}); set KUBELET_PORT or the node's port"
+        )
+
+    def _candidates(self) -> list[int]:
+        if self._config.port == 0:
+            return [0]
+        return list(range(self._config.port, min(self._config.port + _PORTS_TRIED, 65536)))
+
+    def _certificate(self, node_name: str) -> CertificateReloader:
+        config = self._config
+        if config.tls_cert_file:
+            return CertificateReloader(
+                config.tls_cert_file, config.tls_private_key_file, client_ca=self._client_ca or None
+            )
+        hosts = [node_name, self._node_ip]
+        if config.external_ip:
+            hosts.append(config.external_ip)
+        pair = certificates.self_signed(f"system:node:{node_name}", hosts=hosts)
+        return CertificateReloader.from_pair(pair, client_ca=self._client_ca or None)
+
+    async def _load_client_ca(self) -> bytes:
+        if self._config.client_ca_file:
+            try:
+                with open(self._config.client_ca_file, "rb") as file:  # noqa: ASYNC230, PTH123 - once, at start
+                    return file.read()
+            except OSError as error:
+                raise ConfigError(f"kubelet client CA {self._config.client_ca_file}: {error.strerror}") from None
+        try:
+            return await load_client_ca(self._upper)
+        except ApiError as error:
+            self._log.warning(
+                "client CA unknown: callers need bearer tokens",
+                why=str(error),
+                fix="grant get on configmap kube-system/extension-apiserver-authentication, or --client-verify-ca",
+            )
+            return b""
+
+
+class CacheBackend:
+    """Answers the kubelet API from the informers' caches."""
+
+    def __init__(self, context: ClusterContext, caches: PodCaches, node_name: str) -> None:
+        self._context = context
+        self._caches = caches
+        self._node_name = node_name
+
+    def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
+        """Find the mirror of an upper pod that is bound to this node."""
+        pod = self._caches.upper[self._node_name].store.get(f"{namespace}/{name}")
+        if pod is None or (uid and pod.uid != uid):
+            return None
+        lower = self._caches.lower_pod(pod.uid)
+        options = self._context.options[self._node_name]
+        return PodTarget(
+            cluster=self._context.name,
+            namespace=lower.namespace if lower is not None else options.namespace_map(namespace),
+            name=lower.name if lower is not None else name,
+            client=self._context.lower,
+            pod=pod.to_dict(),
+        )
+
+    def pods(self) -> Iterator[Mapping[str, Any]]:
+        """Every upper pod bound to this node."""
+        return (pod.to_dict() for pod in self._caches.upper[self._node_name].store.list())
+
+    def running_pods(self) -> Iterator[Mapping[str, Any]]:
+        """Every upper pod of this node that has a lower pod which has not finished."""
+        for pod in self._caches.upper[self._node_name].store.list():
+            lower = self._caches.lower_pod(pod.uid)
+            if lower is not None and (lower.status or {}).get("phase") == "Running":
+                yield pod.to_dict()
+
+
+async def local_address_towards(server: str) -> str:
+    """The local address from which packets to a server leave; no packet is sent."""
+    parts = urlsplit(server)
+    host, port = parts.hostname or "localhost", parts.port or 443
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            local = str(probe.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(
+            f"cannot tell which address the upper cluster {server} would reach us at ({error}); set VKUBELET_POD_IP"
+        ) from None
+    return str(ipaddress.ip_address(local.split("%")[0]))
