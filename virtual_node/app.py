@@ -152,7 +152,7 @@ class App:
             try:
                 fresh = configuration.load(path)
             except ConfigError as error:
-                self._log.error("configuration not applied", error=str(error))  # noqa: TRY400 - one clear line
+                self._log.error("configuration not applied", error=str(error))
                 continue
             await self._reconfigure(fresh, endpoints)
 

@@ -35,9 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print("k8s")  # noqa: T201 - the answer
                 return 0
             case _:
-                raise ConfigError(
-                    f"unknown command {command!r}: run, check, version and providers are known (virtual-node --help)"
+                print(  # noqa: T201 - one line, no traceback
+                    f"virtual-node: unknown command {command!r}: run, check, version and providers are known",
+                    file=sys.stderr,
                 )
+                return _USAGE_ERROR
     except ConfigError as error:
         print(f"virtual-node: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
         return _USAGE_ERROR

@@ -14,6 +14,7 @@ import structlog
 from controller_runtime import kubeconfig, resources
 from controller_runtime.api import names
 from controller_runtime.client import Client
+from controller_runtime.errors import ConfigError, Forbidden, NotFound
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
@@ -121,7 +122,7 @@ class LowerCluster:
             namespaces=namespaces,
             config_maps=config_maps,
             secrets=secrets,
-            wake=lambda uid: controllers[0].enqueue(uid),
+            wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller comes after
         )
         identities = IdentityController(context, secrets=secrets, find_upper=caches.upper_pod)
         creator = PodCreator(
@@ -163,6 +164,7 @@ class LowerCluster:
                 # listed yet must not make its lower pod look like an orphan.
                 for informer in [*caches.upper.values(), caches.lower, config_maps, secrets]:
                     await informer.wait_synced()
+                await _refuse_upper_as_lower(context)
                 group.create_task(pods.controller.run(), name=f"{context.name} pods")
                 group.create_task(dependencies.run(), name=f"{context.name} dependencies")
                 group.create_task(identities.run(), name=f"{context.name} identities")
@@ -173,6 +175,17 @@ class LowerCluster:
         finally:
             self.nodes.clear()
             await asyncio.gather(*(service.stop() for service in services), return_exceptions=True)
+
+
+async def _refuse_upper_as_lower(context: ClusterContext) -> None:
+    """A lower kubeconfig that leads to the upper cluster would mirror every pod onto itself."""
+    try:
+        system = await context.lower.get(resources.NAMESPACES, "kube-system")
+        upper = await context.upper.get(resources.NAMESPACES, "kube-system")
+    except (Forbidden, NotFound):
+        return
+    if system["metadata"]["uid"] == upper["metadata"]["uid"]:
+        raise ConfigError(f"lower cluster {context.name}: its kubeconfig leads to the upper cluster")
 
 
 def shrink_foreign(pod: Object) -> Object:
@@ -195,7 +208,9 @@ def _upper_pods(context: ClusterContext, node_name: str) -> Informer:
 
 
 def _lower_pods(context: ClusterContext) -> Informer:
-    selector = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} in ({','.join(context.nodes)})"
+    selector = (
+        f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} in ({','.join(context.nodes)})"
+    )
     return Informer(
         context.lower,
         resources.PODS,
@@ -220,5 +235,3 @@ async def _resync(pods: PodController, period: float) -> None:
     while True:
         await asyncio.sleep(period)
         pods.enqueue_all()
-
-

@@ -11,7 +11,7 @@ import ipaddress
 import socket
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import structlog
@@ -58,7 +58,7 @@ class KubeletEndpoints:
         self._tasks: list[asyncio.Task[None]] = []
         self._used_ports: set[int] = set()
 
-    async def __aenter__(self) -> KubeletEndpoints:
+    async def __aenter__(self) -> Self:
         """Find the address to publish and the CA of our callers.
 
         Raises:
@@ -144,7 +144,9 @@ class KubeletEndpoints:
                 with open(self._config.client_ca_file, "rb") as file:  # noqa: ASYNC230, PTH123 - once, at start
                     return file.read()
             except OSError as error:
-                raise ConfigError(f"kubelet client CA {self._config.client_ca_file}: {error.strerror}") from None
+                raise ConfigError(
+                    f"kubelet client CA {self._config.client_ca_file}: {error.strerror}"
+                ) from None
         try:
             return await load_client_ca(self._upper)
         except ApiError as error:
@@ -205,4 +207,4 @@ async def local_address_towards(server: str) -> str:
         raise ConfigError(
             f"cannot tell which address the upper cluster {server} would reach us at ({error}); set VKUBELET_POD_IP"
         ) from None
-    return str(ipaddress.ip_address(local.split("%")[0]))
+    return str(ipaddress.ip_address(local.partition("%")[0]))

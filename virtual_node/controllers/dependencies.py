@@ -8,6 +8,7 @@ of ours needs it any more; an object of the same name that is not ours is never 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -210,10 +211,8 @@ class DependencyController:
         copy = self._lower[key.kind].store.get(f"{namespace}/{name}")
         if copy is None or await self._needed_by_others(namespace):
             return
-        try:
+        with contextlib.suppress(NotFound, Conflict):
             await self._context.lower.delete(KINDS[key.kind], name, namespace=namespace, uid=copy.uid)
-        except (NotFound, Conflict):
-            pass
 
     async def _needed_by_others(self, namespace: str) -> bool:
         """Whether another virtual-node process of the same upper cluster has pods in that namespace."""

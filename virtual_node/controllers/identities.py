@@ -8,6 +8,7 @@ refresh a token of its own.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -131,10 +132,8 @@ class IdentityController:
         if where is None:
             return None
         namespace, name = where
-        try:
+        with contextlib.suppress(NotFound, Conflict):
             await self._context.lower.delete(resources.SECRETS, name, namespace=namespace)
-        except (NotFound, Conflict):
-            pass
         return None
 
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature

@@ -113,14 +113,22 @@ class NodeController:
     def _condition(self) -> tuple[bool, str, str]:
         name = self._context.name
         if self._health.reachable is False:
-            return False, "LowerClusterUnreachable", f"Lower cluster {name} does not answer: {self._health.error}"
+            return (
+                False,
+                "LowerClusterUnreachable",
+                f"Lower cluster {name} does not answer: {self._health.error}",
+            )
         if self._health.reachable is None or not self._lower_nodes.has_synced:
             trouble = f": {self._lower_nodes.last_error}" if self._lower_nodes.last_error else ""
             return False, "LowerClusterUnknown", f"Lower cluster {name} has not been read yet{trouble}"
         if not self.capacity.ready_nodes:
             total = len(self._lower_nodes.store)
-            return False, "NoReadyLowerNodes", (
-                f"None of the {total} nodes of lower cluster {name} that this virtual node selects is Ready and schedulable"
+            return (
+                False,
+                "NoReadyLowerNodes",
+                (
+                    f"None of the {total} nodes of lower cluster {name} that this virtual node selects is Ready and schedulable"
+                ),
             )
         return True, "KubeletReady", f"Lower cluster {name} is ready ({self.capacity.ready_nodes} nodes)"
 

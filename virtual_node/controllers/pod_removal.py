@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from controller_runtime import resources
 from controller_runtime.controller import Result
 from controller_runtime.errors import Conflict, NotFound
@@ -39,24 +41,22 @@ class PodRemover:
             return await self._status.mirror(upper, lower, record)
         if record.last_lower is not None:
             await self._status.mirror(upper, record.last_lower, record)
-        if upper.metadata.finalizers and not pod_status.is_finished(upper.to_dict()):
+        if upper.metadata.finalizers and not _has_ended(upper) and not _has_ended(record.last_lower):
             # Someone still wants to read the outcome (a Job counts its pods by it): a kubelet ends every
             # pod in a terminal phase, so we do where the lower cluster did not.
-            if not (record.last_lower and pod_status.is_finished({"status": record.last_lower.status or {}})):
-                await self._status.lost(upper, reason="Deleted", message="The pod was deleted")
+            await self._status.lost(upper, reason="Deleted", message="The pod was deleted")
         if grace == 0:
             # Our final deletion is in already; only finalizers of others keep the object.
             return None
-        try:
+        with contextlib.suppress(NotFound, Conflict):
             await self._context.upper.delete(
                 resources.PODS, upper.name, namespace=upper.namespace, uid=upper.uid, grace_period_seconds=0
             )
-        except (NotFound, Conflict):
-            pass
         return None
 
     async def _delete_below(self, lower: Object, *, grace_period_seconds: int | None) -> None:
-        try:
+        # Gone already, or the name belongs to another pod by now: not ours to delete.
+        with contextlib.suppress(NotFound, Conflict):
             await self._context.lower.delete(
                 resources.PODS,
                 lower.name,
@@ -64,6 +64,7 @@ class PodRemover:
                 uid=lower.uid,
                 grace_period_seconds=grace_period_seconds,
             )
-        except (NotFound, Conflict):
-            # Gone already, or the name belongs to another pod by now: not ours to delete.
-            pass
+
+
+def _has_ended(pod: Object | None) -> bool:
+    return pod is not None and pod_status.is_finished({"status": pod.status or {}})

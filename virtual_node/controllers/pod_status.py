@@ -69,7 +69,9 @@ class StatusWriter:
 
     async def lost(self, upper: Object, *, reason: str, message: str) -> None:
         """Report that the pod's lower half is gone for good: phase Failed, containers terminated."""
-        status = pod_status.lost_status(upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC))
+        status = pod_status.lost_status(
+            upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
+        )
         await self.say(upper, status)
 
     async def _patch(self, upper: Object, patch: dict[str, Any]) -> None:

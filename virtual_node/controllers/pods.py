@@ -164,7 +164,10 @@ class PodController:
             live = await self._context.lower.get(resources.PODS, lower_name[1], namespace=lower_name[0])
         except NotFound:
             live = None
-        if live is not None and (live["metadata"].get("labels") or {}).get(names.LABEL_UPPER_UID) == upper.uid:
+        if (
+            live is not None
+            and (live["metadata"].get("labels") or {}).get(names.LABEL_UPPER_UID) == upper.uid
+        ):
             # The cache is behind; its event will come, this is only the safety net.
             return Result(requeue_after=_OBSERVE_TIMEOUT)
         last = record.last_lower

@@ -1,0 +1,70 @@
+"""The rights a virtual node needs, in one table: ``check`` asks for them, the chart and the manifests grant them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+READ = ("get", "list", "watch")
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Some verbs on one resource, and what stops working without them."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    purpose: str
+    subresource: str = ""
+    namespace: str = ""
+
+    @property
+    def full_resource(self) -> str:
+        """``pods/log``, as RBAC rules spell it."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+    def attributes(self) -> Iterator[dict[str, str]]:
+        """``spec.resourceAttributes`` of a SelfSubjectAccessReview, one per verb."""
+        for verb in self.verbs:
+            attributes = {"verb": verb, "group": self.group, "resource": self.resource}
+            if self.subresource:
+                attributes["subresource"] = self.subresource
+            if self.namespace:
+                attributes["namespace"] = self.namespace
+            yield attributes
+
+
+UPPER: tuple[Right, ...] = (
+    Right("", "namespaces", ("get",), "the upper cluster's identity"),
+    Right("", "nodes", (*READ, "create", "patch"), "register the virtual node"),
+    Right("", "nodes", ("patch",), "report capacity and conditions", "status"),
+    Right(
+        "coordination.k8s.io", "leases", ("get", "create", "update"), "node heartbeat", "", "kube-node-lease"
+    ),
+    Right("", "pods", (*READ, "delete"), "mirror pods and finish their deletion"),
+    Right("", "pods", ("patch",), "report pod status", "status"),
+    Right("", "configmaps", READ, "ConfigMaps that pods name"),
+    Right("", "secrets", READ, "Secrets that pods name"),
+    Right("", "serviceaccounts", ("create",), "tokens for pods (--enable-serviceaccount)", "token"),
+    Right("", "events", ("create", "patch"), "tell the story in kubectl describe"),
+    Right("authentication.k8s.io", "tokenreviews", ("create",), "authenticate kubelet API callers"),
+    Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "authorise kubelet API callers"),
+)
+"""Asked of the upper cluster."""
+
+LOWER: tuple[Right, ...] = (
+    Right("", "nodes", READ, "capacity"),
+    Right("", "namespaces", ("get", "create"), "namespaces for pods"),
+    Right("", "pods", (*READ, "create", "patch", "delete"), "run pods"),
+    Right("", "pods", ("get",), "kubectl logs", "log"),
+    Right("", "pods", ("get", "create"), "kubectl exec", "exec"),
+    Right("", "pods", ("get", "create"), "kubectl attach", "attach"),
+    Right("", "pods", ("get", "create"), "kubectl port-forward", "portforward"),
+    Right("", "pods", ("patch",), "kubectl debug", "ephemeralcontainers"),
+    Right("", "pods", ("patch",), "in-place resize", "resize"),
+    Right("", "configmaps", (*READ, "create", "patch", "delete"), "copies of ConfigMaps"),
+    Right("", "secrets", (*READ, "create", "patch", "delete"), "copies of Secrets, pod tokens"),
+    Right("", "events", ("list", "watch"), "lower events on upper pods"),
+)
+"""Asked of every lower cluster."""
