@@ -1,0 +1,81 @@
+"""The YAML configuration: strict, and every complaint names its field."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller_runtime.errors import ConfigError
+from virtual_node import config
+
+HEAD = "apiVersion: virtual-node.io/v1alpha1\nkind: VirtualNodeConfiguration\n"
+
+
+def test_one_cluster_in_short_form_is_one_virtual_node():
+    """Node fields beside a cluster's name describe its only virtual node."""
+    parsed = config.parse(HEAD + "clusters: [{name: tokyo, kubeconfig: t.yaml, labels: {a: b}, port: 0}]")
+    (node,) = parsed.clusters[0].virtual_nodes()
+    assert (node.name, node.labels, node.port, node.taints) == ("tokyo", {"a": "b"}, 0, None)
+
+
+def test_a_cluster_may_have_several_virtual_nodes():
+    """Each entry of nodes is a virtual node with its own selector and reserve."""
+    parsed = config.parse(
+        HEAD
+        + """
+clusters:
+- name: paris
+  kubeconfig: p.yaml
+  nodes:
+  - {name: cpu, nodeSelector: {pool: cpu}}
+  - {name: gpu, nodeSelector: {pool: gpu}, capacity: {reserve: {cpu: "10%", memory: 1Gi}}, taints: []}
+"""
+    )
+    cpu, gpu = parsed.clusters[0].virtual_nodes()
+    assert cpu.node_selector == {"pool": "cpu"}
+    assert gpu.capacity.reserve == {"cpu": "10%", "memory": "1Gi"}
+    assert gpu.taints == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("clusters: [{name: a, kubeconfg: x}]", r"unknown field `kubeconfg` - at `\$.clusters\[...\]`"),
+        ("kubelet: {port: high}", r"Expected `int`, got `str` - at `\$.kubelet.port`"),
+        ("clusters: [{name: a}]", r"clusters\[0\].kubeconfig: required"),
+        ("clusters: [{name: a, kubeconfig: x}, {name: a, kubeconfig: y}]", "'a' is there twice"),
+        ("clusters: [{name: a, kubeconfig: x, nodeName: A_B}]", "DNS-1123"),
+        ("clusters: [{name: a, kubeconfig: x, taints: [{key: k, effect: Maybe}]}]", "effect 'Maybe'"),
+        ("clusters: [{name: a, kubeconfig: x, capacity: {reserve: {cpu: lots}}}]", "reserve.cpu"),
+        ("enableControllers: [Foo]", "enableControllers: unknown 'Foo'"),
+        ("pingTimeout: 0", "pingTimeout"),
+        ("kind: Pod", "kind: expected VirtualNodeConfiguration"),
+    ],
+)
+def test_mistakes_name_their_field(text, message):
+    """Whatever is wrong, the error names the field and what would be right."""
+    document = text if text.startswith("kind") else HEAD + text
+    with pytest.raises(ConfigError, match=message):
+        config.parse(document, source="c.yaml")
+
+
+def test_not_yaml_is_one_line():
+    """A file that is not YAML at all is one line too."""
+    with pytest.raises(ConfigError) as caught:
+        config.parse("a: [", source="c.yaml")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("c.yaml: not YAML")
+
+
+def test_kubeconfig_paths_are_relative_to_the_file(tmp_path):
+    """A configuration and its kubeconfigs move together."""
+    file = tmp_path / "clusters.yaml"
+    file.write_text(HEAD + "kubeconfig: up.yaml\nclusters: [{name: a, kubeconfig: low.yaml}]")
+    loaded = config.load(file)
+    assert loaded.kubeconfig == str(tmp_path / "up.yaml")
+    assert loaded.clusters[0].kubeconfig == str(tmp_path / "low.yaml")
+
+
+def test_an_unreadable_file_is_named(tmp_path):
+    """A missing file is an error that names it."""
+    with pytest.raises(ConfigError, match="missing.yaml"):
+        config.load(tmp_path / "missing.yaml")
