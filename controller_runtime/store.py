@@ -1,0 +1,74 @@
+"""The indexed cache behind an informer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from controller_runtime.objects import Object
+
+Indexer = Callable[[Object], Iterable[str]]
+
+
+class Store:
+    """Objects by key, and by the values that indexers give them."""
+
+    def __init__(self, indexers: Mapping[str, Indexer] | None = None) -> None:
+        self._indexers = dict(indexers or {})
+        self._objects: dict[str, Object] = {}
+        self._indexes: dict[str, dict[str, set[str]]] = {name: {} for name in self._indexers}
+
+    def get(self, key: str) -> Object | None:
+        """The object of that key (``namespace/name``), or None."""
+        return self._objects.get(key)
+
+    def list(self) -> list[Object]:
+        """All objects, in no order that means anything."""
+        return list(self._objects.values())
+
+    def keys(self) -> set[str]:
+        """All keys."""
+        return set(self._objects)
+
+    def by_index(self, index: str, value: str) -> list[Object]:
+        """The objects to which the indexer gives that value."""
+        return [self._objects[key] for key in self._indexes[index].get(value, ())]
+
+    def index_keys(self, index: str, value: str) -> set[str]:
+        """The keys of the objects to which the indexer gives that value."""
+        return set(self._indexes[index].get(value, ()))
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._objects
+
+    def put(self, key: str, new: Object) -> Object | None:
+        """Store an object; returns the one it replaces."""
+        old = self._objects.get(key)
+        self._objects[key] = new
+        if self._indexers:
+            self._reindex(key, old, new)
+        return old
+
+    def remove(self, key: str) -> Object | None:
+        """Forget an object; returns it."""
+        old = self._objects.pop(key, None)
+        if old is not None and self._indexers:
+            self._reindex(key, old, None)
+        return old
+
+    def _reindex(self, key: str, old: Object | None, new: Object | None) -> None:
+        for name, indexer in self._indexers.items():
+            before = set(indexer(old)) if old is not None else set()
+            after = set(indexer(new)) if new is not None else set()
+            if before == after:
+                continue
+            index = self._indexes[name]
+            for value in before - after:
+                keys = index[value]
+                keys.discard(key)
+                if not keys:
+                    del index[value]
+            for value in after - before:
+                index.setdefault(value, set()).add(key)
