@@ -1,0 +1,223 @@
+"""X.509 key pairs of our own making: PEM in memory, ECDSA P-256.
+
+Users import them from ``certificates``, beside the reloader that serves them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+Usage = Literal["server", "client", "both"]
+
+_BACKDATE = timedelta(minutes=5)
+"""Tolerance for peers whose clock is behind ours."""
+_COMMON_NAME_LENGTH = 64
+"""RFC 5280's upper bound; nobody verifies a serving certificate by its common name."""
+_YEAR = timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate (perhaps followed by its chain) and its private key, both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"KeyPair(certificate=<{len(self.certificate)} bytes>, key=<hidden>)"
+
+    def write(self, certificate_path: str | Path, key_path: str | Path) -> None:
+        """Write both files; the key is readable by its owner only, from the first byte."""
+        Path(certificate_path).write_bytes(self.certificate)
+        Path(key_path).unlink(missing_ok=True)
+        descriptor = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(self.key)
+
+
+def make_ca(
+    common_name: str,
+    *,
+    organizations: Sequence[str] = (),
+    validity: timedelta = 10 * _YEAR,
+    now: datetime | None = None,
+) -> KeyPair:
+    """A new self-signed certificate authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(common_name, organizations)
+    builder = _builder(name, name, key.public_key(), issuer_key=key.public_key(), validity=validity, now=now)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    builder = builder.add_extension(_key_usage(ca=True), critical=True)
+    return _pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def sign(
+    ca: KeyPair,
+    common_name: str,
+    *,
+    organizations: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    usage: Usage = "server",
+    validity: timedelta = _YEAR,
+    now: datetime | None = None,
+) -> KeyPair:
+    """A new key and a certificate for it, signed by a CA.
+
+    Args:
+        ca: the authority. The certificate never outlives it.
+        common_name: the user's name, for Kubernetes; cut at 64 characters.
+        organizations: the user's groups, for Kubernetes.
+        hosts: DNS names and IP addresses of a server, mixed.
+        usage: what the certificate may be used for.
+        validity: from now; the certificate is also valid for the last five minutes.
+        now: the present, for tests.
+
+    Raises:
+        ValueError: the CA's pair cannot be read, its parts do not belong together, or its key is neither ECDSA
+            nor RSA.
+    """
+    issuer = x509.load_pem_x509_certificate(ca.certificate)
+    issuer_key = serialization.load_pem_private_key(ca.key, password=None)
+    if not isinstance(issuer_key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        raise ValueError("the CA's key is neither ECDSA nor RSA")  # noqa: TRY004 - what it holds, not its type
+    if issuer.public_key() != issuer_key.public_key():
+        raise ValueError("the CA's key does not belong to its certificate")
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(
+        _name(common_name, organizations),
+        issuer.subject,
+        key.public_key(),
+        issuer_key=issuer_key.public_key(),
+        validity=validity,
+        now=now,
+        limit=issuer.not_valid_after_utc,
+    )
+    return _pair(_leaf(builder, hosts, usage).sign(issuer_key, hashes.SHA256()), key)
+
+
+def self_signed(
+    common_name: str,
+    *,
+    hosts: Sequence[str] = (),
+    usage: Usage = "server",
+    validity: timedelta = 10 * _YEAR,
+    now: datetime | None = None,
+) -> KeyPair:
+    """A certificate that vouches for itself, as a kubelet without a serving certificate makes one."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(common_name, ())
+    builder = _builder(name, name, key.public_key(), issuer_key=key.public_key(), validity=validity, now=now)
+    return _pair(_leaf(builder, hosts, usage).sign(key, hashes.SHA256()), key)
+
+
+def expiry(certificate: bytes) -> datetime:
+    """When the first certificate of a PEM bundle ends (aware, UTC).
+
+    Raises:
+        ValueError: there is no certificate in it.
+    """
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+@contextlib.contextmanager
+def as_file(data: bytes) -> Iterator[str]:
+    """A path under which OpenSSL can read bytes for a moment, without a disk where the system allows."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("pem"), "wb", buffering=0) as file:
+            file.write(data)
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        with tempfile.NamedTemporaryFile(buffering=0) as file:
+            file.write(data)
+            yield file.name
+
+
+def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in organizations]
+    attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_COMMON_NAME_LENGTH]))
+    return x509.Name(attributes)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    *,
+    issuer_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
+    validity: timedelta,
+    now: datetime | None,
+    limit: datetime | None = None,
+) -> x509.CertificateBuilder:
+    start = now or datetime.now(UTC)
+    end = min(start + validity, limit) if limit else start + validity
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start - _BACKDATE)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(authority, critical=False)
+    )
+
+
+def _leaf(builder: x509.CertificateBuilder, hosts: Sequence[str], usage: Usage) -> x509.CertificateBuilder:
+    purposes = {
+        "server": [ExtendedKeyUsageOID.SERVER_AUTH],
+        "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
+        "both": [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+    }[usage]
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_key_usage(ca=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    if hosts:
+        names = [_host(host) for host in dict.fromkeys(hosts)]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _key_usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
+    return KeyPair(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    )

@@ -1,0 +1,289 @@
+"""Structured logs of a daemon: JSON for machines, columns for people, one renderer for all of the process.
+
+``configure`` is called once, at start; every module says ``get_logger(component=…)`` and binds the cluster where
+it knows one. Records of the standard library's ``logging`` (asyncio, aiohttp) take the same way out. Three
+promises:
+
+- Logging never fails its caller: a broken pipe, a full non-blocking pipe or a value that cannot be encoded costs
+  at most the line.
+- Secrets stay out: values under telling names, bearer tokens and private keys are replaced (``_redact``).
+- Level names are those of logrus and the JSON keys too (``time level msg``), because tensile-kube's users have
+  them in their flags and log pipelines.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from controller_runtime.errors import ConfigError
+
+LogFormat = Literal["json", "console", "auto"]
+
+TRACE = 5
+LEVELS: Mapping[str, int] = {
+    "trace": TRACE,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+    "panic": logging.CRITICAL,
+}
+"""logrus' level names and their number in ``logging``."""
+
+_KLOG_DEBUG = 4
+"""klog verbosity from which Kubernetes' own components speak of debugging."""
+_LEVEL_NAMES = {
+    TRACE: "trace",
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+    logging.CRITICAL: "critical",
+}
+
+
+class ByteStream(Protocol):
+    """Where lines go: an unbuffered binary file such as ``open(2, "wb", buffering=0)``."""
+
+    def write(self, data: bytes, /) -> int | None:
+        """Write some of the bytes; the number taken, None when the stream would block."""
+
+
+def configure(
+    level: str = "info",
+    format: LogFormat | str = "auto",  # noqa: A002 - named as the flag is
+    *,
+    klog_v: int | None = None,
+    stream: ByteStream | None = None,
+) -> None:
+    """Set up logging of the whole process, the standard library's included. Calling it again starts afresh.
+
+    Args:
+        level: one of ``LEVELS``, in any case. Libraries are quieter: their debug lines need ``trace``.
+        format: ``json``, ``console``, or ``auto``: console when standard error is a terminal.
+        klog_v: klog's ``-v``; 4 and more means at least ``debug``.
+        stream: where to write; standard error when not given.
+
+    Raises:
+        ConfigError: unknown level or format.
+    """
+    number = LEVELS.get(level.lower())
+    if number is None:
+        raise ConfigError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
+    if format not in {"json", "console", "auto"}:
+        raise ConfigError(f"log format {format!r} is not one of json, console, auto")
+    if klog_v is not None and klog_v >= _KLOG_DEBUG:
+        number = min(number, logging.DEBUG)
+    terminal = stream is None and sys.stderr is not None and sys.stderr.isatty()
+    console = format == "console" or (format == "auto" and terminal)
+    sink = _Sink(stream if stream is not None else _standard_error())
+    processors: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        _stamp,
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+        _redact,
+        _Console(colors=terminal and "NO_COLOR" not in os.environ) if console else _json_line,
+    ]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=lambda *_: sink,
+        # A cached logger would keep an earlier configuration; binding anew costs a microsecond.
+        cache_logger_on_first_use=False,
+    )
+    _adopt_standard_library(processors, sink, number)
+
+
+def get_logger(**bound: object) -> FilteringBoundLogger:
+    """A logger with values bound to every line, such as ``component="pods", cluster="gpu-west"``.
+
+    May be called at import: it takes on the configuration when it first logs.
+    """
+    logger: FilteringBoundLogger = structlog.get_logger(**bound)
+    return logger
+
+
+class _Sink:
+    """Writes whole lines and swallows whatever the stream says about it."""
+
+    def __init__(self, stream: ByteStream | None) -> None:
+        self._stream = stream
+
+    def write(self, line: bytes) -> None:
+        if self._stream is None:
+            return
+        rest = memoryview(line + b"\n")
+        try:
+            while rest:
+                taken = self._stream.write(bytes(rest))
+                if taken is None:  # a non-blocking stream is full: better a lost line than a stalled loop
+                    return
+                rest = rest[taken:]
+        except (OSError, ValueError):  # the reader has gone, or the stream is closed
+            return
+
+    def __getattr__(self, name: str) -> Callable[[bytes], None]:
+        # structlog calls the method named after the level.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.write
+
+
+def _standard_error() -> ByteStream | None:
+    """Standard error without Python's buffer, which would fail once more at exit after a broken pipe."""
+    try:
+        return open(sys.stderr.fileno(), "wb", buffering=0, closefd=False)
+    except (AttributeError, OSError, ValueError):  # no standard error, or one replaced by something else
+        return getattr(sys.stderr, "buffer", None)
+
+
+class _StandardLibraryHandler(logging.Handler):
+    """Sends records of ``logging`` through structlog's processors."""
+
+    def __init__(self, processors: list[Processor], sink: _Sink) -> None:
+        super().__init__()
+        self._processors = processors
+        self._sink = sink
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line: Any = {
+                "event": record.getMessage(),
+                "component": record.name,
+                "exc_info": record.exc_info or None,
+            }
+            for processor in self._processors:
+                line = processor(None, _level_name(record.levelno), line)
+            self._sink.write(line)
+        except Exception:  # noqa: BLE001 - a bad format string somewhere must not end the caller
+            self._sink.write(f"cannot render a log record of {record.name}: {record.msg!r}".encode())
+
+
+def _adopt_standard_library(processors: list[Processor], sink: _Sink, level: int) -> None:
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler, _StandardLibraryHandler):
+            root.removeHandler(handler)
+    root.addHandler(_StandardLibraryHandler(processors, sink))
+    root.setLevel(level if level != logging.DEBUG else logging.INFO)
+    logging.captureWarnings(capture=True)
+
+
+def _level_name(number: int) -> str:
+    return _LEVEL_NAMES.get(number) or next(
+        (name for limit, name in sorted(_LEVEL_NAMES.items(), reverse=True) if number >= limit), "trace"
+    )
+
+
+def _stamp(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Put time, level and message first, under logrus' names."""
+    message = event.pop("event", "")
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    level = {"exception": "error", "warn": "warning", "fatal": "critical"}.get(method, method)
+    return {"time": now, "level": level, "msg": message, **event}
+
+
+# --- secrets
+
+_REDACTED = "[redacted]"
+_SECRET_NAMES = frozenset(
+    {
+        "accesstoken",
+        "authorization",
+        "bearertoken",
+        "clientkey",
+        "clientkeydata",
+        "cookie",
+        "idtoken",
+        "passwd",
+        "password",
+        "privatekey",
+        "proxyauthorization",
+        "refreshtoken",
+        "setcookie",
+        "token",
+    }
+)
+_SECRET_TEXT = re.compile(
+    r"(?P<scheme>\b(?:bearer|basic)\s+)[\w\-.~+/=]{8,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
+    re.IGNORECASE | re.DOTALL,
+)
+_NESTING = 8
+
+
+def _redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return {key: _clean(key, value, _NESTING) for key, value in event.items()}
+
+
+def _clean(key: object, value: Any, depth: int) -> Any:
+    """A value fit for a log: secrets replaced, at any depth of plain containers."""
+    if isinstance(value, str):
+        if isinstance(key, str) and _is_secret(key):
+            return _REDACTED
+        return _SECRET_TEXT.sub(lambda match: (match["scheme"] or "") + _REDACTED, value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(key, str) and _is_secret(key):
+        return _REDACTED
+    if depth == 0:
+        return _clean(None, repr(value), depth)
+    if isinstance(value, Mapping):
+        hidden = {"data", "stringData"} if value.get("kind") == "Secret" else frozenset()
+        return {
+            name: _REDACTED if name in hidden else _clean(name, item, depth - 1)
+            for name, item in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_clean(None, item, depth - 1) for item in value]
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, bytes | bytearray):
+        value = bytes(value).decode("utf-8", "replace")
+    return _clean(None, str(value), depth)
+
+
+def _is_secret(key: str) -> bool:
+    return key.replace("-", "").replace("_", "").lower() in _SECRET_NAMES
+
+
+# --- renderers
+
+
+def _json_line(_logger: WrappedLogger, _method: str, event: EventDict) -> bytes:
+    try:
+        return msgspec.json.encode(event, enc_hook=str)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        # Lone surrogates and keys that JSON does not have: slower, but the line is kept.
+        return json.dumps({str(key): str(value) for key, value in event.items()}).encode()
+
+
+class _Console:
+    """structlog's columns. Tracebacks are plain: rich ones print local variables, secrets included."""
+
+    def __init__(self, *, colors: bool) -> None:
+        self._render = structlog.dev.ConsoleRenderer(
+            colors=colors,
+            timestamp_key="time",
+            event_key="msg",
+            exception_formatter=structlog.dev.plain_traceback,
+        )
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> bytes:
+        text = self._render(logger, method, event)
+        return text.encode("utf-8", "backslashreplace")
