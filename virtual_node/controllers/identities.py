@@ -23,6 +23,7 @@ from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.translate import service_account
+from virtual_node.translate.ownership import ownership_labels
 from virtual_node.translate.pod_down import PodOptions
 
 _REFRESH_AT = 0.8
@@ -99,7 +100,12 @@ class IdentityController:
             expiry = timestamps.parse(answer["status"]["expirationTimestamp"])
             first_expiry = expiry if first_expiry is None else min(first_expiry, expiry)
         assert first_expiry is not None
-        secret = service_account.token_secret(upper_pod, tokens, options)
+        secret = service_account.token_secret(
+            upper_pod,
+            tokens,
+            labels=ownership_labels(options.owner, upper.uid),
+            namespace=options.namespace_map(upper.namespace),
+        )
         secret["metadata"].setdefault("annotations", {})[names.ANNOTATION_TOKEN_EXPIRES] = timestamps.rfc3339(
             first_expiry
         )

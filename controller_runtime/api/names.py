@@ -1,0 +1,47 @@
+"""Every label, annotation and taint that appears on the wire. Ours live under ``virtual-node.io``."""
+
+from __future__ import annotations
+
+DOMAIN = "virtual-node.io"
+
+# --- ours: on objects in lower clusters -------------------------------------------------------------
+LABEL_UPPER_CLUSTER = f"{DOMAIN}/upper-cluster"
+"""Identity of the upper cluster an object was made for: the ownership label. Nothing without it is touched."""
+LABEL_UPPER_UID = f"{DOMAIN}/upper-uid"
+"""Uid of the upper object."""
+LABEL_NODE = f"{DOMAIN}/node"
+"""Name of the virtual node a lower pod belongs to."""
+LABEL_TOKEN_OF = f"{DOMAIN}/token-of"
+"""On a Secret with tokens: uid of the upper pod they are bound to."""
+ANNOTATION_UPPER_NAMESPACE = f"{DOMAIN}/upper-namespace"
+ANNOTATION_SOURCE = f"{DOMAIN}/source"
+"""Name of the upper object where the copy's name differs."""
+ANNOTATION_TOKEN_EXPIRES = f"{DOMAIN}/token-expires"
+"""When the first token in a Secret expires, RFC 3339."""
+ANNOTATION_APPLIED = f"{DOMAIN}/applied"
+"""JSON: label and annotation keys that we set, so that ones removed above are removed below."""
+
+# --- ours: on objects in the upper cluster ----------------------------------------------------------
+ANNOTATION_LOWER_UID = f"{DOMAIN}/lower-uid"
+"""On an upper pod: uid of its lower pod; proof that it was mirrored once."""
+ANNOTATION_SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"
+"""On an upper pod: scheduler of the lower cluster; its default one otherwise."""
+LABEL_LOWER_CLUSTER = f"{DOMAIN}/lower-cluster"
+"""On a virtual node: name of its lower cluster in the configuration."""
+
+# --- tensile-kube's, kept word for word -------------------------------------------------------------
+LABEL_VIRTUAL_POD = "virtual-pod"
+LABEL_CREATED_BY_DESCHEDULER = "create-by-descheduler"
+LABEL_NODE_TYPE = "type"
+NODE_TYPE_VIRTUAL = "virtual-kubelet"
+LABEL_CLUSTER_ID = "clusterID"
+ANNOTATION_CLUSTER_SELECTOR = "clusterSelector"
+ANNOTATION_TRIPPED_LABELS = "tripped-labels"
+ANNOTATION_UNSCHEDULABLE_NODE = "unschedulable-node"
+ANNOTATION_DESCHEDULE_COUNT = "sigs.k8s.io/deschedule-count"
+ANNOTATION_GLOBAL = "global"
+TAINT_PROVIDER = "virtual-kubelet.io/provider"
+
+# --- Kubernetes' own --------------------------------------------------------------------------------
+ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+LABEL_HOSTNAME = "kubernetes.io/hostname"

@@ -1,0 +1,81 @@
+"""Kubernetes quantities (``100m``, ``1.5Gi``, ``1e3``) as integers.
+
+Source: apimachinery ``pkg/api/resource/quantity.go``: decimal numbers with an optional decimal exponent, decimal
+SI or binary SI suffix; rounded up where a scale cannot hold them.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+
+_SUFFIXES: dict[str, Decimal] = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    "k": Decimal(1000),
+    "M": Decimal(1000) ** 2,
+    "G": Decimal(1000) ** 3,
+    "T": Decimal(1000) ** 4,
+    "P": Decimal(1000) ** 5,
+    "E": Decimal(1000) ** 6,
+    "Ki": Decimal(1024),
+    "Mi": Decimal(1024) ** 2,
+    "Gi": Decimal(1024) ** 3,
+    "Ti": Decimal(1024) ** 4,
+    "Pi": Decimal(1024) ** 5,
+    "Ei": Decimal(1024) ** 6,
+}
+_PATTERN = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)")
+_BINARY = (("Ei", 1024**6), ("Pi", 1024**5), ("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024))
+BINARY_RESOURCES = ("memory", "ephemeral-storage", "storage")
+
+
+def milli(value: str | float) -> int:
+    """Thousandths of the quantity, rounded up: how cpu is counted.
+
+    Raises:
+        ValueError: not a quantity.
+    """
+    if isinstance(value, str) and value.isdecimal():
+        return int(value) * 1000
+    return int((_decimal(value) * 1000).to_integral_value(ROUND_CEILING))
+
+
+def amount(value: str | float) -> int:
+    """Whole units of the quantity, rounded up: how memory, pods and extended resources are counted.
+
+    Raises:
+        ValueError: not a quantity.
+    """
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    return int(_decimal(value).to_integral_value(ROUND_CEILING))
+
+
+def of(resource: str, value: str | float) -> int:
+    """A quantity in the unit its resource is counted in: thousandths for cpu, whole units for all else."""
+    return milli(value) if resource == "cpu" else amount(value)
+
+
+def render(resource: str, count: int) -> str:
+    """The canonical text of a count made by ``of``."""
+    if resource == "cpu":
+        return str(count // 1000) if count % 1000 == 0 else f"{count}m"
+    if resource in BINARY_RESOURCES or resource.startswith("hugepages-"):
+        for suffix, factor in _BINARY:
+            if count and count % factor == 0:
+                return f"{count // factor}{suffix}"
+    return str(count)
+
+
+def _decimal(value: str | float) -> Decimal:
+    text = str(value).strip()
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity such as 500m, 2 or 1Gi")
+    number, exponent, suffix = match.groups()
+    if exponent:
+        return Decimal(number + exponent)
+    return Decimal(number) * _SUFFIXES[suffix or ""]

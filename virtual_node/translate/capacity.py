@@ -1,0 +1,178 @@
+"""What a virtual node may offer: the sum of its lower nodes, less what others run there.
+
+``capacity`` is the sum over lower nodes that are Ready and schedulable; ``allocatable`` is the sum of *their*
+allocatable, less the requests of foreign pods bound to them, less the reserve. Our own pods are not subtracted:
+the upper scheduler already counts them against the virtual node.
+
+Counts are kept per node and per pod, so a change costs what changed; sums are integers, so nothing drifts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller_runtime.api import quantity
+
+PODS = "pods"
+
+
+@dataclass(slots=True)
+class _Node:
+    counts: bool
+    capacity: dict[str, int]
+    allocatable: dict[str, int]
+    facts: dict[str, Any]
+    """What ``node_object`` wants to know: labels and nodeInfo."""
+    foreign: dict[str, int] = field(default_factory=dict)
+
+
+class Capacity:
+    """The sums of one virtual node, kept as its lower nodes and foreign pods change."""
+
+    def __init__(
+        self, *, node_selector: Mapping[str, str] | None = None, reserve: Mapping[str, str] | None = None
+    ) -> None:
+        """Set up.
+
+        Args:
+            node_selector: labels that a lower node must carry; empty: all nodes count.
+            reserve: held back from allocatable: a quantity or a percentage per resource.
+        """
+        self._selector = dict(node_selector or {})
+        self._reserve = dict(reserve or {})
+        self._nodes: dict[str, _Node] = {}
+        self._pods: dict[str, tuple[str, dict[str, int]]] = {}
+        self._unplaced: dict[str, dict[str, dict[str, int]]] = {}
+
+    @property
+    def ready_nodes(self) -> int:
+        """How many lower nodes count."""
+        return sum(node.counts for node in self._nodes.values())
+
+    @property
+    def selected_nodes(self) -> int:
+        """How many lower nodes the selector matches, ready or not."""
+        return len(self._nodes)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Labels and nodeInfo of the lower nodes that count; of all selected ones when none does."""
+        counting = [node.facts for node in self._nodes.values() if node.counts]
+        return counting or [node.facts for node in self._nodes.values()]
+
+    def upsert_node(self, node: Mapping[str, Any]) -> None:
+        """A lower node appeared or changed."""
+        name = node["metadata"]["name"]
+        labels = node["metadata"].get("labels") or {}
+        if any(labels.get(key) != value for key, value in self._selector.items()):
+            self.remove_node(name)
+            return
+        status = node.get("status") or {}
+        known = self._nodes.get(name)
+        foreign = known.foreign if known is not None else _sum(self._unplaced.pop(name, {}).values())
+        self._nodes[name] = _Node(
+            counts=node_counts(node),
+            capacity=_counts(status.get("capacity")),
+            allocatable=_counts(status.get("allocatable")),
+            facts={"labels": labels, "nodeInfo": status.get("nodeInfo") or {}},
+            foreign=foreign,
+        )
+
+    def remove_node(self, name: str) -> None:
+        """A lower node is gone, or not selected any more."""
+        if self._nodes.pop(name, None) is not None:
+            pods = {uid: requests for uid, (node, requests) in self._pods.items() if node == name}
+            if pods:
+                self._unplaced[name] = pods
+
+    def upsert_pod(self, uid: str, node_name: str, requests: Mapping[str, int], *, counts: bool) -> None:
+        """A foreign pod appeared or changed.
+
+        Args:
+            uid: the pod's.
+            node_name: where it is bound.
+            requests: as ``pod_requests`` gives them.
+            counts: it is bound and has not finished.
+        """
+        known = self._pods.get(uid)
+        if not counts:
+            if known is not None:
+                self.remove_pod(uid)
+            return
+        wanted = {**requests, PODS: 1}
+        if known == (node_name, wanted):
+            return
+        self.remove_pod(uid)
+        self._pods[uid] = (node_name, wanted)
+        node = self._nodes.get(node_name)
+        if node is None:
+            self._unplaced.setdefault(node_name, {})[uid] = wanted
+        else:
+            _add(node.foreign, wanted, 1)
+
+    def remove_pod(self, uid: str) -> None:
+        """A foreign pod is gone or finished."""
+        known = self._pods.pop(uid, None)
+        if known is None:
+            return
+        node_name, requests = known
+        node = self._nodes.get(node_name)
+        if node is not None:
+            _add(node.foreign, requests, -1)
+            return
+        waiting = self._unplaced.get(node_name)
+        if waiting is not None:
+            waiting.pop(uid, None)
+            if not waiting:
+                del self._unplaced[node_name]
+
+    def totals(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Capacity and allocatable as quantities; never negative."""
+        capacity: dict[str, int] = {}
+        allocatable: dict[str, int] = {}
+        for node in self._nodes.values():
+            if not node.counts:
+                continue
+            _add(capacity, node.capacity, 1)
+            for name, count in node.allocatable.items():
+                # Clamped per node: an overfull node takes nothing from the others.
+                allocatable[name] = allocatable.get(name, 0) + max(0, count - node.foreign.get(name, 0))
+        for name, text in self._reserve.items():
+            if name in allocatable:
+                allocatable[name] = max(0, allocatable[name] - _reserved(name, text, allocatable[name]))
+        return _rendered(capacity), _rendered(allocatable)
+
+
+def node_counts(node: Mapping[str, Any]) -> bool:
+    """Whether a lower node can take pods: Ready, and not cordoned."""
+    if (node.get("spec") or {}).get("unschedulable"):
+        return False
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(condition["type"] == "Ready" and condition.get("status") == "True" for condition in conditions)
+
+
+def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
+    return {name: quantity.of(name, value) for name, value in (quantities or {}).items()}
+
+
+def _add(total: dict[str, int], more: Mapping[str, int], sign: int) -> None:
+    for name, count in more.items():
+        total[name] = total.get(name, 0) + sign * count
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        _add(total, part, 1)
+    return total
+
+
+def _reserved(name: str, text: str, available: int) -> int:
+    if text.endswith("%"):
+        return int(available * float(text[:-1]) / 100)
+    return quantity.of(name, text)
+
+
+def _rendered(counts: Mapping[str, int]) -> dict[str, str]:
+    return {name: quantity.render(name, count) for name, count in sorted(counts.items())}

@@ -1,0 +1,65 @@
+"""A lower pod's event as it appears on the upper pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_CARRIED = (
+    "reason",
+    "message",
+    "type",
+    "count",
+    "firstTimestamp",
+    "lastTimestamp",
+    "eventTime",
+    "series",
+    "action",
+    "reportingComponent",
+    "reportingInstance",
+)
+
+
+def upper_event(
+    lower_event: Mapping[str, Any], upper_pod: Mapping[str, Any], *, node_name: str, namespace: str
+) -> dict[str, Any]:
+    """The event to write upstream.
+
+    Its name derives from the lower event's uid, so that seeing an event again never makes a second one.
+
+    Args:
+        lower_event: a core/v1 Event about the lower pod.
+        upper_pod: the pod it is about, upstream.
+        node_name: the virtual node, shown as the source's host.
+        namespace: the upper pod's namespace.
+    """
+    involved = lower_event.get("involvedObject") or {}
+    metadata = upper_pod["metadata"]
+    reference: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": namespace,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+    if resource_version := metadata.get("resourceVersion"):
+        reference["resourceVersion"] = resource_version
+    if field_path := involved.get("fieldPath"):
+        reference["fieldPath"] = field_path
+    suffix = lower_event["metadata"].get("uid", "").replace("-", "")[:16]
+    source = dict(lower_event.get("source") or {})
+    source["host"] = node_name
+    if not source.get("component"):
+        source["component"] = lower_event.get("reportingComponent") or "lower-cluster"
+    event: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name'][:230]}.{suffix}", "namespace": namespace},
+        "involvedObject": reference,
+        "source": source,
+    }
+    for field in _CARRIED:
+        value = lower_event.get(field)
+        if value is not None:
+            event[field] = value
+    return event

@@ -1,0 +1,34 @@
+"""Labels that are not carried below, and back: tensile-kube's ``tripped-labels``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+
+from controller_runtime.api import names
+
+
+def trip(labels: Mapping[str, str] | None, ignored: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Split labels into those carried below and those that stay (listed, with a value)."""
+    labels = labels or {}
+    tripped = {key: labels[key] for key in ignored if labels.get(key)}
+    return {key: value for key, value in labels.items() if key not in tripped}, tripped
+
+
+def restore(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> dict[str, str]:
+    """A lower pod's labels with the tripped ones back."""
+    restored = dict(labels or {})
+    text = (annotations or {}).get(names.ANNOTATION_TRIPPED_LABELS)
+    if text:
+        try:
+            tripped = json.loads(text)
+        except ValueError:
+            return restored
+        if isinstance(tripped, dict):
+            restored |= {str(key): str(value) for key, value in tripped.items()}
+    return restored
+
+
+def render(tripped: Mapping[str, str]) -> str:
+    """The ``tripped-labels`` annotation."""
+    return json.dumps(dict(tripped), sort_keys=True, separators=(",", ":"))

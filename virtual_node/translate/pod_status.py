@@ -1,0 +1,243 @@
+"""A lower pod's status as the upper pod shows it, and the statuses that we have to word ourselves.
+
+Source: kubelet ``pkg/kubelet/status`` (readiness gates, patches) and core/v1 PodStatus' patch strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from controller_runtime.api import timestamps
+
+FINISHED = ("Succeeded", "Failed")
+
+_LOWER_ONLY = (
+    "nominatedNodeName",  # a lower node
+    "resourceClaimStatuses",  # claims of the lower cluster
+    "observedGeneration",  # of the lower pod; set from the upper one
+)
+_KUBELET_CONDITIONS = frozenset(
+    {
+        "PodScheduled",
+        "Initialized",
+        "ContainersReady",
+        "Ready",
+        "PodReadyToStartContainers",
+        "DisruptionTarget",
+        "PodResizePending",
+        "PodResizeInProgress",
+    }
+)
+_MERGED_LISTS = {"conditions": "type"}
+_REPLACED_LISTS = ("podIPs", "hostIPs")
+_CONTAINER_STATUSES = (
+    ("containers", "containerStatuses"),
+    ("initContainers", "initContainerStatuses"),
+    ("ephemeralContainers", "ephemeralContainerStatuses"),
+)
+_SIGKILL = 137
+
+
+def is_finished(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has ended for good."""
+    return (pod.get("status") or {}).get("phase") in FINISHED
+
+
+def upper_status(lower: Mapping[str, Any], upper: Mapping[str, Any], *, node_ip: str | None = None) -> dict[str, Any]:
+    """The status that the upper pod should have.
+
+    An unabridged copy of the lower one, fields unknown to us included, but for what names lower objects.
+    Conditions that others set on the upper pod stay (readiness gates among them), and Ready takes the gates
+    into account, as a kubelet would.
+
+    Args:
+        lower: the lower pod.
+        upper: the upper pod.
+        node_ip: shown as hostIP in place of the lower node's address; None: the lower node's.
+    """
+    status = {key: value for key, value in (lower.get("status") or {}).items() if key not in _LOWER_ONLY}
+    above = upper.get("status") or {}
+    status["conditions"] = _conditions(status.get("conditions") or (), above.get("conditions") or (), upper)
+    if node_ip is not None and status.get("hostIP"):
+        status["hostIP"] = node_ip
+        status["hostIPs"] = [{"ip": node_ip}]
+    if above.get("nominatedNodeName"):
+        status["nominatedNodeName"] = above["nominatedNodeName"]
+    generation = upper["metadata"].get("generation")
+    seen = (lower.get("status") or {}).get("observedGeneration")
+    if generation and seen and seen == lower["metadata"].get("generation"):
+        status["observedGeneration"] = generation
+    elif above.get("observedGeneration"):
+        status["observedGeneration"] = above["observedGeneration"]
+    return status
+
+
+def status_patch(
+    current: Mapping[str, Any],
+    desired: Mapping[str, Any],
+    *,
+    uid: str,
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any] | None:
+    """A strategic merge patch for ``pods/status`` that turns one status into another; None when equal.
+
+    Conditions are merged by type, so that one set by somebody else between our read and our write survives.
+
+    Args:
+        current: the upper pod's status.
+        desired: as ``upper_status`` gives it.
+        uid: the upper pod's; a precondition: another pod of that name is not touched.
+        annotations: written along.
+    """
+    change: dict[str, Any] = {}
+    for field, value in desired.items():
+        before = current.get(field)
+        if before == value:
+            continue
+        if field in _MERGED_LISTS:
+            merged = _merge_conditions(before or (), value)
+            if merged:
+                change[field] = merged
+        elif field in _REPLACED_LISTS:
+            change[field] = [{"$patch": "replace"}, *value]
+        else:
+            change[field] = value
+    for field, value in current.items():
+        if field in desired or value is None:
+            continue
+        change[field] = [{"$patch": "replace"}] if field in _REPLACED_LISTS else None
+    if not change and not annotations:
+        return None
+    metadata: dict[str, Any] = {"uid": uid}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    return {"metadata": metadata, "status": change} if change else {"metadata": metadata}
+
+
+def lost_status(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
+    """The status of a pod whose lower half vanished: Failed, and every container that ran is terminated.
+
+    Worded as the kubelet words containers whose fate it does not know.
+    """
+    status = dict(upper.get("status") or {})
+    status |= {"phase": "Failed", "reason": reason, "message": message}
+    for _, field in _CONTAINER_STATUSES:
+        if field in status:
+            status[field] = [_terminated(container, now) for container in status[field]]
+    conditions = []
+    for condition in status.get("conditions") or ():
+        if condition["type"] in {"Ready", "ContainersReady"} and condition.get("status") != "False":
+            conditions.append(
+                {
+                    **condition,
+                    "status": "False",
+                    "reason": "PodFailed",
+                    "lastTransitionTime": timestamps.rfc3339(now),
+                }
+            )
+        else:
+            conditions.append(condition)
+    status["conditions"] = conditions
+    return status
+
+
+def pending_status(
+    upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: str = ""
+) -> dict[str, Any]:
+    """The status of a pod that cannot be created below yet: Pending, its containers waiting for a reason.
+
+    Args:
+        upper: the upper pod.
+        reason: why the containers wait, such as CreateContainerConfigError.
+        message: in full.
+        pod_reason: shown as the pod's own reason too; empty: only the containers have one.
+    """
+    status = dict(upper.get("status") or {})
+    status["phase"] = "Pending"
+    waiting: dict[str, Any] = {"reason": reason}
+    if message:
+        waiting["message"] = message
+    status["containerStatuses"] = [
+        {
+            "name": container["name"],
+            "image": container.get("image", ""),
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            "started": False,
+            "state": {"waiting": waiting},
+        }
+        for container in upper["spec"].get("containers") or ()
+    ]
+    if pod_reason:
+        status |= {"reason": pod_reason, "message": message}
+    return status
+
+
+def _conditions(
+    lower: Sequence[Mapping[str, Any]], above: Sequence[Mapping[str, Any]], upper: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    conditions = {condition["type"]: dict(condition) for condition in lower}
+    generation = upper["metadata"].get("generation")
+    for condition in conditions.values():
+        if "observedGeneration" in condition and generation:
+            condition["observedGeneration"] = generation
+    for condition in above:
+        kind = condition["type"]
+        if kind not in conditions and kind not in _KUBELET_CONDITIONS:
+            conditions[kind] = dict(condition)
+    gates = upper["spec"].get("readinessGates") or ()
+    ready = conditions.get("Ready")
+    if gates and ready is not None and ready.get("status") == "True":
+        unready = _unready_gates(gates, conditions)
+        if unready:
+            before = next((condition for condition in above if condition["type"] == "Ready"), {})
+            ready |= {"status": "False", "reason": "ReadinessGatesNotReady", "message": "; ".join(unready)}
+            if before.get("status") == "False" and before.get("lastTransitionTime"):
+                ready["lastTransitionTime"] = before["lastTransitionTime"]
+    return list(conditions.values())
+
+
+def _unready_gates(gates: Sequence[Mapping[str, Any]], conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The kubelet's own sentences about gates that are not open."""
+    found = []
+    for gate in gates:
+        kind = gate["conditionType"]
+        condition = conditions.get(kind)
+        if condition is None:
+            found.append(f'corresponding condition of pod readiness gate "{kind}" does not exist.')
+        elif condition.get("status") != "True":
+            found.append(f'the status of pod readiness gate "{kind}" is not "True", but {condition.get("status")}')
+    return found
+
+
+def _merge_conditions(
+    current: Sequence[Mapping[str, Any]], desired: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    before = {condition["type"]: condition for condition in current}
+    after = {condition["type"]: condition for condition in desired}
+    changes: list[dict[str, Any]] = []
+    for kind, condition in after.items():
+        old = before.get(kind)
+        if old == condition:
+            continue
+        removed = {key: None for key in old if key not in condition} if old else {}
+        changes.append({**condition, **removed})
+    changes += [{"$patch": "delete", "type": kind} for kind in before if kind not in after and kind in _KUBELET_CONDITIONS]
+    return changes
+
+
+def _terminated(container: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    state = container.get("state") or {}
+    if "terminated" in state:
+        return dict(container)
+    ended = {
+        "exitCode": _SIGKILL,
+        "reason": "ContainerStatusUnknown",
+        "message": "The container could not be located when the pod was deleted",
+        "startedAt": (state.get("running") or {}).get("startedAt"),
+        "finishedAt": timestamps.rfc3339(now),
+    }
+    return {**container, "ready": False, "started": False, "state": {"terminated": ended}}

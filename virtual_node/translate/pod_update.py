@@ -1,0 +1,128 @@
+"""What has to change on a lower pod so that it is what its upper pod asks for now.
+
+Kubernetes lets little of a running pod change: labels, annotations, images, activeDeadlineSeconds, added
+tolerations; resources through ``pods/resize``; ephemeral containers through ``pods/ephemeralcontainers``. What
+others added below (sidecars, CNI annotations, labels) is left alone: we remember which keys are ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime.api import names
+from virtual_node.translate.pod_down import PodOptions
+
+
+@dataclass(frozen=True, slots=True)
+class PodChanges:
+    """Strategic merge patches for a lower pod; None where nothing changes."""
+
+    metadata_and_spec: dict[str, Any] | None = None
+    resize: dict[str, Any] | None = None
+    ephemeral_containers: dict[str, Any] | None = None
+
+
+def pod_patch(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions
+) -> PodChanges:
+    """Compare a lower pod with what ``lower_pod`` would create today.
+
+    Args:
+        lower: the lower pod as it is.
+        desired: the result of ``lower_pod``.
+        upper: the upper pod.
+        options: unused today; translation options.
+    """
+    patch: dict[str, Any] = {}
+    metadata = _metadata_patch(lower["metadata"], desired["metadata"])
+    if metadata:
+        patch["metadata"] = metadata
+    spec = _spec_patch(lower["spec"], desired["spec"])
+    if spec:
+        patch["spec"] = spec
+    resize = _resize_patch(lower["spec"], desired["spec"])
+    ephemeral = _ephemeral_patch(lower["spec"], upper["spec"])
+    return PodChanges(patch or None, resize, ephemeral)
+
+
+def _metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        applied = json.loads((lower.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))
+    except ValueError:
+        applied = {}
+    patch: dict[str, Any] = {}
+    for field in ("labels", "annotations"):
+        current, wanted = lower.get(field) or {}, desired.get(field) or {}
+        change: dict[str, Any] = {key: value for key, value in wanted.items() if current.get(key) != value}
+        change |= {key: None for key in applied.get(field) or () if key in current and key not in wanted}
+        if (
+            field == "annotations"
+            and names.ANNOTATION_TRIPPED_LABELS in current
+            and names.ANNOTATION_TRIPPED_LABELS not in wanted
+        ):
+            change[names.ANNOTATION_TRIPPED_LABELS] = None
+        if change:
+            patch[field] = change
+    return patch
+
+
+def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    patch: dict[str, Any] = {}
+    for kind in ("containers", "initContainers"):
+        current = {container["name"]: container for container in lower.get(kind) or ()}
+        images = [
+            {"name": container["name"], "image": container["image"]}
+            for container in desired.get(kind) or ()
+            if container["name"] in current and current[container["name"]].get("image") != container.get("image")
+        ]
+        if images:
+            patch[kind] = images
+    deadline = desired.get("activeDeadlineSeconds")
+    if deadline is not None and deadline != lower.get("activeDeadlineSeconds"):
+        patch["activeDeadlineSeconds"] = deadline
+    tolerations = lower.get("tolerations") or []
+    added = [toleration for toleration in desired.get("tolerations") or () if toleration not in tolerations]
+    if added:
+        # The list is atomic in a strategic merge patch: what is there must be repeated.
+        patch["tolerations"] = [*tolerations, *added]
+    return patch
+
+
+def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+    """In-place resize (KEP-1287): cpu and memory of containers that both pods have."""
+    patch: dict[str, Any] = {}
+    for kind in ("containers", "initContainers"):
+        current = {container["name"]: container for container in lower.get(kind) or ()}
+        changed = []
+        for container in desired.get(kind) or ():
+            there = current.get(container["name"])
+            if there is None:
+                continue
+            resources = _resource_change(there.get("resources") or {}, container.get("resources") or {})
+            if resources:
+                changed.append({"name": container["name"], "resources": resources})
+        if changed:
+            patch[kind] = changed
+    return {"spec": patch} if patch else None
+
+
+def _resource_change(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    change: dict[str, Any] = {}
+    for field in ("requests", "limits"):
+        differing = {
+            name: value
+            for name, value in (wanted.get(field) or {}).items()
+            if name in {"cpu", "memory"} and (current.get(field) or {}).get(name) != value
+        }
+        if differing:
+            change[field] = differing
+    return change
+
+
+def _ephemeral_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
+    there = {container["name"] for container in lower.get("ephemeralContainers") or ()}
+    added = [container for container in upper.get("ephemeralContainers") or () if container["name"] not in there]
+    return {"spec": {"ephemeralContainers": added}} if added else None
