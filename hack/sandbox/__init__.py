@@ -1,0 +1,11 @@
+"""Real Kubernetes clusters on loopback, for the demo, the tests and anyone who wants to try something.
+
+``async with Sandbox(lower=2) as sandbox:`` gives an upper cluster and two lower ones: one etcd, and per cluster
+a kube-apiserver, a controller manager and a scheduler; nodes by kwok, or a real containerd and kubelet.
+"""
+
+from hack.sandbox.cluster import Cluster, Completed
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.sandbox import Sandbox
+
+__all__ = ["Cluster", "Completed", "Sandbox", "SandboxError"]

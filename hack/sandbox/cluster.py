@@ -1,0 +1,268 @@
+"""One cluster's control plane, and the kubectl that talks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.pki import Pki
+from hack.sandbox.ports import free_ports
+from hack.sandbox.process import Process
+
+_READY_SECONDS = 90.0
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a command printed and how it ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Cluster:
+    """A kube-apiserver, a controller manager and a scheduler, with an etcd prefix of their own.
+
+    Attributes:
+        name: such as ``upper`` or ``lower1``.
+        directory: certificates, logs, kubeconfigs.
+        apiserver: the process; tests kill it and start it again on the same port.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        directory: Path,
+        binaries: Mapping[str, Path],
+        etcd_url: str,
+        number: int,
+        address: str = LOOPBACK,
+        dies_with_us: bool = False,
+        apiserver_args: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        self.address = address
+        self.number = number
+        self.service_cidr = f"10.{96 + number}.0.0/16"
+        self.service_ip = f"10.{96 + number}.0.1"
+        self._binaries = binaries
+        self._dies_with_us = dies_with_us
+        (self.port,) = free_ports(1)
+        self.server = f"https://{address}:{self.port}"
+        addresses = [LOOPBACK] if address == LOOPBACK else [LOOPBACK, address]
+        self.pki = Pki(directory / "pki", name=name, addresses=addresses, service_ip=self.service_ip)
+        self.ca = self.pki.certificate("ca")
+        self.kubeconfig = self.write_kubeconfig("admin")
+        self.apiserver = self._process("kube-apiserver", self._apiserver_args(etcd_url, apiserver_args))
+        self.controller_manager = self._process("kube-controller-manager", self._controller_manager_args())
+        self.scheduler = self._process("kube-scheduler", self._scheduler_args())
+        self.nodes: list[Process] = []
+        """Whatever plays kubelet here."""
+
+    @property
+    def processes(self) -> list[Process]:
+        """Everything of this cluster that may run, in the order to stop it."""
+        return [*self.nodes, self.scheduler, self.controller_manager, self.apiserver]
+
+    async def start(self) -> None:
+        """Bring the control plane up and wait until it is ready.
+
+        Raises:
+            SandboxError: it does not come up.
+        """
+        await self.apiserver.start()
+        await asyncio.gather(self.controller_manager.start(), self.scheduler.start())
+        await self.wait_ready()
+
+    async def wait_ready(self, *, seconds: float = _READY_SECONDS) -> None:
+        """Wait until ``/readyz`` says ok.
+
+        Raises:
+            SandboxError: it has not within the time, or the apiserver ended.
+        """
+        context = ssl.create_default_context(cafile=str(self.ca))
+        context.load_cert_chain(self.pki.certificate("admin"), self.pki.key("admin"))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+            while True:
+                self.apiserver.check()
+                try:
+                    async with session.get(f"{self.server}/readyz") as answer:
+                        if answer.status == 200:
+                            return
+                        said = await answer.text()
+                except aiohttp.ClientError as error:
+                    said = str(error)
+                if loop.time() > deadline:
+                    raise SandboxError(f"{self.name}: kube-apiserver is not ready after {seconds:g} s: {said}")
+                await asyncio.sleep(0.1)
+
+    async def kubectl(
+        self,
+        *arguments: str,
+        input: str | bytes | None = None,  # noqa: A002 - as subprocess.run calls it
+        check: bool = True,
+        timeout: float = 60,  # noqa: ASYNC109 - of the command
+        env: Mapping[str, str] | None = None,
+    ) -> Completed:
+        """Run the real kubectl against this cluster.
+
+        Raises:
+            SandboxError: it failed, when ``check`` is set; quotes what it said.
+        """
+        argv = [str(self._binaries["kubectl"]), "--kubeconfig", str(self.kubeconfig), *arguments]
+        data = input.encode() if isinstance(input, str) else input
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE if data is not None else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**_environment(), **(env or {})},
+        )
+        try:
+            async with asyncio.timeout(timeout):
+                out, err = await process.communicate(data)
+        except TimeoutError:
+            raise SandboxError(f"kubectl {' '.join(arguments)}: no end after {timeout:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        done = Completed(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
+        if check and done.returncode:
+            raise SandboxError(f"kubectl {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
+        return done
+
+    async def apply(self, *objects: Mapping[str, object]) -> None:
+        """``kubectl apply`` some objects."""
+        body = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        await self.kubectl("apply", "-f", "-", input=body)
+
+    def write_kubeconfig(self, user: str, *, path: Path | None = None) -> Path:
+        """A kubeconfig for one of the cluster's users, certificates inside."""
+
+        def inline(file: Path) -> str:
+            return base64.b64encode(file.read_bytes()).decode()
+
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": self.name,
+            "contexts": [{"name": self.name, "context": {"cluster": self.name, "user": user}}],
+            "clusters": [
+                {
+                    "name": self.name,
+                    "cluster": {"server": self.server, "certificate-authority-data": inline(self.ca)},
+                }
+            ],
+            "users": [
+                {
+                    "name": user,
+                    "user": {
+                        "client-certificate-data": inline(self.pki.certificate(user)),
+                        "client-key-data": inline(self.pki.key(user)),
+                    },
+                }
+            ],
+        }
+        path = path or self.directory / ("kubeconfig" if user == "admin" else f"{user}.kubeconfig")
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(config, indent=1), encoding="utf-8")
+        return path
+
+    def _process(self, program: str, arguments: Sequence[str]) -> Process:
+        return Process(
+            program,
+            [self._binaries[program], *arguments],
+            directory=self.directory,
+            dies_with_us=self._dies_with_us,
+        )
+
+    def _apiserver_args(self, etcd_url: str, extra: Sequence[str]) -> list[str]:
+        pki = self.pki
+        return [
+            f"--etcd-servers={etcd_url}",
+            f"--etcd-prefix=/{self.name}",
+            f"--advertise-address={self.address}",
+            "--bind-address=0.0.0.0" if self.address != LOOPBACK else f"--bind-address={LOOPBACK}",
+            f"--secure-port={self.port}",
+            f"--service-cluster-ip-range={self.service_cidr}",
+            "--authorization-mode=Node,RBAC",
+            "--allow-privileged=true",
+            f"--client-ca-file={self.ca}",
+            f"--tls-cert-file={pki.certificate('apiserver')}",
+            f"--tls-private-key-file={pki.key('apiserver')}",
+            f"--kubelet-client-certificate={pki.certificate('kubelet-client')}",
+            f"--kubelet-client-key={pki.key('kubelet-client')}",
+            "--kubelet-preferred-address-types=InternalIP,Hostname",
+            f"--requestheader-client-ca-file={pki.certificate('front-proxy-ca')}",
+            "--requestheader-allowed-names=front-proxy-client",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-username-headers=X-Remote-User",
+            f"--proxy-client-cert-file={pki.certificate('front-proxy-client')}",
+            f"--proxy-client-key-file={pki.key('front-proxy-client')}",
+            f"--service-account-issuer=https://kubernetes.default.svc.{self.name}",
+            f"--service-account-key-file={pki.directory / 'sa.pub'}",
+            f"--service-account-signing-key-file={pki.directory / 'sa.key'}",
+            # A test measures the virtual node, not the server's protection against us.
+            "--max-requests-inflight=4000",
+            "--max-mutating-requests-inflight=2000",
+            "--v=1",
+            *extra,
+        ]
+
+    def _controller_manager_args(self) -> list[str]:
+        pki = self.pki
+        kubeconfig = self.write_kubeconfig("controller-manager")
+        return [
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            "--controllers=*,bootstrapsigner,tokencleaner",
+            f"--root-ca-file={self.ca}",
+            f"--service-account-private-key-file={pki.directory / 'sa.key'}",
+            f"--cluster-signing-cert-file={self.ca}",
+            f"--cluster-signing-key-file={pki.key('ca')}",
+            "--use-service-account-credentials=true",
+            "--leader-elect=false",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+            *self._own_port(),
+        ]
+
+    def _scheduler_args(self) -> list[str]:
+        kubeconfig = self.write_kubeconfig("scheduler")
+        return [
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            "--leader-elect=false",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+            *self._own_port(),
+        ]
+
+    def _own_port(self) -> list[str]:
+        (port,) = free_ports(1)
+        return [f"--bind-address={LOOPBACK}", f"--secure-port={port}"]
+
+
+def _environment() -> dict[str, str]:
+    kept = dict(os.environ)
+    kept.pop("KUBECONFIG", None)
+    return kept

@@ -1,0 +1,71 @@
+"""Simulated lower nodes: kwok plays kubelet for all nodes of a cluster that carry its annotation or any at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hack.sandbox.cluster import LOOPBACK, Cluster
+from hack.sandbox.ports import free_ports
+from hack.sandbox.process import Process
+
+
+
+def kwok_process(cluster: Cluster, binary: Path, *, dies_with_us: bool = False) -> Process:
+    """The kwok controller of a cluster, simulating every node in it."""
+    (port,) = free_ports(1)
+    kubeconfig = cluster.write_kubeconfig("kwok")
+    return Process(
+        "kwok",
+        [
+            binary,
+            f"--kubeconfig={kubeconfig}",
+            "--manage-all-nodes=true",
+            f"--node-ip={LOOPBACK}",
+            f"--node-port={port}",
+            f"--server-address={LOOPBACK}:{port}",
+            f"--tls-cert-file={cluster.pki.certificate('apiserver')}",
+            f"--tls-private-key-file={cluster.pki.key('apiserver')}",
+            "--node-lease-duration-seconds=40",
+        ],
+        directory=cluster.directory,
+        dies_with_us=dies_with_us,
+    )
+
+
+def kwok_node(
+    name: str,
+    *,
+    cpu: str = "64",
+    memory: str = "256Gi",
+    pods: int = 5000,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
+    extended: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A Node object for kwok to bring to life."""
+    resources = {"cpu": cpu, "memory": memory, "pods": str(pods), "ephemeral-storage": "1Ti", **(extended or {})}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake", "node.alpha.kubernetes.io/ttl": "0"},
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "type": "kwok",
+                **(labels or {}),
+            },
+        },
+        "spec": {"taints": [dict(taint) for taint in taints]},
+        "status": {"capacity": resources, "allocatable": resources},
+    }
+
+
+def render(objects: Sequence[Mapping[str, Any]]) -> str:
+    """Objects as one kubectl-readable list."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

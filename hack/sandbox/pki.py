@@ -1,0 +1,84 @@
+"""Certificates of one cluster, made on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from controller_runtime.key_pairs import KeyPair, make_ca, sign
+
+USERS: dict[str, tuple[str, Sequence[str]]] = {
+    "admin": ("kubernetes-admin", ("system:masters",)),
+    "controller-manager": ("system:kube-controller-manager", ()),
+    "scheduler": ("system:kube-scheduler", ()),
+    "kwok": ("kwok", ("system:masters",)),
+    "kubelet-client": ("kube-apiserver-kubelet-client", ("system:masters",)),
+}
+
+
+class Pki:
+    """A cluster's CA, and what it has signed, as files in one directory."""
+
+    def __init__(self, directory: Path, *, name: str, addresses: Sequence[str], service_ip: str) -> None:
+        """Make everything a control plane needs.
+
+        Args:
+            directory: where the files go.
+            name: the cluster's.
+            addresses: what the apiserver is reached at.
+            service_ip: the ``kubernetes`` service's.
+        """
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o700)
+        self.ca = make_ca(f"{name}-ca")
+        self._write("ca", self.ca)
+        hosts = [
+            "localhost",
+            *addresses,
+            service_ip,
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ]
+        self._write("apiserver", sign(self.ca, "kube-apiserver", hosts=hosts))
+        for user, (common_name, organizations) in USERS.items():
+            self._write(user, sign(self.ca, common_name, organizations=organizations, usage="client"))
+        front = make_ca(f"{name}-front-proxy-ca")
+        self._write("front-proxy-ca", front)
+        self._write("front-proxy-client", sign(front, "front-proxy-client", usage="client"))
+        self._service_account_keys()
+
+    def certificate(self, name: str) -> Path:
+        """Path of a certificate."""
+        return self.directory / f"{name}.crt"
+
+    def key(self, name: str) -> Path:
+        """Path of a private key."""
+        return self.directory / f"{name}.key"
+
+    def issue(self, file: str, pair: KeyPair) -> None:
+        """Keep one more pair."""
+        self._write(file, pair)
+
+    def _write(self, name: str, pair: KeyPair) -> None:
+        pair.write(self.certificate(name), self.key(name))
+
+    def _service_account_keys(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        (self.directory / "sa.key").write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        (self.directory / "sa.pub").write_bytes(
+            key.public_key().public_bytes(
+                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+            )
+        )

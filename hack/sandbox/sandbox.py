@@ -1,0 +1,289 @@
+"""The whole sandbox: one etcd, an upper cluster, lower ones, and whatever else is started in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from hack.sandbox import binaries
+from hack.sandbox.binaries import Progress
+from hack.sandbox.cluster import LOOPBACK, Cluster
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.kwok import kwok_node, kwok_process
+from hack.sandbox.ports import free_ports
+from hack.sandbox.process import Identity, Process, stop
+
+STATE = "sandbox.json"
+
+
+def silent(_line: str) -> None:
+    """Progress for nobody."""
+
+
+class Sandbox:
+    """Real clusters on loopback; an async context manager that leaves nothing behind.
+
+    Attributes:
+        upper: the cluster users talk to.
+        lower: the clusters that run the pods.
+        directory: certificates, kubeconfigs and logs.
+    """
+
+    def __init__(
+        self,
+        *,
+        lower: int = 2,
+        directory: Path | None = None,
+        kwok_nodes: int = 1,
+        real_node: bool = False,
+        keep: bool = False,
+        progress: Progress = silent,
+    ) -> None:
+        """Set up; entering the context brings it up.
+
+        Args:
+            lower: how many lower clusters.
+            directory: where everything goes; a temporary folder, removed at the end, by default.
+            kwok_nodes: simulated nodes per lower cluster.
+            real_node: the first lower cluster gets a containerd and kubelet node instead (needs root).
+            keep: the processes outlive this one (``make demo``); ``down`` stops them.
+            progress: told what happens, a line at a time.
+        """
+        self._count = lower
+        self._kwok_nodes = kwok_nodes
+        self._real_node = real_node
+        self._keep = keep
+        self._progress = progress
+        self._temporary = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="virtual-node-sandbox-"))
+        self.binaries: dict[str, Path] = {}
+        self.etcd: Process | None = None
+        self.clusters: list[Cluster] = []
+        self.processes: list[Process] = []
+        """Started by ``start_process``: virtual nodes and the like."""
+        self._cleanups: list[Any] = []
+
+    @property
+    def upper(self) -> Cluster:
+        """The upper cluster."""
+        return self.clusters[0]
+
+    @property
+    def lower(self) -> list[Cluster]:
+        """The lower clusters."""
+        return self.clusters[1:]
+
+    async def __aenter__(self) -> Self:
+        """Bring it up.
+
+        Raises:
+            SandboxError: something is missing or does not start; nothing is left running.
+        """
+        try:
+            await self._up()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop everything, unless it is to be kept."""
+        if not self._keep:
+            await self.close()
+
+    async def start_process(
+        self, name: str, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None
+    ) -> Process:
+        """Run a program as part of the sandbox: logged, and stopped with it."""
+        process = Process(
+            name, argv, directory=self.directory, env=env, dies_with_us=not self._keep
+        )
+        await process.start()
+        self.processes.append(process)
+        self._save()
+        return process
+
+    async def start_virtual_node(
+        self, *arguments: str, name: str = "virtual-node", env: Mapping[str, str] | None = None
+    ) -> Process:
+        """Run ``virtual-node`` against the upper cluster with these arguments, its kubelet on loopback."""
+        return await self.start_process(
+            name,
+            [sys.executable, "-m", "virtual_node", f"--kubeconfig={self.upper.kubeconfig}", *arguments],
+            env={"VKUBELET_POD_IP": LOOPBACK, **(env or {})},
+        )
+
+    async def add_lower(self, *, kwok_nodes: int | None = None) -> Cluster:
+        """One more lower cluster."""
+        assert self.etcd is not None
+        cluster = self._cluster(f"lower{len(self.clusters)}")
+        self.clusters.append(cluster)
+        await cluster.start()
+        await self._add_nodes(cluster, self._kwok_nodes if kwok_nodes is None else kwok_nodes)
+        self._save()
+        return cluster
+
+    async def close(self) -> None:
+        """Stop everything, in the reverse order of starting, and remove a temporary folder."""
+        await asyncio.gather(*(process.stop() for process in self.processes))
+        for cleanup in reversed(self._cleanups):
+            await cleanup()
+        self._cleanups.clear()
+        await asyncio.gather(*(process.stop() for cluster in self.clusters for process in cluster.nodes))
+        # Control planes are stateless and etcd is ours alone: nothing is gained by letting them drain.
+        processes = [process for cluster in self.clusters for process in cluster.processes]
+        await asyncio.gather(*(process.kill() for process in processes))
+        if self.etcd is not None:
+            await self.etcd.kill()
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def _up(self) -> None:
+        wanted = list(binaries.CONTROL_PLANE)
+        if self._kwok_nodes:
+            wanted.append("kwok")
+        if self._real_node:
+            wanted.append("kubelet")
+        self.binaries = await binaries.ensure(wanted, progress=self._progress)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._progress("starting etcd")
+        await self._start_etcd()
+        self.clusters = [self._cluster(name) for name in self._names()]
+        self._progress(f"starting {len(self.clusters)} control planes: {', '.join(self._names())}")
+        self._save()
+        await asyncio.gather(*(cluster.start() for cluster in self.clusters))
+        for cluster in self.lower:
+            self._progress(f"adding nodes to {cluster.name}")
+            if self._real_node and cluster is self.lower[0]:
+                await self._add_real_node(cluster)
+            else:
+                await self._add_nodes(cluster, self._kwok_nodes)
+        self._save()
+
+    def _names(self) -> list[str]:
+        return ["upper", *(f"lower{number + 1}" for number in range(self._count))]
+
+    def _cluster(self, name: str) -> Cluster:
+        return Cluster(
+            name,
+            directory=self.directory / name,
+            binaries=self.binaries,
+            etcd_url=self._etcd_url,
+            number=len(self.clusters) if self.clusters else self._names().index(name),
+            dies_with_us=not self._keep,
+            address=self._address(name),
+        )
+
+    def _address(self, name: str) -> str:
+        return LOOPBACK
+
+    async def _add_nodes(self, cluster: Cluster, count: int) -> None:
+        if not count:
+            return
+        process = kwok_process(cluster, self.binaries["kwok"], dies_with_us=not self._keep)
+        await process.start()
+        cluster.nodes.append(process)
+        nodes = [kwok_node(f"{cluster.name}-node-{number}") for number in range(count)]
+        await cluster.apply(*nodes)
+        await cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s", timeout=90)
+
+    async def _add_real_node(self, cluster: Cluster) -> None:
+        from hack.sandbox.real_node import RealNode  # noqa: PLC0415 - root only
+
+        node = RealNode(cluster, binaries=self.binaries, dies_with_us=not self._keep, progress=self._progress)
+        self._cleanups.append(node.stop)
+        await node.start()
+
+    async def _start_etcd(self) -> None:
+        client, peer = free_ports(2)
+        self._etcd_url = f"http://{LOOPBACK}:{client}"
+        self.etcd = Process(
+            "etcd",
+            [
+                self.binaries["etcd"],
+                f"--data-dir={self.directory / 'etcd'}",
+                f"--listen-client-urls={self._etcd_url}",
+                f"--advertise-client-urls={self._etcd_url}",
+                f"--listen-peer-urls=http://{LOOPBACK}:{peer}",
+                f"--initial-advertise-peer-urls=http://{LOOPBACK}:{peer}",
+                f"--initial-cluster=default=http://{LOOPBACK}:{peer}",
+                "--unsafe-no-fsync",
+                "--quota-backend-bytes=8589934592",
+                "--log-level=warn",
+            ],
+            directory=self.directory,
+            dies_with_us=not self._keep,
+        )
+        await self.etcd.start()
+        async with aiohttp.ClientSession() as session:
+            for _ in range(300):
+                self.etcd.check()
+                try:
+                    async with session.get(f"{self._etcd_url}/health") as answer:
+                        if answer.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.1)
+        raise SandboxError(f"etcd is not healthy: {self.etcd.last_words()} (log: {self.etcd.log})")
+
+    def _save(self) -> None:
+        """Note every pid, so that another process can stop what this one started."""
+        processes = [*self.processes]
+        for cluster in self.clusters:
+            processes += cluster.processes
+        if self.etcd is not None:
+            processes.append(self.etcd)
+        state = {
+            "directory": str(self.directory),
+            "clusters": {cluster.name: str(cluster.kubeconfig) for cluster in self.clusters},
+            "kubectl": str(self.binaries.get("kubectl", "")),
+            "processes": [
+                {"name": process.name, "pid": process.identity.pid, "started": process.identity.started}
+                for process in processes
+                if process.identity is not None
+            ],
+        }
+        (self.directory / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+
+
+def read_state(directory: Path) -> dict[str, Any]:
+    """What runs in a folder, as ``Sandbox`` noted it; empty when nothing was."""
+    try:
+        state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return state
+
+
+async def stop_all(directory: Path, *, progress: Progress = silent) -> int:
+    """Stop what was started in a folder, by pid; returns how many processes ran."""
+    state = read_state(directory)
+    running = [
+        (entry["name"], Identity(entry["pid"], entry["started"]))
+        for entry in state.get("processes", ())
+        if Identity(entry["pid"], entry["started"]).alive()
+    ]
+    for name, identity in running:
+        progress(f"stopping {name} (pid {identity.pid})")
+        if name in {"virtual-node", "kubelet", "containerd"}:
+            await stop(identity)
+        else:
+            identity.signal(signal.SIGKILL)
+    shutil.rmtree(directory, ignore_errors=True)
+    return len(running)
