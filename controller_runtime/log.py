@@ -72,7 +72,7 @@ def configure(
     """Set up logging of the whole process, the standard library's included. Calling it again starts afresh.
 
     Args:
-        level: one of ``LEVELS``, in any case. Libraries are quieter: their debug lines need ``trace``.
+        level: one of ``LEVELS``, in any case. ``trace`` is ``debug`` plus the debug lines of libraries.
         format: ``json``, ``console``, or ``auto``: console when standard error is a terminal.
         klog_v: klog's ``-v``; 4 and more means at least ``debug``.
         stream: where to write; standard error when not given.
@@ -100,7 +100,7 @@ def configure(
     ]
     structlog.configure(
         processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        wrapper_class=structlog.make_filtering_bound_logger(max(number, logging.DEBUG)),
         logger_factory=lambda *_: sink,
         # A cached logger would keep an earlier configuration; binding anew costs a microsecond.
         cache_logger_on_first_use=False,
