@@ -1,0 +1,94 @@
+"""HTTP/1.1 heads as bytes: written with nothing smuggled in, read strictly. No I/O.
+
+Only the heads of upgrades need this: what follows a 101 is copied, never read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+END_OF_HEAD = b"\r\n\r\n"
+
+Headers = tuple[tuple[str, str], ...]
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TARGET = re.compile(r"[\x21-\x7e]+")
+_FORBIDDEN_IN_VALUE = re.compile(r"[\x00\r\n]")
+_STATUS_LINE = re.compile(r"HTTP/1\.[01] (\d{3})(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A request line and its headers, in order, repeated names kept."""
+
+    method: str
+    target: str
+    headers: Headers
+
+    def encode(self) -> bytes:
+        """Give the bytes to send.
+
+        Raises:
+            ValueError: A method, target or header that would not stay within its line.
+        """
+        if not _TOKEN.fullmatch(self.method):
+            raise ValueError(f"method: {self.method!r} is not an HTTP method")
+        if not _TARGET.fullmatch(self.target):
+            raise ValueError("target: has characters that no request line may have")
+        return _encode(f"{self.method} {self.target} HTTP/1.1", self.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """A status line and its headers, in order, repeated names kept."""
+
+    status: int
+    reason: str
+    headers: Headers
+
+    def encode(self) -> bytes:
+        """Give the bytes to send.
+
+        Raises:
+            ValueError: A header that would not stay within its line.
+        """
+        return _encode(f"HTTP/1.1 {self.status} {self.reason}", self.headers)
+
+    def get(self, name: str, default: str = "") -> str:
+        """Look up the first header of that name, whatever its case."""
+        wanted = name.lower()
+        return next((value for key, value in self.headers if key.lower() == wanted), default)
+
+
+def parse_response_head(raw: bytes) -> ResponseHead:
+    """Read a response head.
+
+    Args:
+        raw: The bytes before the empty line.
+
+    Raises:
+        ValueError: Not an HTTP/1 response head.
+    """
+    status_line, *lines = raw.decode("utf-8", "surrogateescape").split("\r\n")
+    match = _STATUS_LINE.fullmatch(status_line)
+    if match is None:
+        raise ValueError(f"not an HTTP status line: {status_line[:80]!r}")
+    return ResponseHead(int(match[1]), match[2] or "", tuple(_parse_header(line) for line in lines))
+
+
+def _parse_header(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon or not _TOKEN.fullmatch(name) or _FORBIDDEN_IN_VALUE.search(value):
+        raise ValueError(f"not an HTTP header: {line[:80]!r}")
+    return name, value.strip(" \t")
+
+
+def _encode(first_line: str, headers: Headers) -> bytes:
+    for name, value in headers:
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"header {name!r}: not a header name")
+        if _FORBIDDEN_IN_VALUE.search(value):
+            raise ValueError(f"header {name}: its value has a line break")
+    lines = [first_line, *(f"{name}: {value}" for name, value in headers)]
+    return "\r\n".join(lines).encode("utf-8", "surrogateescape") + END_OF_HEAD

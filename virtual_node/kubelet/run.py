@@ -1,0 +1,152 @@
+"""``/run``: a command without terminal and stdin whose output is the answer.
+
+The one stream this node reads itself: an exec over WebSocket at the lower apiserver, whose binary
+messages start with the number of their channel. Version 5 of the protocol adds closing of channels to
+version 4 and changes nothing for one who only listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from yarl import URL
+
+from controller_runtime.errors import error_from_response
+from controller_runtime.resources import PODS
+
+from .backend import Backend, PodTarget, container_names
+from .errors import Refusal, quoted, refusal_from_lower
+from .registry import StreamRegistry
+from .stream_request import target_path
+from .streams import find_pod
+
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+MAX_OUTPUT = 16 * 1024 * 1024
+"""Bytes of output kept, as much as container runtimes return from a synchronous exec (CRI ExecSync)."""
+
+_STDOUT, _STDERR, _ERROR = 1, 2, 3
+
+
+class RunRoutes:
+    """Handler of ``/run``.
+
+    Args:
+        backend: Knows the pods.
+        registry: Counts the streams.
+        idle_timeout: Seconds without a message from the lower cluster after which the command is left.
+    """
+
+    def __init__(self, backend: Backend, registry: StreamRegistry, *, idle_timeout: float) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._idle_timeout = idle_timeout
+
+    async def run(self, request: web.Request) -> web.StreamResponse:
+        """Run ``?cmd=``, split at spaces; answer with stdout, then stderr."""
+        container = request.match_info["container"]
+        target = find_pod(self._backend, request.match_info)
+        if container not in container_names(target.pod):
+            raise Refusal(404, f"container not found ({quoted(container)})")
+        command = request.query.get("cmd", "").split(" ")
+        with self._registry.track("run"):
+            output = await run_command(target, container, command, idle_timeout=self._idle_timeout)
+        if output.failure:
+            raise Refusal(500, output.failure)
+        return web.Response(body=bytes(output.stdout + output.stderr), content_type="application/json")
+
+
+@dataclass(slots=True)
+class Output:
+    """What a command wrote, and why it failed if it did."""
+
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    failure: str = ""
+
+    def feed(self, message: bytes, command: list[str]) -> None:
+        """Take one message of the channel protocol.
+
+        Raises:
+            Refusal: 500 when the output grows too long to be kept.
+        """
+        channel, data = message[:1], message[1:]
+        if channel == bytes([_STDOUT]):
+            self.stdout += data
+        elif channel == bytes([_STDERR]):
+            self.stderr += data
+        elif channel == bytes([_ERROR]):
+            self.failure = self._failure(msgspec.json.decode(data), command)
+        if len(self.stdout) + len(self.stderr) > MAX_OUTPUT:
+            raise Refusal(500, f"the output is longer than {MAX_OUTPUT} bytes")
+
+    def _failure(self, status: dict[str, Any], command: list[str]) -> str:
+        if status.get("status") == "Success":
+            return ""
+        causes = (status.get("details") or {}).get("causes") or ()
+        for cause in causes:
+            if cause.get("reason") == "ExitCode":
+                stderr = self.stderr.decode(errors="replace")
+                return f"command '{' '.join(command)}' exited with {cause.get('message')}: {stderr}"
+        return str(status.get("message") or "the command failed")
+
+
+async def run_command(
+    target: PodTarget, container: str, command: list[str], *, idle_timeout: float
+) -> Output:
+    """Execute a command in a container of the lower cluster and collect its output.
+
+    Raises:
+        Refusal: The lower cluster refused, or could not be reached.
+    """
+    config = target.client.config
+    path = PODS.path(namespace=target.namespace, name=target.name, subresource="exec")
+    query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+    query += [("command", word) for word in command]
+    url = URL(config.server.rstrip("/") + target_path(path, query), encoded=True)
+    output, finished = Output(), False
+    try:
+        headers = await config.headers()
+        async with (
+            aiohttp.ClientSession(middlewares=(_refuse_other_than_upgrade(target),)) as session,
+            session.ws_connect(
+                url,
+                headers=headers,
+                protocols=PROTOCOLS,
+                proxy=config.proxy_url,
+                ssl=config.ssl if config.ssl is not None else True,
+                server_hostname=config.tls_server_name,
+                timeout=aiohttp.ClientWSTimeout(ws_receive=idle_timeout, ws_close=5.0),
+            ) as socket,
+        ):
+            async for message in socket:
+                if message.type is aiohttp.WSMsgType.BINARY and message.data:
+                    output.feed(message.data, command)
+                    finished = finished or message.data[0] == _ERROR
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        text = str(error) or type(error).__name__
+        raise Refusal(500, f"cluster {quoted(target.cluster)} cannot be reached: {text}") from error
+    if not finished:
+        raise Refusal(500, f"cluster {quoted(target.cluster)} ended the stream before the command was done")
+    return output
+
+
+def _refuse_other_than_upgrade(
+    target: PodTarget,
+) -> Callable[[aiohttp.ClientRequest, aiohttp.ClientHandlerType], Awaitable[aiohttp.ClientResponse]]:
+    """Read the lower apiserver's own words; aiohttp's handshake error drops them."""
+
+    async def middleware(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        response = await handler(request)
+        if response.status != 101:
+            error = error_from_response(response.status, await response.read(), response.headers)
+            raise refusal_from_lower(error, cluster=target.cluster) from error
+        return response
+
+    return middleware

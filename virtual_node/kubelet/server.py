@@ -1,0 +1,138 @@
+"""A virtual node's kubelet API on a port of its own: what the upper apiserver dials for logs and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Sequence
+from typing import Protocol
+
+from aiohttp import web
+
+from controller_runtime.log import get_logger
+
+from .authentication import Authenticator
+from .authorization import Authorizer
+from .backend import Backend
+from .front import Gate
+from .registry import StreamRegistry
+from .routes import HANDLER_ARGS, make_app
+
+_log = get_logger(component="kubelet")
+
+
+class ServerCertificate(Protocol):
+    """Gives the TLS context for the next connection; `CertificateReloader` is one."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context in use now."""
+
+
+class KubeletServer:
+    """Serves one virtual node's kubelet API.
+
+    Args:
+        backend: The virtual node: its pods and the way to the lower cluster.
+        address: Address to listen on; empty for all.
+        port: Port to listen on; 0 for any free one.
+        tls: Certificate, and the CA of client certificates; None serves plain HTTP, for tests.
+        authenticator: Tells who asks.
+        authorizer: Tells whether they may; None lets every authenticated user in.
+        node_name: Name of the virtual node.
+        stream_idle_timeout: Seconds without a byte after which a stream is ended; the kubelet's 4 hours.
+        answer_timeout: Seconds a lower apiserver may take to answer an upgrade.
+        grace: Seconds given to open streams when the server stops.
+        extra_routes: More routes under the same authentication and authorization.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        address: str,
+        port: int,
+        tls: ServerCertificate | None,
+        authenticator: Authenticator,
+        authorizer: Authorizer | None,
+        node_name: str,
+        stream_idle_timeout: float = 4 * 3600.0,
+        answer_timeout: float = 60.0,
+        grace: float = 10.0,
+        extra_routes: Sequence[web.AbstractRouteDef] = (),
+    ) -> None:
+        self._address = address
+        self._port = port
+        self._tls = tls
+        self._grace = grace
+        self._node_name = node_name
+        self.streams = StreamRegistry()
+        self._runner = web.AppRunner(
+            make_app(
+                backend,
+                self.streams,
+                authenticator=authenticator,
+                authorizer=authorizer,
+                idle_timeout=stream_idle_timeout,
+                answer_timeout=answer_timeout,
+                extra_routes=extra_routes,
+            ),
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            **HANDLER_ARGS,
+        )
+        self._gate: Gate | None = None
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port in use; after `start` the real one where 0 was asked for."""
+        if self._listener is not None and self._listener.sockets:
+            return int(self._listener.sockets[0].getsockname()[1])
+        return self._port
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: The address cannot be had.
+        """
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        self._gate = Gate(server, lambda: None if self._tls is None else self._tls.context)
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._gate, self._address or None, self._port, backlog=512
+            )
+        except OSError:
+            await self._runner.cleanup()
+            raise
+        _log.info("the kubelet API is served", node=self._node_name, address=self._address, port=self.port)
+
+    async def stop(self, *, grace: float | None = None) -> None:
+        """Stop listening, let open streams end by themselves for a while, then end them.
+
+        Args:
+            grace: Seconds they get; the constructor's when not given.
+        """
+        if self._listener is not None:
+            self._listener.close()
+        if self._gate is not None:
+            await self._gate.close()
+        ended = await self.streams.drain(self._grace if grace is None else grace)
+        if ended:
+            _log.info("open streams were ended", node=self._node_name, streams=ended)
+        await self._runner.cleanup()
+        self._listener = None
+
+    async def run(self) -> None:
+        """Serve until cancelled; then stop within the grace period."""
+        await self.start()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            # A second cancellation must not leave the port open.
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.stop()

@@ -1,0 +1,151 @@
+"""Translates a request for a stream at a node into the same request at an apiserver. Pure.
+
+The node's spelling (``input=1&output=1``) and the apiserver's (``stdin=true&stdout=true``) differ for
+historical reasons; what they mean does not. Sources: kubelet ``pkg/kubelet/server`` and
+``staging/src/k8s.io/kubelet/pkg/cri/streaming``, apiserver ``pkg/registry/core/pod/strategy.go``.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import urlencode
+
+from multidict import MultiMapping
+
+from .errors import Refusal, quoted
+from .http_head import Headers
+
+Query = list[tuple[str, str]]
+
+BEARER_PROTOCOL = "base64url.bearer.authorization.k8s.io."
+TUNNEL_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
+
+_STREAMS = (("input", "stdin"), ("output", "stdout"), ("error", "stderr"))
+_KEPT_HEADERS = frozenset({"upgrade", "user-agent", "traceparent", "tracestate"})
+_KEPT_PREFIXES = ("sec-websocket-", "x-stream-", "x-accept-")
+
+
+def exec_query(query: MultiMapping[str], *, container: str) -> Query:
+    """Translate the parameters of an exec; the command keeps its order.
+
+    Raises:
+        Refusal: 400 when no stream is asked for.
+    """
+    commands = [("command", word) for word in query.getall("command", [])]
+    return [*attach_query(query, container=container), *commands]
+
+
+def attach_query(query: MultiMapping[str], *, container: str) -> Query:
+    """Translate the parameters of an attach.
+
+    With a terminal there is no stderr of its own: the kubelet ignores the wish, and so does this.
+
+    Raises:
+        Refusal: 400 when no stream is asked for.
+    """
+    tty = _is_set(query, "tty")
+    streams = [
+        (theirs, "true")
+        for ours, theirs in _STREAMS
+        if _is_set(query, ours) and not (tty and theirs == "stderr")
+    ]
+    if not streams:
+        raise Refusal(400, "you must specify at least 1 of stdin, stdout, stderr")
+    return [("container", container), *streams, *([("tty", "true")] if tty else [])]
+
+
+def port_forward_query(query: MultiMapping[str], headers: Mapping[str, str]) -> Query:
+    """Translate the parameters of a port-forward.
+
+    SPDY names the ports inside the stream. Plain WebSocket names them here and must name at least one.
+
+    Raises:
+        Refusal: 400 when a WebSocket names no port, or something that is none.
+    """
+    if headers.get("Upgrade", "").lower() != "websocket":
+        return []
+    if TUNNEL_PROTOCOL in websocket_protocols(headers.get("Sec-WebSocket-Protocol", "")):
+        return []
+    values = query.getall("port", []) or query.getall("ports", [])
+    if not values:
+        raise Refusal(400, 'query parameter "port" is required')
+    return [("ports", str(_port(part))) for value in values for part in value.split(",")]
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:6]) < 65536:
+        raise Refusal(400, f"unable to parse {quoted(text)} as a port: it must be between 1 and 65535")
+    return int(text)
+
+
+def _is_set(query: MultiMapping[str], name: str) -> bool:
+    return query.get(name, "") in {"1", "true"}
+
+
+def target_path(path: str, query: Query) -> str:
+    """Join an escaped path and a query into a request target."""
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def forwarded_headers(method: str, headers: Iterable[tuple[str, str]]) -> Headers:
+    """Choose the headers that go on to the lower apiserver: those of the protocol, and no others.
+
+    A list of what may pass and not of what may not: one forgotten ``Impersonate-User`` would let a user
+    of the upper cluster be anybody in the lower one. Credentials in a WebSocket's protocol list are
+    taken out as well.
+    """
+    kept: list[tuple[str, str]] = [("Connection", "Upgrade")]
+    if method == "POST":
+        kept.append(("Content-Length", "0"))
+    for name, value in headers:
+        lower = name.lower()
+        if lower == "sec-websocket-protocol":
+            protocols = [p for p in websocket_protocols(value) if not p.startswith(BEARER_PROTOCOL)]
+            if protocols:
+                kept.append((name, ", ".join(protocols)))
+        elif lower in _KEPT_HEADERS or lower.startswith(_KEPT_PREFIXES):
+            kept.append((name, value))
+    return tuple(kept)
+
+
+def answered_headers(headers: Headers) -> Headers:
+    """Choose the headers of a 101 that go back to the client."""
+    kept = [(n, v) for n, v in headers if n.lower() == "upgrade" or n.lower().startswith(_KEPT_PREFIXES)]
+    return (("Connection", "Upgrade"), *kept)
+
+
+def websocket_protocols(value: str) -> list[str]:
+    """Split a ``Sec-WebSocket-Protocol`` header."""
+    return [protocol for part in value.split(",") if (protocol := part.strip())]
+
+
+def websocket_bearer_token(values: Sequence[str]) -> str | None:
+    """Find the bearer token that a browser can only send as a WebSocket protocol.
+
+    Args:
+        values: The request's ``Sec-WebSocket-Protocol`` headers.
+
+    Returns:
+        The token, or None when there is none.
+
+    Raises:
+        ValueError: More than one, not base64url without padding of UTF-8 text, or the only protocol.
+    """
+    protocols = [protocol for value in values for protocol in websocket_protocols(value)]
+    tokens = [p.removeprefix(BEARER_PROTOCOL) for p in protocols if p.startswith(BEARER_PROTOCOL)]
+    if not tokens:
+        return None
+    if len(tokens) > 1:
+        raise ValueError("multiple base64.bearer.authorization tokens specified")
+    if len(protocols) == 1:
+        raise ValueError("missing additional subprotocol")
+    encoded = tokens[0]
+    if "=" in encoded:
+        raise ValueError("invalid base64.bearer.authorization token encoding")
+    try:
+        token = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise ValueError("invalid base64.bearer.authorization token encoding") from error
+    return token or None
