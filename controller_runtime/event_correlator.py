@@ -1,0 +1,232 @@
+"""Which Event a happening belongs to, and whether it is worth telling: client-go's EventCorrelator, pure.
+
+Three stages, in client-go's order (``tools/record/events_cache.go``):
+
+1. *Aggregation*: after ten different messages about the same object, type and reason, none more than ten minutes
+   after the one before, all further ones share one Event, ``(combined from similar events): …``.
+2. *Counting*: what happened before is the same Event with a higher count.
+3. *Spam filter*: an object may have 25 Events at once, then one every five minutes.
+
+All memories hold the 4,096 latest keys.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from controller_runtime.api.timestamps import rfc3339
+from controller_runtime.objects import Object
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+MEMORY = 4096
+SIMILAR = 10
+SIMILAR_WITHIN = 600.0
+SPAM_BURST = 25
+SPAM_QPS = 1 / 300
+MESSAGE_LENGTH = 1024
+"""What events.k8s.io allows in a note; kube-scheduler cuts there, too."""
+COMBINED = "(combined from similar events): "
+
+_CHANGING = ("count", "firstTimestamp", "lastTimestamp", "message", "reason", "series", "type")
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME_LENGTH = 253
+
+
+@dataclass(slots=True, eq=False)
+class Series:
+    """One Event object over time."""
+
+    body: dict[str, Any]
+    """The whole core/v1 Event as it should be now."""
+    sent: dict[str, Any] | None = None
+    """``changing()`` as the server has it; None when the server is not known to have the Event."""
+
+    @property
+    def namespace(self) -> str:
+        """The Event's own namespace."""
+        return str(self.body["metadata"]["namespace"])
+
+    @property
+    def name(self) -> str:
+        """The Event's own name."""
+        return str(self.body["metadata"]["name"])
+
+    def changing(self) -> dict[str, Any]:
+        """The fields that differ from one occurrence to the next: a merge patch."""
+        return {key: self.body[key] for key in _CHANGING if key in self.body}
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What a component wants to tell about an object."""
+
+    involved: dict[str, str]
+    """An ObjectReference."""
+    type: str
+    reason: str
+    message: str
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
+class Recent(OrderedDict[K, V], Generic[K, V]):
+    """A dict of the latest entries; setting or touching one makes it the newest."""
+
+    def __init__(self, size: int = MEMORY) -> None:
+        super().__init__()
+        self._size = size
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self._size:
+            self.popitem(last=False)
+
+    def touch(self, key: K) -> V | None:
+        """The entry, now the newest; None when there is none."""
+        if key not in self:
+            return None
+        self.move_to_end(key)
+        return self[key]
+
+
+@dataclass(slots=True)
+class _Similar:
+    last: float
+    messages: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Tokens:
+    left: float
+    at: float
+
+
+def reference_to(involved: Mapping[str, Any] | Object) -> dict[str, str]:
+    """The ObjectReference of a cached or plain object; a reference is copied."""
+    if isinstance(involved, Object):
+        found = {
+            "apiVersion": involved.api_version,
+            "kind": involved.kind,
+            "namespace": involved.namespace,
+            "name": involved.name,
+            "uid": involved.uid,
+            "resourceVersion": involved.resource_version,
+        }
+    else:
+        metadata = involved.get("metadata", involved)
+        found = {key: involved.get(key, "") for key in ("apiVersion", "kind", "fieldPath")}
+        found |= {key: metadata.get(key, "") for key in ("namespace", "name", "uid", "resourceVersion")}
+    return {key: str(value) for key, value in found.items() if value}
+
+
+class EventCorrelator:
+    """Turns happenings into Events of one component.
+
+    Args:
+        component: reporting component, such as ``virtual-node``.
+        host: reporting instance, such as the node's or pod's name; may be empty.
+    """
+
+    def __init__(self, *, component: str, host: str = "") -> None:
+        self._component = component
+        self._host = host
+        self._similar: Recent[tuple[str, ...], _Similar] = Recent()
+        self._series: Recent[tuple[str, ...], Series] = Recent()
+        self._tokens: Recent[tuple[str, ...], _Tokens] = Recent()
+        self._last_stamp = 0
+
+    def correlate(self, what: Happening, *, at: float, now: datetime) -> Series | None:
+        """The Event to write for a happening; None when the object has had too many.
+
+        Args:
+            what: the happening; its message is cut at 1,024 characters.
+            at: seconds of a monotonic clock.
+            now: the same moment by the calendar.
+        """
+        involved = what.involved
+        subject = tuple(involved.get(key, "") for key in ("kind", "namespace", "name", "uid", "apiVersion"))
+        kind = (*subject, what.type, what.reason)
+        message = what.message
+        key = (*kind, involved.get("fieldPath", ""), message)
+        if self._is_one_of_many(kind, message, at):
+            message, key = COMBINED + message, kind
+        message = _cut(message)
+        series = self._series.touch(key)
+        if series is None:
+            series = self._series[key] = Series(self._event(what, now))
+        else:
+            series.body["count"] += 1
+            series.body["lastTimestamp"] = rfc3339(now)
+        series.body["message"] = message
+        return series if self._may_tell(subject, at) else None
+
+    def _is_one_of_many(self, kind: tuple[str, ...], message: str, at: float) -> bool:
+        similar = self._similar.touch(kind)
+        if similar is None or at - similar.last > SIMILAR_WITHIN:
+            similar = self._similar[kind] = _Similar(at)
+        similar.last = at
+        if message in similar.messages:
+            return False
+        if len(similar.messages) >= SIMILAR:
+            return True
+        similar.messages.add(message)
+        return False
+
+    def _may_tell(self, subject: tuple[str, ...], at: float) -> bool:
+        tokens = self._tokens.touch(subject)
+        if tokens is None:
+            tokens = self._tokens[subject] = _Tokens(SPAM_BURST, at)
+        tokens.left = min(SPAM_BURST, tokens.left + (at - tokens.at) * SPAM_QPS)
+        tokens.at = at
+        if tokens.left < 1:
+            return False
+        tokens.left -= 1
+        return True
+
+    def _event(self, what: Happening, now: datetime) -> dict[str, Any]:
+        involved = what.involved
+        metadata: dict[str, Any] = {
+            "name": self._name(involved.get("name", ""), now),
+            "namespace": involved.get("namespace") or "default",
+        }
+        if what.annotations:
+            metadata["annotations"] = dict(what.annotations)
+        source = {"component": self._component}
+        if self._host:
+            source["host"] = self._host
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": metadata,
+            "involvedObject": involved,
+            "type": what.type,
+            "reason": what.reason,
+            "message": what.message,
+            "source": source,
+            "firstTimestamp": rfc3339(now),
+            "lastTimestamp": rfc3339(now),
+            "count": 1,
+            "reportingComponent": self._component,
+            "reportingInstance": self._host,
+        }
+
+    def _name(self, involved: str, now: datetime) -> str:
+        """``<object>.<nanoseconds in hex>``, never twice; some objects' names are no names for an Event."""
+        stamp = int(now.timestamp()) * 10**9 + now.microsecond * 1000
+        self._last_stamp = stamp = max(stamp, self._last_stamp + 1)
+        name = f"{involved}.{stamp:x}"
+        if len(name) > _NAME_LENGTH or not _DNS_SUBDOMAIN.fullmatch(name):
+            return f"{uuid.uuid4()}.{stamp:x}"
+        return name
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 4] + " ..."
