@@ -1,0 +1,218 @@
+"""A kubelet API between a client's raw socket and a scripted lower apiserver."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from controller_runtime.certificates import CertificateReloader, KeyPair, make_ca, sign
+from controller_runtime.client import Client
+from controller_runtime.key_pairs import as_file
+from controller_runtime.kubeconfig import ClusterConfig, Credentials
+from tests.unit.virtual_node.kubelet.lower import LowerServer, Script
+from virtual_node.kubelet import Authenticator, Authorizer, KubeletServer, PodTarget, UserInfo
+
+POD: Mapping[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"namespace": "shop", "name": "web-1", "uid": "u-1"},
+    "spec": {
+        "containers": [{"name": "main"}, {"name": "side"}],
+        "initContainers": [{"name": "init"}],
+        "ephemeralContainers": [{"name": "debug"}],
+    },
+}
+
+
+class Token(Credentials):
+    """A bearer token for the lower cluster that grows when it is renewed."""
+
+    def __init__(self) -> None:
+        self.refreshed = 0
+
+    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
+        """The headers to send now."""
+        self.refreshed += refresh
+        return {"Authorization": f"Bearer lower-{self.refreshed}"}
+
+
+@dataclass
+class OnePod:
+    """A virtual node with one pod, shop/web-1, mirrored as t-shop/web-1-x."""
+
+    client: Client
+    listed: Iterable[Mapping[str, Any]] = (POD,)
+
+    def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
+        """Find the pod."""
+        if (namespace, name) != ("shop", "web-1") or uid not in {None, "u-1"}:
+            return None
+        return PodTarget(cluster="east", namespace="t-shop", name="web-1-x", client=self.client, pod=POD)
+
+    def pods(self) -> Iterable[Mapping[str, Any]]:
+        """The pods of the node."""
+        return iter(self.listed)
+
+    def running_pods(self) -> Iterable[Mapping[str, Any]]:
+        """No pod runs."""
+        return ()
+
+
+class Everybody(Authenticator):
+    """Lets everybody in; authentication has its own tests."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    async def authenticate(self, request: web.BaseRequest) -> UserInfo:
+        """Take everybody for an administrator."""
+        return UserInfo("admin")
+
+
+@dataclass(frozen=True)
+class Pki:
+    """One authority and what it signed."""
+
+    ca: KeyPair
+    server: KeyPair
+
+    def server_context(self) -> ssl.SSLContext:
+        """A server's context."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with as_file(self.server.certificate) as certificate, as_file(self.server.key) as key:
+            context.load_cert_chain(certificate, key)
+        return context
+
+    def client_context(self, pair: KeyPair | None = None) -> ssl.SSLContext:
+        """A client's context, with its own certificate where it has one."""
+        context = ssl.create_default_context(cadata=self.ca.certificate.decode())
+        if pair is not None:
+            with as_file(pair.certificate) as certificate, as_file(pair.key) as key:
+                context.load_cert_chain(certificate, key)
+        return context
+
+
+@pytest.fixture(scope="session")
+def pki() -> Pki:
+    """An authority with a certificate for loopback."""
+    ca = make_ca("test-ca")
+    return Pki(ca, sign(ca, "localhost", hosts=["127.0.0.1", "localhost", "lower.example"]))
+
+
+@pytest.fixture(params=["tcp", "tls"])
+def wire(request: pytest.FixtureRequest) -> str:
+    """Runs a test without TLS and with TLS on both sides."""
+    return str(request.param)
+
+
+@dataclass
+class Node:
+    """A served kubelet API and how to reach it."""
+
+    server: KubeletServer
+    backend: OnePod
+    client_context: ssl.SSLContext | None
+
+    async def connect(
+        self, context: ssl.SSLContext | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection to the port."""
+        return await asyncio.open_connection(
+            "127.0.0.1", self.server.port, ssl=context or self.client_context, limit=2**20
+        )
+
+    async def ask(
+        self, target: str, *headers: str, method: str = "GET", context: ssl.SSLContext | None = None
+    ) -> tuple[int, str, str]:
+        """Send one request; gives status, head and body."""
+        reader, writer = await self.connect(context)
+        lines = [f"{method} {target} HTTP/1.1", "Host: node", "Connection: close", *headers, "", ""]
+        writer.write("\r\n".join(lines).encode())
+        raw = await reader.read()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        head, _, body = raw.partition(b"\r\n\r\n")
+        if b"transfer-encoding: chunked" in head.lower():
+            body = unchunk(body)
+        return int(head.split(b" ")[1]), head.decode(), body.decode()
+
+
+def unchunk(body: bytes) -> bytes:
+    """Undo chunked transfer encoding; what is cut off stays cut off."""
+    whole = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        length = int(size, 16)
+        whole, body = whole + body[:length], body[length + 2 :]
+    return whole
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Node]]
+Rig = Callable[..., AbstractAsyncContextManager[tuple[LowerServer, Node]]]
+
+
+@pytest.fixture
+def serve(pki: Pki, wire: str) -> Serve:
+    """Serves a kubelet API in front of the lower server at a port."""
+
+    @asynccontextmanager
+    async def serve(
+        lower_port: int,
+        *,
+        authenticator: Authenticator | None = None,
+        authorizer: Authorizer | None = None,
+        grace: float = 0.0,
+        idle_timeout: float = 60.0,
+        **options: Any,
+    ) -> AsyncIterator[Node]:
+        config = ClusterConfig(
+            f"{'https' if wire == 'tls' else 'http'}://127.0.0.1:{lower_port}/prefix",
+            ssl_context=pki.client_context() if wire == "tls" else None,
+            credentials=Token(),
+            source="test",
+        )
+        async with Client(config, cluster="east") as client:
+            backend = OnePod(client)
+            server = KubeletServer(
+                backend,
+                address="127.0.0.1",
+                port=0,
+                tls=CertificateReloader.from_pair(pki.server, client_ca=pki.ca.certificate)
+                if wire == "tls"
+                else None,
+                authenticator=authenticator or Everybody(),
+                authorizer=authorizer,
+                node_name="vnode",
+                stream_idle_timeout=idle_timeout,
+                grace=grace,
+                **options,
+            )
+            await server.start()
+            try:
+                yield Node(server, backend, pki.client_context() if wire == "tls" else None)
+            finally:
+                await server.stop()
+
+    return serve
+
+
+@pytest.fixture
+def rig(serve: Serve, pki: Pki, wire: str) -> Rig:
+    """A scripted lower apiserver and a kubelet API in front of it."""
+
+    @asynccontextmanager
+    async def rig(script: Script, **options: Any) -> AsyncIterator[tuple[LowerServer, Node]]:
+        context = pki.server_context() if wire == "tls" else None
+        async with LowerServer(script, tls=context) as lower, serve(lower.port, **options) as node:
+            yield lower, node
+
+    return rig

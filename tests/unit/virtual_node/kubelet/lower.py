@@ -1,0 +1,93 @@
+"""A lower apiserver on loopback that answers upgrades as it is told to, byte by byte, and remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+Script = Callable[["Exchange"], Awaitable[None]]
+
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+
+
+@dataclass
+class Exchange:
+    """One connection: its request head, and both directions."""
+
+    request_line: str
+    headers: list[tuple[str, str]]
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def header(self, name: str) -> list[str]:
+        """All values of a header."""
+        return [value for key, value in self.headers if key.lower() == name.lower()]
+
+    async def switch(self, *, behind: bytes = b"", extra: bytes = b"") -> None:
+        """Answer 101, with bytes right behind the head."""
+        self.writer.write(SWITCHING + extra + b"\r\n" + behind)
+        await self.writer.drain()
+
+    async def read_to_end(self) -> bytes:
+        """Read until the other side ends, however it ends."""
+        try:
+            return await self.reader.read()
+        except ConnectionError:
+            return b""
+
+
+class LowerServer:
+    """Accepts connections, reads one request head on each, and runs the script."""
+
+    def __init__(self, script: Script, *, tls: ssl.SSLContext | None = None) -> None:
+        self.exchanges: list[Exchange] = []
+        self._arrived = asyncio.Condition()
+        self._script = script
+        self._tls = tls
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._server.close()
+
+    async def exchange(self, index: int = 0) -> Exchange:
+        """Wait for the connection of that number."""
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(self.exchanges) > index)
+        return self.exchanges[index]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            request_line, *lines = head.rstrip("\r\n").split("\r\n")
+            headers = [(name, value) for name, _, value in (line.partition(": ") for line in lines)]
+            exchange = Exchange(request_line, headers, reader, writer)
+            async with self._arrived:
+                self.exchanges.append(exchange)
+                self._arrived.notify_all()
+            await self._script(exchange)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError, ssl.SSLError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            if self.exchanges and self.exchanges[-1].reader is reader:
+                self.exchanges[-1].ended.set()
+            writer.close()
