@@ -32,7 +32,7 @@ class ExponentialBackoff:
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         # 2**63 seconds and 2**64 are the same answer; keep the power within what a float can say.
-        return min(self._base * 2 ** min(failures, 63), self._maximum)
+        return min(self._base * 2.0 ** min(failures, 63), self._maximum)
 
     def forget(self, key: Hashable) -> None:
         """The key succeeded, or is given up."""

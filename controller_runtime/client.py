@@ -8,7 +8,7 @@ import enum
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -53,6 +53,8 @@ _JSON = {"Content-Type": "application/json"}
 encode = msgspec.json.encode
 decode = msgspec.json.decode
 
+Batch = list[WatchEvent]
+"""An alias, because ``Client.list`` hides the built-in's name inside the class."""
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
@@ -195,7 +197,7 @@ class Client:
         allow_bookmarks: bool = True,
         send_initial_events: bool = False,
         read_timeout: float | None = None,
-    ) -> AsyncIterator[WatchEvent]:
+    ) -> AsyncGenerator[WatchEvent, None]:
         """Follow a collection, event by event; see ``watch_batches``."""
         batches = self.watch_batches(
             resource,
@@ -225,7 +227,7 @@ class Client:
         allow_bookmarks: bool = True,
         send_initial_events: bool = False,
         read_timeout: float | None = None,
-    ) -> AsyncIterator[list[WatchEvent]]:
+    ) -> AsyncGenerator[Batch, None]:
         """Follow a collection; yields what each read from the network brought.
 
         Ends when the server closes the watch, as it does after ``timeout_seconds``.
@@ -405,7 +407,11 @@ class Client:
                 )
             except _NETWORK_ERRORS as error:
                 self._count(verb, 0)
-                if method in _IDEMPOTENT and not broken and isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError):
+                if (
+                    method in _IDEMPOTENT
+                    and not broken
+                    and isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError)
+                ):
                     broken = True
                     continue
                 raise self._connection_failed(error) from error

@@ -81,7 +81,7 @@ class Registration:
             return
         try:
             handler(*arguments)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a handler's fault ends with it
             self._informer.handler_failed()
 
     def mark_synced(self) -> None:
@@ -101,7 +101,7 @@ class Registration:
                 outcome = handler(*arguments)
                 if inspect.isawaitable(outcome):
                     await outcome
-            except Exception:
+            except Exception:  # noqa: BLE001 - a handler's fault ends with it
                 self._informer.handler_failed()
 
     def _note_synced(self) -> None:
@@ -259,7 +259,9 @@ class Informer:
             _RESTARTS.labels(self._client.cluster, self.name, reason).inc()
             delay = min(_BACKOFF_BASE * 2 ** min(failures - 1, 10), _BACKOFF_MAXIMUM)
             if failures == 1 and reason == "disconnected" and self._resource_version:
-                delay = 0.05  # a restarted server is back at once; only persistent trouble is worth waiting for
+                delay = (
+                    0.05  # a restarted server is back at once; only persistent trouble is worth waiting for
+                )
             delay *= 1 + random.random()  # noqa: S311 - jitter
             level = self._log.warning if failures in {3, 10} else self._log.debug
             level("watch failed", error=str(self.last_error), retry_in=round(delay, 1), attempt=failures)

@@ -135,7 +135,12 @@ class _LoaderCredentials(Credentials):
         if force and hasattr(loader, "exec_plugin_expiry"):
             del loader.exec_plugin_expiry
         # A plugin that names no expiry is good until the server refuses what it gave, as in client-go.
-        if self._headers is not None and self._has_plugin and not force and not hasattr(loader, "exec_plugin_expiry"):
+        if (
+            self._headers is not None
+            and self._has_plugin
+            and not force
+            and not hasattr(loader, "exec_plugin_expiry")
+        ):
             return
         try:
             await loader._load_authentication()  # noqa: SLF001 - the loader's only way to renew
@@ -174,7 +179,9 @@ async def load(
         return await _from_files(paths, context=context, server=server, explicit=bool(path))
     if in_cluster and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return _from_pod(server=server)
-    raise ConfigError("no kubeconfig: give one by flag or $KUBECONFIG, put it at ~/.kube/config, or run in a pod")
+    raise ConfigError(
+        "no kubeconfig: give one by flag or $KUBECONFIG, put it at ~/.kube/config, or run in a pod"
+    )
 
 
 def _from_pod(*, server: str | None) -> ClusterConfig:
@@ -194,7 +201,9 @@ def _from_pod(*, server: str | None) -> ClusterConfig:
     )
 
 
-async def _from_files(paths: str, *, context: str | None, server: str | None, explicit: bool) -> ClusterConfig:
+async def _from_files(
+    paths: str, *, context: str | None, server: str | None, explicit: bool
+) -> ClusterConfig:
     for file in paths.split(os.pathsep):
         if explicit and not Path(file).expanduser().is_file():
             raise ConfigError(f"kubeconfig {file}: no such file")
@@ -234,7 +243,7 @@ async def _parse(paths: str, *, context: str | None) -> tuple[Any, Any]:
     expanded = os.pathsep.join(str(Path(file).expanduser()) for file in paths.split(os.pathsep))
     try:
         merged = kube_config.KubeConfigMerger(expanded).config
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the parser raises whatever it meets
         raise ConfigError(f"kubeconfig {paths}: cannot be read: {_one_line(error)}") from None
     if merged is None:
         raise ConfigError(f"kubeconfig {paths}: no such file, or empty")
@@ -249,7 +258,7 @@ async def _parse(paths: str, *, context: str | None) -> tuple[Any, Any]:
         loader._set_config(configuration)  # noqa: SLF001
     except ConfigError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the parser raises whatever it meets
         asked = f" (context {context})" if context else ""
         raise ConfigError(f"kubeconfig {paths}{asked}: {_one_line(error)}") from None
     return loader, configuration

@@ -145,7 +145,14 @@ class Object:
         return f"<{self.kind or 'Object'} {self.key} uid={self.uid} rv={self.resource_version}>"
 
 
-class ListMeta(msgspec.Struct, rename={"continue_": "continue", "resource_version": "resourceVersion", "remaining": "remainingItemCount"}):
+class ListMeta(
+    msgspec.Struct,
+    rename={
+        "continue_": "continue",
+        "resource_version": "resourceVersion",
+        "remaining": "remainingItemCount",
+    },
+):
     """``metadata`` of a list."""
 
     resource_version: str = ""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from controller_runtime.objects import Object
 
+Objects = list[Object]
+"""An alias, because ``Store.list`` hides the built-in's name inside the class."""
 Indexer = Callable[[Object], Iterable[str]]
 
 
@@ -21,7 +23,7 @@ class Store:
         """The object of that key (``namespace/name``), or None."""
         return self._objects.get(key)
 
-    def list(self) -> list[Object]:
+    def list(self) -> Objects:
         """All objects, in no order that means anything."""
         return list(self._objects.values())
 
@@ -29,7 +31,7 @@ class Store:
         """All keys."""
         return set(self._objects)
 
-    def by_index(self, index: str, value: str) -> list[Object]:
+    def by_index(self, index: str, value: str) -> Objects:
         """The objects to which the indexer gives that value."""
         return [self._objects[key] for key in self._indexes[index].get(value, ())]
 

@@ -25,11 +25,19 @@ K = TypeVar("K", bound=Hashable)
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60)
 _DEPTH = Gauge("workqueue_depth", "Keys waiting for a worker.", ["name"])
 _ADDS = Counter("workqueue_adds_total", "Keys queued.", ["name"])
-_WAIT = Histogram("workqueue_queue_duration_seconds", "Seconds from queued to taken.", ["name"], buckets=_SECONDS)
-_WORK = Histogram("workqueue_work_duration_seconds", "Seconds from taken to done.", ["name"], buckets=_SECONDS)
+_WAIT = Histogram(
+    "workqueue_queue_duration_seconds", "Seconds from queued to taken.", ["name"], buckets=_SECONDS
+)
+_WORK = Histogram(
+    "workqueue_work_duration_seconds", "Seconds from taken to done.", ["name"], buckets=_SECONDS
+)
 _RETRIES = Counter("workqueue_retries_total", "Keys queued again after a failure.", ["name"])
-_UNFINISHED = Gauge("workqueue_unfinished_work_seconds", "Seconds of work under way, all keys together.", ["name"])
-_LONGEST = Gauge("workqueue_longest_running_processor_seconds", "Age of the longest work under way.", ["name"])
+_UNFINISHED = Gauge(
+    "workqueue_unfinished_work_seconds", "Seconds of work under way, all keys together.", ["name"]
+)
+_LONGEST = Gauge(
+    "workqueue_longest_running_processor_seconds", "Age of the longest work under way.", ["name"]
+)
 
 
 class QueueShutDown(Exception):  # noqa: N818 - a signal to stop, not a failure

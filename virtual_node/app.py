@@ -14,6 +14,7 @@ import structlog
 from controller_runtime import kubeconfig, lifecycle, resources
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
+from controller_runtime.health import Check
 from controller_runtime.serving import HealthServer
 from virtual_node import config as configuration
 from virtual_node.cluster import COMPONENT, LowerCluster
@@ -70,7 +71,7 @@ class App:
             finally:
                 await self._stop(list(self._tasks))
 
-    def _checks(self) -> Mapping[str, object]:
+    def _checks(self) -> Mapping[str, Check]:
         def clusters() -> str | None:
             silent = [name for name, cluster in self.clusters.items() if cluster.pods is None]
             return f"not mirroring yet: {', '.join(sorted(silent))}" if silent else None

@@ -41,16 +41,12 @@ def main(argv: Sequence[str]) -> int:
     """Check what the given daemon flags describe. Exit code 0: all good, 1: something is not."""
     arguments = list(argv)
     as_json = False
-    for spelling in (["-o", "json"], ["--output", "json"]):
-        for position in range(len(arguments) - 1):
-            if arguments[position : position + 2] == spelling:
-                del arguments[position : position + 2]
+    for spelling in (["-o", "json"], ["--output", "json"], ["-ojson"], ["-o=json"], ["--output=json"]):
+        for position in range(len(arguments)):
+            if arguments[position : position + len(spelling)] == spelling:
+                del arguments[position : position + len(spelling)]
                 as_json = True
                 break
-    for spelling in ("-ojson", "-o=json", "--output=json"):
-        if spelling in arguments:
-            arguments.remove(spelling)
-            as_json = True
     options = flags.parse(arguments, prog="virtual-node check")
     findings = asyncio.run(run(options.config))
     if as_json:

@@ -37,7 +37,7 @@ class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_def
     pass
 
 
-class Taint(_Base, frozen=True):
+class Taint(_Base):
     """A node taint, as core/v1 spells it."""
 
     key: str
@@ -140,10 +140,10 @@ class Config(_Base):
     kube_api_qps: Positive = 500
     """Requests per second to the upper apiserver, per lower cluster."""
     kube_api_burst: Annotated[int, Meta(gt=0)] = 1000
-    enable_controllers: list[str] = [PV_CONTROLLERS, SERVICE_CONTROLLERS]
+    enable_controllers: list[str] = msgspec.field(default_factory=lambda: list(KNOWN_CONTROLLERS))
     enable_serviceaccount: bool = True
     """Give pods below tokens of the upper cluster. Off: the lower cluster supplies identities."""
-    ignore_labels: list[str] = ["group.batch.scheduler.tencent.com"]
+    ignore_labels: list[str] = msgspec.field(default_factory=lambda: ["group.batch.scheduler.tencent.com"])
     """Pod labels that are not carried below (kept in the ``tripped-labels`` annotation)."""
     pod_sync_workers: Annotated[int, Meta(gt=0)] = 50
     """Pods of one lower cluster that are reconciled at the same time."""

@@ -125,17 +125,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     node.add_argument(
         "--os", default="Linux", metavar="OS", help="accepted for compatibility; read from the lower nodes"
     )
-    node.add_argument(
-        "--disable-taint", **_BOOLEAN, default=False, help="register without the virtual-node taint"
-    )
+    _add_boolean(node, "--disable-taint", default=False, help_text="register without the virtual-node taint")
     node.add_argument(
         "--taint", default="", metavar="KEY", help="deprecated: key of the taint; use VKUBELET_TAINT_KEY"
     )
-    node.add_argument(
+    _add_boolean(
+        node,
         "--enable-node-lease",
-        **_BOOLEAN,
         default=True,
-        help="accepted for compatibility; Leases are always renewed",
+        help_text="accepted for compatibility; Leases are always renewed",
     )
 
     pods = parser.add_argument_group("pods")
@@ -145,11 +143,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="which optional controllers run (PVControllers,ServiceControllers)",
     )
-    pods.add_argument(
+    _add_boolean(
+        pods,
         "--enable-serviceaccount",
-        **_BOOLEAN,
         default=True,
-        help="pods below get tokens of the upper cluster (true)",
+        help_text="pods below get tokens of the upper cluster (true)",
     )
     pods.add_argument(
         "--ignore-labels",
@@ -187,17 +185,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CA of the upper apiserver's client certificate ($APISERVER_CA_CERT_LOCATION, else the upper cluster's own)",
     )
-    kubelet.add_argument(
+    _add_boolean(
+        kubelet,
         "--no-verify-clients",
-        **_BOOLEAN,
         default=False,
-        help="serve anyone who can reach the port (never in production)",
+        help_text="serve anyone who can reach the port (never in production)",
     )
-    kubelet.add_argument(
+    _add_boolean(
+        kubelet,
         "--authentication-token-webhook",
-        **_BOOLEAN,
         default=True,
-        help="accepted for compatibility; bearer tokens are always reviewed",
+        help_text="accepted for compatibility; bearer tokens are always reviewed",
     )
 
     process = parser.add_argument_group("process")
@@ -381,6 +379,12 @@ def _positive(flag: str, value: float) -> float:
     return value
 
 
+def _add_boolean(group: argparse._ArgumentGroup, flag: str, *, default: bool, help_text: str) -> None:
+    group.add_argument(
+        flag, type=_boolean, nargs="?", const=True, metavar="BOOL", default=default, help=help_text
+    )
+
+
 def _boolean(text: str) -> bool:
     # strconv.ParseBool's words, so that manifests written for Go flags keep working.
     if text in {"1", "t", "T", "true", "TRUE", "True"}:
@@ -395,6 +399,3 @@ def _duration(text: str) -> float:
         return duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-_BOOLEAN: dict[str, object] = {"type": _boolean, "nargs": "?", "const": True, "metavar": "BOOL"}

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from controller_runtime import certificates
+from controller_runtime import key_pairs
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
@@ -135,7 +135,7 @@ class KubeletEndpoints:
         hosts = [node_name, self._node_ip]
         if config.external_ip:
             hosts.append(config.external_ip)
-        pair = certificates.self_signed(f"system:node:{node_name}", hosts=hosts)
+        pair = key_pairs.self_signed(f"system:node:{node_name}", hosts=hosts)
         return CertificateReloader.from_pair(pair, client_ca=self._client_ca or None)
 
     async def _load_client_ca(self) -> bytes:

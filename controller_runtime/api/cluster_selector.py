@@ -27,7 +27,9 @@ def parse(text: str) -> dict[str, Any]:
     for member, kind in _MEMBERS.items():
         value = found.get(member)
         if value is not None and not isinstance(value, kind):
-            raise ValueError(f"clusterSelector.{member}: expected {'an object' if kind is dict else 'a list'}")
+            raise ValueError(
+                f"clusterSelector.{member}: expected {'an object' if kind is dict else 'a list'}"
+            )
     selector = found.get("nodeSelector") or {}
     if not all(isinstance(value, str) for value in selector.values()):
         raise ValueError("clusterSelector.nodeSelector: values must be strings")

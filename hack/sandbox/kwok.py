@@ -12,7 +12,6 @@ from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 
 
-
 def kwok_process(cluster: Cluster, binary: Path, *, dies_with_us: bool = False) -> Process:
     """The kwok controller of a cluster, simulating every node in it."""
     (port,) = free_ports(1)
@@ -46,7 +45,13 @@ def kwok_node(
     extended: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """A Node object for kwok to bring to life."""
-    resources = {"cpu": cpu, "memory": memory, "pods": str(pods), "ephemeral-storage": "1Ti", **(extended or {})}
+    resources = {
+        "cpu": cpu,
+        "memory": memory,
+        "pods": str(pods),
+        "ephemeral-storage": "1Ti",
+        **(extended or {}),
+    }
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -110,9 +110,7 @@ class Sandbox:
         self, name: str, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None
     ) -> Process:
         """Run a program as part of the sandbox: logged, and stopped with it."""
-        process = Process(
-            name, argv, directory=self.directory, env=env, dies_with_us=not self._keep
-        )
+        process = Process(name, argv, directory=self.directory, env=env, dies_with_us=not self._keep)
         await process.start()
         self.processes.append(process)
         self._save()
@@ -160,6 +158,9 @@ class Sandbox:
         if self._real_node:
             wanted.append("kubelet")
         self.binaries = await binaries.ensure(wanted, progress=self._progress)
+        if running(self.directory):
+            raise SandboxError(f"a sandbox runs in {self.directory} already; stop it first (make demo-down)")
+        shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._progress("starting etcd")
         await self._start_etcd()
@@ -271,19 +272,21 @@ def read_state(directory: Path) -> dict[str, Any]:
     return state
 
 
+def running(directory: Path) -> list[tuple[str, Identity]]:
+    """Names and identities of what was started in a folder and still runs."""
+    entries = read_state(directory).get("processes", ())
+    identities = [(entry["name"], Identity(entry["pid"], entry["started"])) for entry in entries]
+    return [(name, identity) for name, identity in identities if identity.alive()]
+
+
 async def stop_all(directory: Path, *, progress: Progress = silent) -> int:
     """Stop what was started in a folder, by pid; returns how many processes ran."""
-    state = read_state(directory)
-    running = [
-        (entry["name"], Identity(entry["pid"], entry["started"]))
-        for entry in state.get("processes", ())
-        if Identity(entry["pid"], entry["started"]).alive()
-    ]
-    for name, identity in running:
+    found = running(directory)
+    for name, identity in found:
         progress(f"stopping {name} (pid {identity.pid})")
         if name in {"virtual-node", "kubelet", "containerd"}:
             await stop(identity)
         else:
             identity.signal(signal.SIGKILL)
     shutil.rmtree(directory, ignore_errors=True)
-    return len(running)
+    return len(found)

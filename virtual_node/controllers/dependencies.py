@@ -95,9 +95,11 @@ class DependencyController:
         changes.
         """
         wanted = dependencies.dependencies(upper_pod)
-        keys = {ObjectKey(need.kind, upper.namespace, need.name): need for need in wanted}
+        keys: dict[ObjectKey, dependencies.Dependency | None] = {
+            ObjectKey(need.kind, upper.namespace, need.name): need for need in wanted
+        }
         if self._context.settings.enable_serviceaccount and service_account.token_requests(upper_pod):
-            keys[ObjectKey("ConfigMap", upper.namespace, ROOT_CA)] = None  # type: ignore[assignment]
+            keys[ObjectKey("ConfigMap", upper.namespace, ROOT_CA)] = None
         self._needs[upper.uid] = frozenset(keys)
         problems: list[Problem] = []
         for key, need in keys.items():

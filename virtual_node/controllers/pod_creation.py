@@ -126,7 +126,9 @@ class PodCreator:
                 "it is left alone. Delete or rename one of the two"
             )
             if self._complain(upper, record, "NameConflict", message):
-                status = pod_status.pending_status(upper.to_dict(), reason="NameConflict", message=message)
+                status = pod_status.pending_status(
+                    upper.to_dict(), reason="NameConflict", message=message, pod_reason="NameConflict"
+                )
                 await self._status.say(upper, status)
             return Result(requeue_after=_CONFLICT_RETRY)
         if labels.get(names.LABEL_UPPER_UID) == upper.uid:
@@ -140,7 +142,9 @@ class PodCreator:
     async def _refused(self, upper: Object, record: PodRecord, error: ApiError) -> None:
         message = f"Lower cluster {self._context.name} refused the pod: {error.message}"
         if self._complain(upper, record, "FailedCreate", message):
-            status = pod_status.pending_status(upper.to_dict(), reason="ProviderFailed", message=message)
+            status = pod_status.pending_status(
+                upper.to_dict(), reason="ProviderFailed", message=message, pod_reason="ProviderFailed"
+            )
             await self._status.say(upper, status)
 
     def _complain(self, upper: Object, record: PodRecord, reason: str, message: str) -> bool:

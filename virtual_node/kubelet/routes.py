@@ -91,7 +91,7 @@ HANDLER_ARGS: dict[str, Any] = {
     # A command line travels in the URL: aiohttp's 8 KiB are too few, Go's net/http takes a megabyte.
     "max_line_size": 512 * 1024,
     "max_field_size": 64 * 1024,
-    "lingering_time": 2.0,
+    "lingering_time": 0.5,
     # A client that hangs up ends its log stream and the lower request behind it.
     "handler_cancellation": True,
 }

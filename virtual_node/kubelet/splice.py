@@ -24,7 +24,7 @@ from dataclasses import dataclass
 HIGH_WATER = 256 * 1024
 """Bytes waiting to be written to one side before the other side's reading is paused."""
 
-_DRAIN_CHECK = 0.05
+_DRAIN_CHECK, _DRAIN_CHECK_MAX = 0.02, 1.0
 _KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_PROBES = 30, 10, 6
 
 
@@ -188,9 +188,11 @@ class End(asyncio.Protocol):
         self._draining = True
         # The peer's bytes go nowhere now; it must not stay paused, or its own end would never be seen.
         self.connection.transport.resume_reading()
-        self._close_when_sent(asyncio.get_running_loop().time() + self._patience, -1)
+        deadline = asyncio.get_running_loop().time() + self._patience
+        self._close_when_sent(deadline, before=-1, delay=_DRAIN_CHECK)
 
-    def _close_when_sent(self, deadline: float, before: int) -> None:
+    def _close_when_sent(self, deadline: float, before: int, delay: float) -> None:
+        # Looked at now and then: the TLS transport tells nobody when the socket below has taken all.
         if self.lost:
             return
         loop = asyncio.get_running_loop()
@@ -202,7 +204,9 @@ class End(asyncio.Protocol):
         else:
             if unsent != before:
                 deadline = loop.time() + self._patience
-            loop.call_later(_DRAIN_CHECK, self._close_when_sent, deadline, unsent)
+                self._splice.touch()
+            slower = min(2 * delay, _DRAIN_CHECK_MAX)
+            loop.call_later(delay, self._close_when_sent, deadline, unsent, slower)
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:

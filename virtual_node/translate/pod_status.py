@@ -45,7 +45,9 @@ def is_finished(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in FINISHED
 
 
-def upper_status(lower: Mapping[str, Any], upper: Mapping[str, Any], *, node_ip: str | None = None) -> dict[str, Any]:
+def upper_status(
+    lower: Mapping[str, Any], upper: Mapping[str, Any], *, node_ip: str | None = None
+) -> dict[str, Any]:
     """The status that the upper pod should have.
 
     An unabridged copy of the lower one, fields unknown to us included, but for what names lower objects.
@@ -179,15 +181,15 @@ def pending_status(
 def _conditions(
     lower: Sequence[Mapping[str, Any]], above: Sequence[Mapping[str, Any]], upper: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    conditions = {condition["type"]: dict(condition) for condition in lower}
+    conditions: dict[str, dict[str, Any]] = {condition["type"]: dict(condition) for condition in lower}
     generation = upper["metadata"].get("generation")
     for condition in conditions.values():
         if "observedGeneration" in condition and generation:
             condition["observedGeneration"] = generation
-    for condition in above:
-        kind = condition["type"]
+    for foreign in above:
+        kind = foreign["type"]
         if kind not in conditions and kind not in _KUBELET_CONDITIONS:
-            conditions[kind] = dict(condition)
+            conditions[kind] = dict(foreign)
     gates = upper["spec"].get("readinessGates") or ()
     ready = conditions.get("Ready")
     if gates and ready is not None and ready.get("status") == "True":
@@ -200,7 +202,9 @@ def _conditions(
     return list(conditions.values())
 
 
-def _unready_gates(gates: Sequence[Mapping[str, Any]], conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _unready_gates(
+    gates: Sequence[Mapping[str, Any]], conditions: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
     """The kubelet's own sentences about gates that are not open."""
     found = []
     for gate in gates:
@@ -209,7 +213,9 @@ def _unready_gates(gates: Sequence[Mapping[str, Any]], conditions: Mapping[str, 
         if condition is None:
             found.append(f'corresponding condition of pod readiness gate "{kind}" does not exist.')
         elif condition.get("status") != "True":
-            found.append(f'the status of pod readiness gate "{kind}" is not "True", but {condition.get("status")}')
+            found.append(
+                f'the status of pod readiness gate "{kind}" is not "True", but {condition.get("status")}'
+            )
     return found
 
 
@@ -225,7 +231,11 @@ def _merge_conditions(
             continue
         removed = {key: None for key in old if key not in condition} if old else {}
         changes.append({**condition, **removed})
-    changes += [{"$patch": "delete", "type": kind} for kind in before if kind not in after and kind in _KUBELET_CONDITIONS]
+    changes += [
+        {"$patch": "delete", "type": kind}
+        for kind in before
+        if kind not in after and kind in _KUBELET_CONDITIONS
+    ]
     return changes
 
 

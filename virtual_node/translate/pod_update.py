@@ -76,7 +76,8 @@ def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[st
         images = [
             {"name": container["name"], "image": container["image"]}
             for container in desired.get(kind) or ()
-            if container["name"] in current and current[container["name"]].get("image") != container.get("image")
+            if container["name"] in current
+            and current[container["name"]].get("image") != container.get("image")
         ]
         if images:
             patch[kind] = images
@@ -124,5 +125,7 @@ def _resource_change(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> d
 
 def _ephemeral_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
     there = {container["name"] for container in lower.get("ephemeralContainers") or ()}
-    added = [container for container in upper.get("ephemeralContainers") or () if container["name"] not in there]
+    added = [
+        container for container in upper.get("ephemeralContainers") or () if container["name"] not in there
+    ]
     return {"spec": {"ephemeralContainers": added}} if added else None

@@ -48,7 +48,7 @@ def token_requests(pod: Mapping[str, Any]) -> list[TokenRequestSpec]:
     """The tokens that a pod's volumes ask for, in order; empty when it wants none."""
     found: list[TokenRequestSpec] = []
     for source in _token_sources(pod["spec"]):
-        found.append(  # noqa: PERF401 - the key counts what was found
+        found.append(
             TokenRequestSpec(
                 audience=source.get("audience") or "",
                 expiration_seconds=int(source.get("expirationSeconds") or _DEFAULT_EXPIRATION),
@@ -145,7 +145,11 @@ def _legacy_token_volumes(spec: Mapping[str, Any]) -> set[str]:
         for mount in container.get("volumeMounts") or ()
         if mount.get("mountPath") == MOUNT_PATH
     }
-    return {volume["name"] for volume in spec.get("volumes") or () if volume["name"] in mounted and "secret" in volume}
+    return {
+        volume["name"]
+        for volume in spec.get("volumes") or ()
+        if volume["name"] in mounted and "secret" in volume
+    }
 
 
 def _drop_mounts(spec: dict[str, Any], unwanted: Callable[[Mapping[str, Any]], bool]) -> None:
@@ -154,7 +158,10 @@ def _drop_mounts(spec: dict[str, Any], unwanted: Callable[[Mapping[str, Any]], b
         if not containers:
             continue
         spec[kind] = [
-            {**container, "volumeMounts": [mount for mount in container["volumeMounts"] if not unwanted(mount)]}
+            {
+                **container,
+                "volumeMounts": [mount for mount in container["volumeMounts"] if not unwanted(mount)],
+            }
             if container.get("volumeMounts")
             else container
             for container in containers

@@ -12,6 +12,7 @@ MINIMAL = ["--client-kubeconfig", "/lower.yaml"]
 
 
 def parse(*arguments: str, **environment: str) -> flags.Options:
+    """Parse flags beside the one that is always needed."""
     return flags.parse([*MINIMAL, *arguments], environment)
 
 
