@@ -148,12 +148,14 @@ class Node:
 
 def unchunk(body: bytes) -> bytes:
     """Undo chunked transfer encoding; what is cut off stays cut off."""
-    whole = b""
-    while body:
-        size, _, body = body.partition(b"\r\n")
-        length = int(size, 16)
-        whole, body = whole + body[:length], body[length + 2 :]
-    return whole
+    whole = bytearray()
+    at = 0
+    while at < len(body):
+        end = body.index(b"\r\n", at)
+        length = int(body[at:end], 16)
+        whole += body[end + 2 : end + 2 + length]
+        at = end + 2 + length + 2
+    return bytes(whole)
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Node]]

@@ -1,0 +1,122 @@
+"""The way to a lower apiserver: proxies, server names and time limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from controller_runtime.kubeconfig import ClusterConfig
+from tests.unit.virtual_node.kubelet.conftest import Pki, Token
+from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer
+from virtual_node.kubelet.dial import DialError, UpgradeRequest, dial
+
+REQUEST = UpgradeRequest("POST", "/api/v1/x?command=a", (("Upgrade", "SPDY/3.1"),))
+
+
+async def switch(exchange: Exchange) -> None:
+    """Answer 101 and wait for the end."""
+    await exchange.switch(behind=b"behind")
+    await exchange.read_to_end()
+
+
+async def test_a_server_name_of_its_own(pki: Pki) -> None:
+    """The certificate is verified against ``tls-server-name`` where the kubeconfig has one."""
+    async with LowerServer(switch, tls=pki.server_context()) as lower:
+        url = f"https://127.0.0.1:{lower.port}"
+        good = ClusterConfig(url, ssl_context=pki.client_context(), tls_server_name="lower.example")
+        answer = await dial(good, REQUEST, answer_timeout=5)
+        assert (answer.head.status, answer.rest) == (101, b"behind")
+        answer.connection.transport.abort()
+        bad = ClusterConfig(url, ssl_context=pki.client_context(), tls_server_name="other.example")
+        with pytest.raises(DialError, match=r"other\.example"):
+            await dial(bad, REQUEST, answer_timeout=5)
+
+
+@pytest.mark.parametrize("secure", ["tcp", "tls"])
+async def test_a_proxy_is_asked_for_a_tunnel(pki: Pki, secure: str) -> None:
+    """CONNECT with the proxy's own credentials; the lower cluster's go through the tunnel only."""
+    context = pki.server_context() if secure == "tls" else None
+    async with LowerServer(switch, tls=context) as lower, _proxy() as (port, asked):
+        config = ClusterConfig(
+            f"{'https' if secure == 'tls' else 'http'}://127.0.0.1:{lower.port}",
+            ssl_context=pki.client_context() if secure == "tls" else None,
+            credentials=Token(),
+            proxy_url=f"http://me:s%40cret@127.0.0.1:{port}",
+        )
+        answer = await dial(config, REQUEST, answer_timeout=5)
+        assert (answer.head.status, answer.rest) == (101, b"behind")
+        assert asked[0].startswith(f"CONNECT 127.0.0.1:{lower.port} HTTP/1.1\r\n")
+        assert "Proxy-Authorization: Basic bWU6c0BjcmV0" in asked[0]
+        assert "lower-0" not in asked[0]
+        exchange = await lower.exchange()
+        assert exchange.header("Authorization") == ["Bearer lower-0"]
+        assert exchange.header("Proxy-Authorization") == []
+        answer.connection.transport.abort()
+
+
+async def test_a_proxy_that_refuses_is_named(pki: Pki) -> None:
+    """Its answer is told in one line; proxies of another kind are refused by name."""
+    async with _proxy(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n") as (port, _):
+        config = ClusterConfig("http://127.0.0.1:1", proxy_url=f"http://127.0.0.1:{port}")
+        with pytest.raises(DialError, match="the proxy answered 407 Proxy Authentication Required"):
+            await dial(config, REQUEST, answer_timeout=5)
+    socks = ClusterConfig("http://127.0.0.1:1", proxy_url="socks5://127.0.0.1:1080")
+    with pytest.raises(DialError, match="socks5:// is not supported"):
+        await dial(socks, REQUEST, answer_timeout=5)
+
+
+async def test_a_server_that_does_not_answer_is_given_up() -> None:
+    """After the limit, and its connection is closed."""
+
+    async def silent(exchange: Exchange) -> None:
+        await exchange.read_to_end()
+
+    async with LowerServer(silent) as lower:
+        config = ClusterConfig(f"http://127.0.0.1:{lower.port}")
+        with pytest.raises(DialError, match=r"no answer within 0\.1 s"):
+            await dial(config, REQUEST, answer_timeout=0.1)
+        await (await lower.exchange()).ended.wait()
+
+
+@contextlib.asynccontextmanager
+async def _proxy(refusal: bytes = b"") -> AsyncIterator[tuple[int, list[str]]]:
+    """A proxy that tunnels where it is asked to, or refuses."""
+    asked: list[str] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        asked.append(head)
+        if refusal:
+            writer.write(refusal)
+            writer.close()
+            return
+        host, _, port = head.split(" ")[1].rpartition(":")
+        there = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        # Cancelled at the end of the test; asyncio would report that.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+        there[1].close()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], asked
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,104 @@
+"""The lists of pods, and the routes that are not streams."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from aiohttp import web
+
+from tests.unit.virtual_node.kubelet.conftest import POD, Serve
+
+
+async def test_pods_are_a_pod_list(serve: Serve) -> None:
+    """Any number of pods makes one valid v1 PodList."""
+    async with serve(1) as node:
+        for count in (0, 1, 50, 51, 120):
+            node.backend.listed = [POD] * count
+            code, head, body = await node.ask("/pods")
+            assert code == 200
+            assert "Content-Type: application/json" in head
+            assert json.loads(body) == {
+                "kind": "PodList",
+                "apiVersion": "v1",
+                "metadata": {},
+                "items": [POD] * count,
+            }
+
+
+@pytest.mark.parametrize("path", ["/runningpods", "/runningpods/"])
+async def test_running_pods_are_a_list_of_their_own(serve: Serve, path: str) -> None:
+    """With the kubelet's slash and without."""
+    async with serve(1) as node:
+        code, _, body = await node.ask(path)
+        assert (code, json.loads(body)["items"]) == (200, [])
+
+
+async def test_health(serve: Serve) -> None:
+    """The node answers ok."""
+    async with serve(1) as node:
+        assert (await node.ask("/healthz"))[::2] == (200, "ok")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/nope", "/exec/shop/web-1", "/exec/a/b/c/d/e", "/containerLogs/shop/web-1"]
+)
+async def test_an_unknown_path_is_not_found(serve: Serve, path: str) -> None:
+    """404 in plain text."""
+    async with serve(1) as node:
+        assert (await node.ask(path))[::2] == (404, "404 page not found\n")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/pods"),
+        ("HEAD", "/pods"),
+        ("DELETE", "/containerLogs/shop/web-1/main"),
+        ("GET", "/run/shop/web-1/main"),
+        ("PUT", "/exec/shop/web-1/main"),
+    ],
+)
+async def test_a_wrong_method_is_not_allowed(serve: Serve, method: str, path: str) -> None:
+    """405 with the methods that are."""
+    async with serve(1) as node:
+        code, head, _ = await node.ask(path, method=method)
+        assert code == 405
+        assert "\r\nAllow: " in head
+
+
+async def test_more_routes_can_be_added(serve: Serve) -> None:
+    """Metrics and statistics bring their own."""
+
+    async def stats(request: web.Request) -> web.Response:
+        return web.json_response({"node": {}})
+
+    async with serve(1, extra_routes=[web.get("/stats/summary", stats)]) as node:
+        assert (await node.ask("/stats/summary"))[::2] == (200, '{"node": {}}')
+
+
+async def test_a_fault_of_ours_is_answered_without_its_traceback(serve: Serve) -> None:
+    """500 and one line."""
+
+    async def broken(request: web.Request) -> web.Response:
+        raise RuntimeError("secret")
+
+    async with serve(1, extra_routes=[web.get("/broken", broken)]) as node:
+        assert (await node.ask("/broken"))[::2] == (500, "internal error")
+
+
+async def test_an_answer_that_had_begun_breaks_off(serve: Serve) -> None:
+    """A list that fails in the middle is not followed by a second answer."""
+
+    def fails() -> object:
+        yield POD
+        raise RuntimeError("gone")
+
+    async with serve(1) as node:
+        node.backend.listed = fails()  # type: ignore[assignment]
+        reader, writer = await node.connect()
+        writer.write(b"GET /pods HTTP/1.1\r\nHost: node\r\n\r\n")
+        answer = await reader.read()
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert not answer.endswith(b"0\r\n\r\n")
+        writer.close()

@@ -1,0 +1,125 @@
+"""``/run``: a command's output as an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from urllib.parse import parse_qsl
+
+import pytest
+from aiohttp import web
+
+from tests.unit.virtual_node.kubelet.conftest import Node, Pki, Serve
+
+RUN = "/run/shop/web-1/main?cmd=ls+-l"
+SUCCESS = b"\x03" + json.dumps({"kind": "Status", "status": "Success"}).encode()
+EXIT_3 = (
+    b"\x03"
+    + json.dumps(
+        {
+            "kind": "Status",
+            "status": "Failure",
+            "reason": "NonZeroExitCode",
+            "message": "command terminated with non-zero exit code",
+            "details": {"causes": [{"reason": "ExitCode", "message": "3"}]},
+        }
+    ).encode()
+)
+
+Answering = Callable[..., AbstractAsyncContextManager[tuple[Node, list[web.Request]]]]
+
+
+@pytest.fixture
+def answering(serve: Serve, pki: Pki, wire: str) -> Answering:
+    """A node before an apiserver that answers an exec with the given messages."""
+
+    @asynccontextmanager
+    async def answering(*messages: bytes) -> AsyncIterator[tuple[Node, list[web.Request]]]:
+        seen: list[web.Request] = []
+
+        async def exec_(request: web.Request) -> web.StreamResponse:
+            seen.append(request)
+            socket = web.WebSocketResponse(protocols=["v5.channel.k8s.io", "v4.channel.k8s.io"])
+            await socket.prepare(request)
+            for message in messages:
+                await socket.send_bytes(message)
+            await socket.close()
+            return socket
+
+        async with _served(exec_, serve, pki, wire) as node:
+            yield node, seen
+
+    return answering
+
+
+@asynccontextmanager
+async def _served(
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], serve: Serve, pki: Pki, wire: str
+) -> AsyncIterator[Node]:
+    app = web.Application()
+    app.router.add_get("/prefix/api/v1/namespaces/t-shop/pods/web-1-x/exec", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=pki.server_context() if wire == "tls" else None)
+    await site.start()
+    try:
+        async with serve(runner.addresses[0][1]) as node:
+            yield node
+    finally:
+        await runner.cleanup()
+
+
+async def test_the_output_of_a_command(answering: Answering) -> None:
+    """Stdout, then stderr, whatever order they came in; the command is split at spaces."""
+    async with answering(b"\x01", b"\x02bad", b"\x01a", b"\x02\n", b"\x01b\n", SUCCESS) as (node, seen):
+        assert (await node.ask(RUN, method="POST"))[::2] == (200, "ab\nbad\n")
+    assert parse_qsl(seen[0].query_string) == [
+        ("container", "main"),
+        ("stdout", "true"),
+        ("stderr", "true"),
+        ("command", "ls"),
+        ("command", "-l"),
+    ]
+    assert seen[0].headers["Authorization"] == "Bearer lower-0"
+
+
+async def test_a_command_that_fails(answering: Answering) -> None:
+    """500 with the exit code and what it complained about, as container runtimes word it."""
+    async with answering(b"\x01out", b"\x02no such file", EXIT_3) as (node, _):
+        answer = await node.ask(RUN, method="POST")
+    assert answer[::2] == (500, "command 'ls -l' exited with 3: no such file")
+
+
+async def test_a_stream_that_ends_before_the_command(answering: Answering) -> None:
+    """Output without a result is not taken for a result."""
+    async with answering(b"\x01out") as (node, _):
+        code, _, body = await node.ask(RUN, method="POST")
+    assert code == 500
+    assert body == 'cluster "east" ended the stream before the command was done'
+
+
+async def test_a_refusal_reaches_the_caller(serve: Serve, pki: Pki, wire: str) -> None:
+    """The lower apiserver's own words, which a WebSocket client would usually drop."""
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return web.json_response(
+            {"kind": "Status", "code": 403, "message": "pods/exec is forbidden"}, status=403
+        )
+
+    async with _served(refuse, serve, pki, wire) as node:
+        assert (await node.ask(RUN, method="POST"))[::2] == (403, "pods/exec is forbidden")
+
+
+async def test_unknown_pods_and_containers_and_clusters_that_are_away(serve: Serve) -> None:
+    """404 for what does not exist, 500 with the cluster's name for what does not answer."""
+    async with serve(1) as node:
+        assert (await node.ask("/run/shop/other/main?cmd=ls", method="POST"))[::2] == (
+            404,
+            "pod does not exist",
+        )
+        answer = await node.ask("/run/shop/web-1/nope?cmd=ls", method="POST")
+        assert answer[::2] == (404, 'container not found ("nope")')
+        code, _, body = await node.ask("/run/shop/web-1/u-1/main?cmd=ls", method="POST")
+        assert code == 500
+        assert body.startswith('cluster "east" cannot be reached: ')
