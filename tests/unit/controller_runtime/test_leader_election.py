@@ -354,12 +354,16 @@ class TestSuccession:
     async def test_deleted_lease_is_not_taken_from_a_live_leader(self) -> None:
         """Somebody deleting the Lease does not make a second leader: the first writes it anew."""
         store = Store()
-        first, second = Work(), Work()
-        async with standing(candidate(Client(store), first, "a")):
+        mine, first, second = Client(store), Work(), Work()
+        async with standing(candidate(mine, first, "a")):
             await first.begun.wait()
             async with standing(candidate(Client(store), second, "b")):
                 await asyncio.sleep(5)
+                mine.network = refusing
                 store.delete()
+                await asyncio.sleep(7)  # the other looks at least twice
+                assert store.lease is None
+                mine.network = direct
                 await asyncio.sleep(20)
                 assert store.holder == "a"
                 assert (first.active, second.active) == (1, 0)
