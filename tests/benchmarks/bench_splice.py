@@ -1,0 +1,207 @@
+# ruff: noqa: T201 - a benchmark prints for people
+"""How fast a spliced stream is: an exec's output straight from a server, and through the kubelet API.
+
+``python -m tests.benchmarks.bench_splice`` measures both in one run, over plain TCP and with TLS on both sides,
+each of the three parties in a process of its own, and prints MB/s, the ratio and the node's CPU per gigabyte.
+The sender and the receiver are plain blocking sockets, so that the node in the middle is what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import resource
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from aiohttp import web
+
+from controller_runtime.certificates import CertificateReloader, KeyPair, self_signed
+from controller_runtime.client import Client
+from controller_runtime.key_pairs import as_file
+from controller_runtime.kubeconfig import ClusterConfig
+from virtual_node.kubelet import Authenticator, KubeletServer, PodTarget, UserInfo
+
+REQUEST = (
+    b"POST /exec/ns/pod/main?output=1&command=cat HTTP/1.1\r\nHost: node\r\n"
+    b"Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+)
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+BLOCK = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """The one certificate of the benchmark; None without TLS."""
+
+    pair: KeyPair | None
+
+    def server(self) -> ssl.SSLContext | None:
+        """A server's context."""
+        if self.pair is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with as_file(self.pair.certificate) as certificate, as_file(self.pair.key) as key:
+            context.load_cert_chain(certificate, key)
+        return context
+
+    def client(self) -> ssl.SSLContext | None:
+        """A client's context."""
+        return (
+            None if self.pair is None else ssl.create_default_context(cadata=self.pair.certificate.decode())
+        )
+
+
+def send(secrets: Secrets, amount: int, ready: Connection) -> None:
+    """Be a lower apiserver: answer every upgrade with a 101 and `amount` bytes."""
+    context, block = secrets.server(), bytes(BLOCK)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ready.send(listener.getsockname()[1])
+        while True:
+            connection, _ = listener.accept()
+            if context is not None:
+                connection = context.wrap_socket(connection, server_side=True)
+            with connection:
+                read_head(connection)
+                connection.sendall(SWITCHING)
+                for _ in range(amount // BLOCK):
+                    connection.sendall(block)
+
+
+def receive(port: int, secrets: Secrets, amount: int) -> float:
+    """Ask for the stream and read it all; gives MB/s."""
+    context = secrets.client()
+    connection: socket.socket = socket.create_connection(("127.0.0.1", port))
+    if context is not None:
+        connection = context.wrap_socket(connection, server_hostname="localhost")
+    with connection:
+        connection.sendall(REQUEST)
+        received = len(read_head(connection))
+        buffer = bytearray(BLOCK)
+        started = time.perf_counter()
+        while received < amount:
+            count = connection.recv_into(buffer)
+            if not count:
+                raise ConnectionError(f"only {received} of {amount} bytes came")
+            received += count
+        return amount / (time.perf_counter() - started) / 1e6
+
+
+def read_head(connection: socket.socket) -> bytes:
+    """Read up to the end of a head; gives what came behind it."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        chunk = connection.recv(BLOCK)
+        if not chunk:
+            raise ConnectionError(f"the connection ended within a head: {data!r}")
+        data += chunk
+    return data.partition(b"\r\n\r\n")[2]
+
+
+def node(secrets: Secrets, lower_port: int, ready: Connection) -> None:
+    """Be the virtual node's kubelet API; on request tell CPU seconds and peak memory."""
+    asyncio.run(_node(secrets, lower_port, ready))
+
+
+class _Everybody(Authenticator):
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    async def authenticate(self, request: web.BaseRequest) -> UserInfo:
+        return UserInfo("benchmark")
+
+
+class _OnePod:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget:
+        pod = {"spec": {"containers": [{"name": "main"}]}}
+        return PodTarget(cluster="lower", namespace=namespace, name=name, client=self._client, pod=pod)
+
+    def pods(self) -> list[Mapping[str, Any]]:
+        return []
+
+    def running_pods(self) -> list[Mapping[str, Any]]:
+        return []
+
+
+async def _node(secrets: Secrets, lower_port: int, ready: Connection) -> None:
+    scheme = "http" if secrets.pair is None else "https"
+    config = ClusterConfig(f"{scheme}://localhost:{lower_port}", ssl_context=secrets.client())
+    server = KubeletServer(
+        _OnePod(Client(config)),
+        address="127.0.0.1",
+        port=0,
+        tls=None if secrets.pair is None else CertificateReloader.from_pair(secrets.pair),
+        authenticator=_Everybody(),
+        authorizer=None,
+        node_name="node",
+    )
+    await server.start()
+    ready.send(server.port)
+    while await asyncio.to_thread(ready.recv):
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        ready.send((usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024))
+    await server.stop()
+
+
+@contextmanager
+def process(target: Any, *arguments: Any) -> Iterator[tuple[Any, Connection]]:
+    """Run a function in a process of its own; gives the first thing it says, and the line to it."""
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("spawn").Process(target=target, args=(*arguments, there), daemon=True)
+    child.start()
+    try:
+        yield here.recv(), here
+    finally:
+        child.terminate()
+        child.join()
+
+
+def measure(secrets: Secrets, amount: int, rounds: int) -> tuple[float, float, float, float]:
+    """Give the best direct and spliced MB/s, CPU seconds of the node per gigabyte, and its peak memory in MB."""
+    with (
+        process(send, secrets, amount) as (lower_port, _),
+        process(node, secrets, lower_port) as (port, line),
+    ):
+        line.send(True)
+        before, _ = line.recv()
+        direct = spliced = 0.0
+        for _ in range(rounds):
+            direct = max(direct, receive(lower_port, secrets, amount))
+            spliced = max(spliced, receive(port, secrets, amount))
+        line.send(True)
+        after, memory = line.recv()
+        return direct, spliced, (after - before) / (rounds * amount / 1e9), memory
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=400, help="bytes per transfer, in MiB")
+    parser.add_argument("--rounds", type=int, default=3, help="transfers each way; the best counts")
+    options = parser.parse_args(arguments)
+    pair = self_signed("localhost", hosts=["localhost", "127.0.0.1"])
+    print(
+        f"{'':6}{'direct MB/s':>14}{'spliced MB/s':>14}{'ratio':>8}{'node CPU s/GB':>16}{'node peak MB':>14}"
+    )
+    for title, secrets in (("plain", Secrets(None)), ("TLS", Secrets(pair))):
+        direct, spliced, cpu, memory = measure(secrets, options.megabytes << 20, options.rounds)
+        print(
+            f"{title:6}{direct:14.0f}{spliced:14.0f}{spliced / direct:8.2f}{cpu:16.2f}{memory:14.0f}",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
