@@ -93,7 +93,7 @@ def sign(
     issuer = x509.load_pem_x509_certificate(ca.certificate)
     issuer_key = serialization.load_pem_private_key(ca.key, password=None)
     if not isinstance(issuer_key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise ValueError("the CA's key is neither ECDSA nor RSA")  # noqa: TRY004 - what it holds, not its type
+        raise ValueError("the CA's key is neither ECDSA nor RSA")
     if issuer.public_key() != issuer_key.public_key():
         raise ValueError("the CA's key does not belong to its certificate")
     key = ec.generate_private_key(ec.SECP256R1())
