@@ -2,22 +2,33 @@
 
 A plain list and watch, not an informer: events are many, short-lived and read once, so no cache is kept. The
 copy's name derives from the lower event's uid; whatever is seen twice is written once.
+
+Warnings go up at once. Normal events are paced: in a burst of a thousand pods their thousand "Scheduled" must
+not cost the pods themselves half their speed. They arrive a little later; nobody waits for them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.errors import ApiError, Expired
 from controller_runtime.objects import Object
+from controller_runtime.rate_limiter import TokenBucket
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.translate import events
 
 _BACKOFF_BASE = 0.8
 _BACKOFF_MAXIMUM = 30.0
+_NORMAL_QPS = 20.0
+"""Normal events per second that go up in the long run: above Kubernetes' own churn limit of 20 pods/s."""
+_NORMAL_BURST = 50
+_NORMAL_BUFFER = 5000
+"""Normal events that may wait; the oldest go first when there are more."""
 _FIELD_SELECTOR = "involvedObject.kind=Pod"
 
 
@@ -41,9 +52,26 @@ class EventMirror:
         self._context = context
         self._find_lower = find_lower
         self._find_upper = find_upper
+        self._waiting: deque[dict[str, Any]] = deque(maxlen=_NORMAL_BUFFER)
+        self._arrived = asyncio.Event()
 
     async def run(self) -> None:
         """Mirror until cancelled. Trouble with the lower cluster is waited out."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow(), name=f"{self._context.name} events")
+            group.create_task(self._send_waiting(), name=f"{self._context.name} normal events")
+
+    async def _send_waiting(self) -> None:
+        bucket = TokenBucket(_NORMAL_QPS, _NORMAL_BURST)
+        while True:
+            while not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+            await bucket.acquire()
+            if self._waiting:
+                self._context.recorder.record(self._waiting.popleft())
+
+    async def _follow(self) -> None:
         failures = 0
         resource_version = ""
         while True:
@@ -84,4 +112,8 @@ class EventMirror:
         copy = events.upper_event(
             event.to_dict(), upper.to_dict(), node_name=spec.get("nodeName", ""), namespace=upper.namespace
         )
-        self._context.recorder.record(copy)
+        if copy.get("type") == "Warning":
+            self._context.recorder.record(copy)
+            return
+        self._waiting.append(copy)
+        self._arrived.set()

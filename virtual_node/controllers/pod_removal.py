@@ -34,10 +34,13 @@ class PodRemover:
         """The upper pod is being deleted: pass the wish on, and finish above once it is fulfilled below."""
         grace = upper.metadata.deletion_grace_period_seconds
         if lower is not None:
-            lower_grace = lower.metadata.deletion_grace_period_seconds
-            shortened = grace is not None and lower_grace is not None and grace < lower_grace
-            if lower.metadata.deletion_timestamp is None or shortened:
+            known = record.delete_sent
+            if lower.metadata.deletion_timestamp is not None:
+                known = lower.metadata.deletion_grace_period_seconds
+            shortened = grace is not None and known is not None and grace < known
+            if known is None or shortened:
                 await self._delete_below(lower, grace_period_seconds=grace)
+                record.delete_sent = grace
             return await self._status.mirror(upper, lower, record)
         if record.last_lower is not None:
             await self._status.mirror(upper, record.last_lower, record)

@@ -17,8 +17,9 @@ from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.records import PodRecord
 from virtual_node.translate import pod_status
 
-_ANNOTATION_DELAY = 1.0
-"""Seconds to wait for a status worth writing before the lower uid is written for its own sake."""
+_UNREMARKABLE_DELAY = 5.0
+"""Seconds after creation for which a status with no news in it waits for the next one."""
+_UNREMARKABLE = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 
 class StatusWriter:
@@ -31,8 +32,8 @@ class StatusWriter:
     async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         """Bring the upper status to what the lower pod's status means upstream.
 
-        Returns a requeue when nothing but the lower uid annotation is missing: nearly always the next lower
-        status comes first and takes the annotation along, which saves one write per pod.
+        Returns a requeue when the patch would carry no news (our annotation, "scheduled below"): nearly always
+        the next lower status comes first and takes them along, which saves a write per pod.
         """
         pair = (upper.resource_version, lower.resource_version)
         if record.compared == pair:
@@ -51,10 +52,9 @@ class StatusWriter:
         if patch is None:
             record.compared = pair
             return None
-        if annotations and not patch.get("status"):
-            waited = asyncio.get_running_loop().time() - record.created_at
-            if waited < _ANNOTATION_DELAY:
-                return Result(requeue_after=_ANNOTATION_DELAY - waited)
+        waited = asyncio.get_running_loop().time() - record.created_at
+        if waited < _UNREMARKABLE_DELAY and _is_unremarkable(patch):
+            return Result(requeue_after=_UNREMARKABLE_DELAY - waited)
         await self._patch(upper, patch)
         record.compared = pair
         record.complaint = ""
@@ -93,3 +93,12 @@ class StatusWriter:
             self._context.log.warning(
                 "upper cluster refuses a pod status", pod=upper.key, uid=upper.uid, error=str(error)
             )
+
+
+def _is_unremarkable(patch: Mapping[str, Any]) -> bool:
+    """Whether a status patch says nothing that anybody waits for: no phase, no container, no bad news."""
+    change = patch.get("status") or {}
+    return change.keys() <= _UNREMARKABLE and all(
+        condition.get("type") == "PodScheduled" and condition.get("status") == "True"
+        for condition in change.get("conditions") or ()
+    )

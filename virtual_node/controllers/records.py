@@ -25,6 +25,8 @@ class PodRecord:
     """The lower pod as last seen; outlives its deletion, so that its last words reach the upper pod."""
     synced: Object | None = None
     """The upper pod whose spec and metadata the lower pod is known to have."""
+    delete_sent: int | None = None
+    """Grace period of the deletion that was sent below; None: none was. Saves repeating it until it shows."""
     compared: tuple[str, str] = ("", "")
     """resourceVersions (upper, lower) at which the upper status was found to be true."""
     complaint: str = ""
@@ -32,6 +34,8 @@ class PodRecord:
 
     def saw(self, lower: Object) -> None:
         """Note that the informer shows the lower pod."""
+        if lower.uid != self.lower_uid:
+            self.delete_sent = None
         self.lower_uid = lower.uid
         self.observed = True
         self.last_lower = lower
