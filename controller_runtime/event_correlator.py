@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from controller_runtime.api.timestamps import rfc3339
 from controller_runtime.objects import Object
 
@@ -46,8 +48,10 @@ class Series:
 
     body: dict[str, Any]
     """The whole core/v1 Event as it should be now."""
-    sent: dict[str, Any] | None = None
-    """``changing()`` as the server has it; None when the server is not known to have the Event."""
+    sent: int | None = None
+    """``fingerprint()`` of what the server has; None when the server is not known to have the Event."""
+    is_mirrored: bool = False
+    """Whether it comes whole each time, so that nothing of it needs to be kept once it is written."""
 
     @property
     def namespace(self) -> str:
@@ -62,6 +66,10 @@ class Series:
     def changing(self) -> dict[str, Any]:
         """The fields that differ from one occurrence to the next: a merge patch."""
         return {key: self.body[key] for key in _CHANGING if key in self.body}
+
+    def fingerprint(self) -> int:
+        """A hash of ``changing()``: thousands of Events are remembered, so none of them whole without need."""
+        return hash(msgspec.json.encode(self.changing()))
 
 
 @dataclass(frozen=True, slots=True)

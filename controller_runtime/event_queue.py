@@ -45,11 +45,13 @@ class EventQueue:
                     return lane.pop(key)
         return None
 
-    def done(self, series: Series) -> None:
-        """Give an Event back after ``take``."""
+    def done(self, series: Series) -> bool:
+        """Give an Event back after ``take``; tells whether it waits again."""
         self._taken.discard(id(series))
-        if id(series) in self._warnings or id(series) in self._normals:
+        waits = id(series) in self._warnings or id(series) in self._normals
+        if waits:
             self.wake()
+        return waits
 
     def wake(self) -> None:
         """Let every waiting worker look again."""

@@ -144,10 +144,12 @@ class EventRecorder:
             return
         series = self._recorded.touch(key)
         if series is None:
-            series = self._recorded[key] = Series(event)
+            series = self._recorded[key] = Series({}, is_mirrored=True)
+        is_waiting = bool(series.body)
+        series.body = event
+        if series.fingerprint() == series.sent and not is_waiting:
+            series.body = {}
         else:
-            series.body = event
-        if series.changing() != series.sent:
             self._enqueue(series)
 
     async def run(self) -> None:
@@ -191,7 +193,8 @@ class EventRecorder:
                 self._log.exception("event lost", event_name=series.name, namespace=series.namespace)
                 self._drop("rejected")
             finally:
-                self._queue.done(series)
+                if not self._queue.done(series) and series.is_mirrored:
+                    series.body = {}
 
     async def _send(self, series: Series) -> None:
         for attempt in range(_TRIES):
@@ -213,8 +216,8 @@ class EventRecorder:
 
     async def _write(self, series: Series) -> None:
         """Bring the server's Event to the state that the series has now."""
-        changing, body = series.changing(), dict(series.body)
-        if changing == series.sent:
+        body, changing, fingerprint = series.body, series.changing(), series.fingerprint()
+        if fingerprint == series.sent:
             return
         if series.sent is None:
             try:
@@ -229,7 +232,7 @@ class EventRecorder:
                 series.sent = None
                 await self._client.create(resources.EVENTS, body, namespace=series.namespace)
         outcome = "created" if series.sent is None else "updated"
-        series.sent = changing
+        series.sent = fingerprint
         _WRITTEN.labels(self._client.cluster, outcome).inc()
 
     async def _patch(self, series: Series, changing: dict[str, Any]) -> None:

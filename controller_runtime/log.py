@@ -13,6 +13,7 @@ promises:
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -258,6 +259,7 @@ def _clean(key: object, value: Any, depth: int) -> Any:
     return _clean(None, str(value), depth)
 
 
+@functools.lru_cache(maxsize=1024)
 def _is_secret(key: str) -> bool:
     return key.replace("-", "").replace("_", "").lower() in _SECRET_NAMES
 

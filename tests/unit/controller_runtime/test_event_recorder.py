@@ -396,6 +396,33 @@ class TestRecord:
         assert server.calls == ["create", "patch"]
         assert server.only()["count"] == 9
 
+    async def test_written_ones_are_not_kept_in_memory(self) -> None:
+        """Of a mirrored Event only a fingerprint is remembered, and the Event may still change later."""
+        server = Server()
+        recorder = recorder_for(server)
+        async with running(recorder):
+            recorder.record(dict(self.EVENT))
+            await server.called(1)
+            await asyncio.sleep(1)
+            assert [series.body for series in recorder._recorded.values()] == [{}]
+            recorder.record(dict(self.EVENT))
+            assert [series.body for series in recorder._recorded.values()] == [{}]
+            recorder.record(dict(self.EVENT) | {"message": "y"})
+        assert server.only()["message"] == "y"
+
+    async def test_newer_state_during_a_request_is_written(self) -> None:
+        """A state that comes while an older one is being written is written after it."""
+        server = Server()
+        recorder = recorder_for(server)
+        server.gate.clear()
+        async with running(recorder):
+            recorder.record(dict(self.EVENT))
+            await server.called(1)
+            recorder.record(dict(self.EVENT) | {"count": 5})
+            server.gate.set()
+        assert server.calls == ["create", "patch"]
+        assert server.only()["count"] == 5
+
     async def test_is_neither_aggregated_nor_filtered(self) -> None:
         """Its own recorder did that: fifty Events of one object are fifty Events."""
         server = Server()
