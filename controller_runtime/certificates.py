@@ -184,7 +184,7 @@ def _server_context(pair: KeyPair, client_cas: Sequence[ClientCa], *, where: str
     for ca in client_cas:
         pem = ca if isinstance(ca, bytes) else _read(Path(ca))
         try:
-            context.load_verify_locations(cadata=pem.decode("ascii", "replace"))
+            context.load_verify_locations(cadata=pem.decode("ascii", "ignore"))
         except (OSError, ValueError) as error:
             file = "" if isinstance(ca, bytes) else f" {ca}"
             raise ConfigError(f"client CA{file} cannot be used: {_reason(error)}") from None

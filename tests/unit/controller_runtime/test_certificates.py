@@ -376,6 +376,12 @@ class TestRefusals:
         with pytest.raises(ConfigError, match="the private key is encrypted"):
             CertificateReloader(*paths)
 
+    def test_client_ca_with_remarks(self, tmp_path: Path, ca: KeyPair, paths: tuple[Path, Path]) -> None:
+        """Remarks between the certificates of a CA bundle, in any language, are no trouble."""
+        file = tmp_path / "clients.crt"
+        file.write_bytes("# Größte CA\n".encode() + ca.certificate)
+        assert CertificateReloader(*paths, client_ca=file).context.verify_mode == ssl.CERT_OPTIONAL
+
     def test_bad_client_ca(self, tmp_path: Path, paths: tuple[Path, Path]) -> None:
         """A client CA that is no PEM is named."""
         file = tmp_path / "clients.crt"
