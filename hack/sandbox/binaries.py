@@ -51,6 +51,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "agnhost": Program("agnhost", "kubernetes", "k8s.io/kubernetes/test/images/agnhost"),
     "ginkgo": Program("ginkgo", "kubernetes", "github.com/onsi/ginkgo/v2/ginkgo"),
+    "pause": Program("pause", "pause", "."),
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
@@ -86,6 +87,8 @@ async def ensure(names: Iterable[str], *, progress: Progress = print) -> dict[st
 
 async def _installed(name: str) -> Path | None:
     """The program where the user has it, if its version fits ours."""
+    if name == "pause":
+        return None  # other programs of that name exist
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     candidates = [Path(assets) / name] if assets else []
     on_path = shutil.which(name)
@@ -98,7 +101,7 @@ async def _installed(name: str) -> Path | None:
 
 
 async def _fits(path: Path, name: str) -> bool:
-    if name in {"etcd", "kwok", "agnhost", "ginkgo"}:
+    if name in {"etcd", "kwok", "agnhost", "ginkgo", "pause"}:
         return True
     arguments = ["version", "--client"] if name == "kubectl" else ["--version"]
     process = await asyncio.create_subprocess_exec(
@@ -111,7 +114,8 @@ async def _fits(path: Path, name: str) -> bool:
 
 def _home(module: str) -> Path:
     """The cache folder of one module's programs: another go.mod is another folder."""
-    pinned = (TOOLS / module / "go.mod").read_bytes() + (TOOLS / module / "go.sum").read_bytes()
+    files = sorted(path for path in (TOOLS / module).iterdir() if path.is_file())
+    pinned = b"".join(path.read_bytes() for path in files)
     return cache_directory() / "bin" / f"{module}-{hashlib.sha256(pinned).hexdigest()[:12]}"
 
 

@@ -205,7 +205,7 @@ class Cluster:
             f"--etcd-servers={etcd_url}",
             f"--etcd-prefix=/{self.name}",
             f"--advertise-address={self.address}",
-            "--bind-address=0.0.0.0" if self.address != LOOPBACK else f"--bind-address={LOOPBACK}",
+            f"--bind-address={self.address}",
             f"--secure-port={self.port}",
             f"--service-cluster-ip-range={self.service_cidr}",
             "--authorization-mode=Node,RBAC",

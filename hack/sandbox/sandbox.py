@@ -20,8 +20,10 @@ from hack.sandbox.binaries import Progress
 from hack.sandbox.cluster import LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.kwok import kwok_node, kwok_process
+from hack.sandbox.network import Bridge, make_bridge, remove_bridge
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Identity, Process, stop
+from hack.sandbox.real_node import RealNode, clean_directory, clean_node, ensure_packages
 
 STATE = "sandbox.json"
 
@@ -71,6 +73,8 @@ class Sandbox:
         self.clusters: list[Cluster] = []
         self.processes: list[Process] = []
         """Started by ``start_process``: virtual nodes and the like."""
+        self.bridge: Bridge | None = None
+        self._real: dict[str, str] = {}
         self._cleanups: list[Any] = []
 
     @property
@@ -148,6 +152,8 @@ class Sandbox:
         await asyncio.gather(*(process.kill() for process in processes))
         if self.etcd is not None:
             await self.etcd.kill()
+        if self.bridge is not None:
+            remove_bridge(self.bridge.name)
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -156,12 +162,16 @@ class Sandbox:
         if self._kwok_nodes:
             wanted.append("kwok")
         if self._real_node:
-            wanted.append("kubelet")
+            wanted += ["kubelet", "pause"]
+            await asyncio.to_thread(ensure_packages, self._progress)
         self.binaries = await binaries.ensure(wanted, progress=self._progress)
         if running(self.directory):
             raise SandboxError(f"a sandbox runs in {self.directory} already; stop it first (make demo-down)")
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True, exist_ok=True)
+        if self._real_node:
+            # Pods of a real node must reach the apiservers: these listen on a bridge instead of loopback.
+            self.bridge = make_bridge()
         self._progress("starting etcd")
         await self._start_etcd()
         self.clusters = [self._cluster(name) for name in self._names()]
@@ -187,11 +197,8 @@ class Sandbox:
             etcd_url=self._etcd_url,
             number=len(self.clusters) if self.clusters else self._names().index(name),
             dies_with_us=not self._keep,
-            address=self._address(name),
+            address=self.bridge.address if self.bridge is not None else LOOPBACK,
         )
-
-    def _address(self, name: str) -> str:
-        return LOOPBACK
 
     async def _add_nodes(self, cluster: Cluster, count: int) -> None:
         if not count:
@@ -204,9 +211,20 @@ class Sandbox:
         await cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s", timeout=90)
 
     async def _add_real_node(self, cluster: Cluster) -> None:
-        from hack.sandbox.real_node import RealNode  # noqa: PLC0415 - root only
-
-        node = RealNode(cluster, binaries=self.binaries, dies_with_us=not self._keep, progress=self._progress)
+        assert self.bridge is not None
+        node = RealNode(
+            cluster,
+            bridge=self.bridge,
+            binaries=self.binaries,
+            dies_with_us=not self._keep,
+            progress=self._progress,
+        )
+        self._real = {
+            "directory": str(cluster.directory / "node"),
+            "cgroup": node.cgroup,
+            "bridge": self.bridge.name,
+        }
+        self._save()
         self._cleanups.append(node.stop)
         await node.start()
 
@@ -253,6 +271,7 @@ class Sandbox:
         state = {
             "directory": str(self.directory),
             "clusters": {cluster.name: str(cluster.kubeconfig) for cluster in self.clusters},
+            "real_node": self._real,
             "kubectl": str(self.binaries.get("kubectl", "")),
             "processes": [
                 {"name": process.name, "pid": process.identity.pid, "started": process.identity.started}
@@ -282,11 +301,17 @@ def running(directory: Path) -> list[tuple[str, Identity]]:
 async def stop_all(directory: Path, *, progress: Progress = silent) -> int:
     """Stop what was started in a folder, by pid; returns how many processes ran."""
     found = running(directory)
+    real = read_state(directory).get("real_node") or {}
     for name, identity in found:
         progress(f"stopping {name} (pid {identity.pid})")
+        if name == "containerd" and real:
+            clean_node(Path(real["directory"]), real["cgroup"])
         if name in {"virtual-node", "kubelet", "containerd"}:
             await stop(identity)
         else:
             identity.signal(signal.SIGKILL)
+    if real:
+        clean_directory(Path(real["directory"]))
+        remove_bridge(real["bridge"])
     shutil.rmtree(directory, ignore_errors=True)
     return len(found)

@@ -1,0 +1,362 @@
+"""A real node for a lower cluster: containerd and the kubelet, with images made on the spot.
+
+Needs root, and of Debian: containerd, runc, containernetworking-plugins, iptables, conntrack, busybox-static.
+Everything it makes is its own (root, state, socket, cgroup, bridge), so that the machine's containerd, if there
+is one, is not touched and nothing is left at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from controller_runtime.key_pairs import KeyPair, sign
+from hack.sandbox import images
+from hack.sandbox.binaries import Progress
+from hack.sandbox.cluster import Cluster
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.network import Bridge, run
+from hack.sandbox.ports import free_ports
+from hack.sandbox.process import Process
+
+_PACKAGES = {
+    "containerd": "containerd",
+    "runc": "runc",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "ip": "iproute2",
+    "mount": "mount",
+    "/bin/busybox": "busybox-static",
+}
+_CGROUPS = Path("/sys/fs/cgroup")
+_READY_SECONDS = 60
+
+
+def ensure_packages(progress: Progress) -> None:
+    """Install what a real node needs, visibly.
+
+    Raises:
+        SandboxError: we are not root, or the packages cannot be had; says which.
+    """
+    if os.geteuid() != 0:
+        raise SandboxError("a real node needs root; leave --real-node out for simulated nodes (kwok)")
+    missing = sorted({package for probe, package in _PACKAGES.items() if not _there(probe)})
+    if not missing:
+        return
+    names = " ".join(missing)
+    if shutil.which("apt-get") is None:
+        raise SandboxError(f"a real node needs {names}; install them, or leave --real-node out")
+    progress(f"installing Debian packages: {names}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (
+        ["apt-get", "update", "-qq"],
+        ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing],
+    ):
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise SandboxError(f"apt-get install {names}: {words[-1] if words else 'failed'}")
+
+
+def _there(probe: str) -> bool:
+    return Path(probe).exists() if probe.startswith("/") else shutil.which(probe) is not None
+
+
+class RealNode:
+    """One containerd and one kubelet, registered in a lower cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        bridge: Bridge,
+        binaries: Mapping[str, Path],
+        dies_with_us: bool,
+        progress: Progress,
+    ) -> None:
+        self.name = f"{cluster.name}-node"
+        self._cluster = cluster
+        self._bridge = bridge
+        self._binaries = binaries
+        self._progress = progress
+        self._directory = cluster.directory / "node"
+        self._socket = self._directory / "c.sock"
+        digest = hashlib.sha256(str(self._directory).encode()).hexdigest()[:8]
+        self.cgroup = f"vnode-{digest}"
+        self._dies_with_us = dies_with_us
+        self.containerd = self._process(
+            "containerd",
+            [shutil.which("containerd") or "containerd", "--config", self._directory / "containerd.toml"],
+        )
+        self.kubelet = self._process("kubelet", [binaries["kubelet"], *self._kubelet_args()])
+
+    async def start(self) -> None:
+        """Bring the node up and wait until it is Ready.
+
+        Raises:
+            SandboxError: it does not come up; quotes the log.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._write_configuration()
+        self._make_cgroup()
+        await self.containerd.start()
+        self._cluster.nodes.append(self.containerd)
+        await self._wait_for_containerd()
+        await asyncio.to_thread(self._import_images)
+        await self.kubelet.start()
+        self._cluster.nodes.insert(0, self.kubelet)
+        await self._cluster.kubectl("wait", "--for=create", f"node/{self.name}", "--timeout=60s", timeout=90)
+        done = await self._cluster.kubectl(
+            "wait",
+            "--for=condition=Ready",
+            f"node/{self.name}",
+            f"--timeout={_READY_SECONDS}s",
+            check=False,
+            timeout=90,
+        )
+        if done.returncode:
+            raise SandboxError(f"kubelet is not Ready: {self.kubelet.last_words()} (log: {self.kubelet.log})")
+
+    async def stop(self) -> None:
+        """Stop the kubelet, every container, and containerd; take back all it made."""
+        await self.kubelet.stop(seconds=5)
+        await asyncio.to_thread(self.clean)
+        await self.containerd.stop(seconds=5)
+        await asyncio.to_thread(clean_directory, self._directory)
+
+    def clean(self) -> None:
+        """Kill the containers and remove their network namespaces."""
+        clean_node(self._directory, self.cgroup)
+
+    def _import_images(self) -> None:
+        applets = run("/bin/busybox", "--list").split()
+        wanted = [
+            images.pause_image(self._binaries["pause"]),
+            images.busybox_image(Path("/bin/busybox"), applets),
+        ]
+        for number, image in enumerate(wanted):
+            archive = self._directory / f"image{number}.tar"
+            images.write_archive(image, archive)
+            run("ctr", "--address", str(self._socket), "-n", "k8s.io", "image", "import", str(archive))
+            archive.unlink()
+
+    async def _wait_for_containerd(self) -> None:
+        for _ in range(300):
+            self.containerd.check()
+            done = await asyncio.create_subprocess_exec(
+                "ctr",
+                "--address",
+                str(self._socket),
+                "version",
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            if await done.wait() == 0:
+                return
+            await asyncio.sleep(0.05)
+        raise SandboxError(
+            f"containerd does not answer: {self.containerd.last_words()} (log: {self.containerd.log})"
+        )
+
+    def _process(self, name: str, argv: list[Any]) -> Process:
+        return Process(name, argv, directory=self._directory, dies_with_us=self._dies_with_us)
+
+    # --- configuration ----------------------------------------------------------------------------
+
+    def _kubelet_args(self) -> list[str]:
+        return [
+            f"--config={self._directory / 'kubelet.json'}",
+            f"--kubeconfig={self._directory / 'kubeconfig'}",
+            f"--root-dir={self._directory / 'kubelet'}",
+            f"--cert-dir={self._directory / 'pki'}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self._bridge.address}",
+            "--node-labels=pool=real",
+            "--v=1",
+        ]
+
+    def _write_configuration(self) -> None:
+        pki = self._cluster.pki
+        ca = KeyPair(pki.certificate("ca").read_bytes(), pki.key("ca").read_bytes())
+        user = f"system:node:{self.name}"
+        pki.issue("kubelet", sign(ca, user, organizations=["system:nodes"], usage="client"))
+        pki.issue(
+            "kubelet-serving",
+            sign(ca, user, organizations=["system:nodes"], hosts=[self._bridge.address, self.name]),
+        )
+        self._cluster.write_kubeconfig("kubelet", path=self._directory / "kubeconfig")
+        port, health = free_ports(2)
+        kubelet = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(pki.certificate("ca"))},
+            },
+            "authorization": {"mode": "Webhook"},
+            "address": self._bridge.address,
+            "port": port,
+            "healthzPort": health,
+            "readOnlyPort": 0,
+            "tlsCertFile": str(pki.certificate("kubelet-serving")),
+            "tlsPrivateKeyFile": str(pki.key("kubelet-serving")),
+            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self.cgroup}",
+            "failSwapOn": False,
+            "failCgroupV1": False,
+            "enforceNodeAllocatable": [],
+            "localStorageCapacityIsolation": False,
+            "clusterDomain": "cluster.local",
+            "clusterDNS": [self._cluster.service_ip + "0"],
+            "resolvConf": str(self._directory / "resolv.conf"),
+            "maxPods": 200,
+            "serializeImagePulls": False,
+            "registryPullQPS": 0,
+            "eventRecordQPS": 0,
+            "nodeStatusUpdateFrequency": "5s",
+            "evictionHard": {"memory.available": "50Mi"},
+            "imageGCHighThresholdPercent": 100,
+            "volumePluginDir": str(self._directory / "volume-plugins"),
+            "podLogsDir": str(self._directory / "pod-logs"),
+            "shutdownGracePeriod": "0s",
+        }
+        (self._directory / "resolv.conf").write_text("nameserver 127.0.0.1\n", encoding="utf-8")
+        (self._directory / "kubelet.json").write_text(json.dumps(kubelet, indent=1), encoding="utf-8")
+        cni = self._directory / "cni"
+        cni.mkdir(exist_ok=True)
+        network = {
+            "cniVersion": "0.4.0",
+            "name": self._bridge.name,
+            "plugins": [
+                {
+                    "type": "bridge",
+                    "bridge": self._bridge.name,
+                    "isGateway": True,
+                    "hairpinMode": True,
+                    "ipam": {
+                        "type": "host-local",
+                        "dataDir": str(self._directory / "ipam"),
+                        "ranges": [[{"subnet": self._bridge.subnet, "gateway": self._bridge.address}]],
+                        "routes": [{"dst": "0.0.0.0/0"}],
+                    },
+                },
+                {"type": "portmap", "capabilities": {"portMappings": True}},
+            ],
+        }
+        (cni / "10-sandbox.conflist").write_text(json.dumps(network, indent=1), encoding="utf-8")
+        (self._directory / "containerd.toml").write_text(self._containerd_toml(cni), encoding="utf-8")
+
+    def _containerd_toml(self, cni: Path) -> str:
+        return f"""version = 2
+root = "{self._directory / "containerd"}"
+state = "{self._directory / "run"}"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs"]
+oom_score = 0
+[grpc]
+  address = "{self._socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{images.PAUSE}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  stream_server_address = "127.0.0.1"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{cni}"
+"""
+
+    def _make_cgroup(self) -> None:
+        """A cgroup of our own, so that two kubelets on one machine do not end each other's pods."""
+        for hierarchy in _hierarchies():
+            home = hierarchy / self.cgroup
+            home.mkdir(exist_ok=True)
+            for setting in ("cpuset.cpus", "cpuset.mems"):
+                source = hierarchy / setting
+                if source.exists() and (home / setting).exists() and (text := source.read_text().strip()):
+                    (home / setting).write_text(text)
+
+
+def clean_node(directory: Path, cgroup: str) -> None:
+    """Kill the containers of a node and remove their network namespaces; containerd may be gone already."""
+    socket = str(directory / "c.sock")
+    namespaces = _network_namespaces(socket)
+    for process in _processes_in(cgroup) | _shims(socket):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    for name in namespaces:
+        subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+    for hierarchy in _hierarchies():
+        for path in sorted((hierarchy / cgroup).rglob("*"), key=lambda path: -len(path.parts)):
+            if path.is_dir():
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+        with contextlib.suppress(OSError):
+            (hierarchy / cgroup).rmdir()
+
+
+def clean_directory(directory: Path) -> None:
+    """Unmount everything below a folder, deepest first."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    for mount in sorted(
+        (mount for mount in mounts if mount.startswith(f"{directory}/")), key=len, reverse=True
+    ):
+        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+
+
+def _hierarchies() -> list[Path]:
+    """The cgroup hierarchies of this machine: one for v2, one per controller for v1."""
+    if (_CGROUPS / "cgroup.controllers").exists():
+        return [_CGROUPS]
+    return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _processes_in(cgroup: str) -> set[int]:
+    found: set[int] = set()
+    for hierarchy in _hierarchies():
+        for file in (hierarchy / cgroup).rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):
+                found |= {int(line) for line in file.read_text().split()}
+    return found
+
+
+def _shims(socket: str) -> set[int]:
+    """Containerd's shims of this node: they outlive containerd by design."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"containerd-shim" in arguments[0] and socket.encode() in arguments:
+                    found.add(int(entry.name))
+    return found
+
+
+def _network_namespaces(socket: str) -> set[str]:
+    """Names of the network namespaces of this node's pods, as containerd knows them."""
+    base = ["ctr", "--address", socket, "-n", "k8s.io", "containers"]
+    listed = subprocess.run([*base, "ls", "-q"], check=False, capture_output=True, text=True)
+    found = set()
+    for container in listed.stdout.split():
+        info = subprocess.run([*base, "info", container], check=False, capture_output=True, text=True)
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            for namespace in json.loads(info.stdout)["Spec"]["linux"]["namespaces"]:
+                path = namespace.get("path", "")
+                if namespace["type"] == "network" and "/netns/" in path:
+                    found.add(path.rpartition("/")[2])
+    return found

@@ -1,0 +1,3 @@
+module github.com/virtual-node/hack/tools/pause
+
+go 1.24
