@@ -1,0 +1,37 @@
+# Two words each. `make demo` and `make test` do all, on a fresh machine too.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo demo-down test bench lint venv unit
+
+demo: $(STAMP)
+	@$(BIN)/python -m hack.sandbox demo
+
+demo-down: $(STAMP)
+	@$(BIN)/python -m hack.sandbox down
+
+test: lint
+	$(BIN)/pytest
+
+unit: $(STAMP)
+	$(BIN)/pytest tests/unit
+
+bench: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.bench_load
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@echo "preparing $(VENV) (packages from PyPI)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --upgrade pip
+	@$(BIN)/pip install --quiet --editable . --group dev
+	@touch $@

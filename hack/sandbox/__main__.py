@@ -1,0 +1,9 @@
+"""``python -m hack.sandbox``."""
+
+from __future__ import annotations
+
+import sys
+
+from hack.sandbox.cli import main
+
+sys.exit(main())

@@ -1,0 +1,124 @@
+"""``python -m hack.sandbox up|down|status|demo``: the sandbox for people."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from hack.sandbox import demo
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.sandbox import Sandbox, read_state, running, stop_all
+
+DEFAULT_DIRECTORY = Path(__file__).resolve().parent.parent.parent / ".sandbox"
+
+
+class Reporter:
+    """Says what happens, with the time since the start; colour only on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._started = time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        """Print one line of progress."""
+        self.console.print(f"[dim]{time.monotonic() - self._started:6.1f} s[/]  {line}", highlight=False)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m hack.sandbox", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("up", "bring clusters up and leave them running"),
+        ("demo", "the same, with virtual nodes, a workload and a tour"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--lower", type=int, default=2, metavar="N", help="lower clusters (2)")
+        command.add_argument(
+            "--kwok-nodes", type=int, default=2, metavar="N", help="simulated nodes each (2)"
+        )
+        command.add_argument(
+            "--real-node",
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            help="containerd and kubelet in the first lower cluster (needs root; the demo tries it by default)",
+        )
+        command.add_argument(
+            "--directory", type=Path, default=DEFAULT_DIRECTORY, help="where everything goes"
+        )
+    for name, text in (("down", "stop everything, by pid"), ("status", "what runs")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY)
+    options = parser.parse_args(argv)
+    console = Console()
+    try:
+        return asyncio.run(_run(options, console))
+    except SandboxError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+async def _run(options: argparse.Namespace, console: Console) -> int:
+    report = Reporter(console)
+    directory: Path = options.directory.absolute()
+    match options.command:
+        case "down":
+            count = await stop_all(directory, progress=report)
+            console.print(f"stopped {count} processes" if count else "nothing was running")
+            return 0
+        case "status":
+            return _status(directory, console)
+    if options.lower < 1:
+        raise SandboxError("--lower: at least one lower cluster")
+    real = options.real_node
+    if real is None:
+        real = options.command == "demo" and os.geteuid() == 0 and Path("/usr/bin/apt-get").exists()
+    sandbox = Sandbox(
+        lower=options.lower,
+        directory=directory,
+        kwok_nodes=options.kwok_nodes,
+        real_node=real,
+        keep=True,
+        progress=report,
+    )
+    async with sandbox:
+        if options.command == "demo":
+            try:
+                await demo.run(sandbox, console, report)
+            except BaseException:
+                await sandbox.close()
+                raise
+        else:
+            report("ready")
+            _status(directory, console)
+    return 0
+
+
+def _status(directory: Path, console: Console) -> int:
+    found = running(directory)
+    if not found:
+        console.print("nothing is running")
+        return 1
+    for name, identity in found:
+        console.print(f"{identity.pid:>8}  {name}", highlight=False)
+    for name, path in read_state(directory).get("clusters", {}).items():
+        console.print(f"export KUBECONFIG={path}   # {name}", highlight=False, soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""The tour: virtual nodes for the lower clusters, a Deployment upstream, and proof that it runs below."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+from rich.console import Console
+
+from hack.sandbox.binaries import Progress
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.ports import free_ports
+from hack.sandbox.sandbox import Sandbox
+
+_PORT = 8080
+
+
+def configuration(sandbox: Sandbox) -> dict[str, Any]:
+    """One virtual-node process for all lower clusters."""
+    return {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "VirtualNodeConfiguration",
+        "kubeconfig": str(sandbox.upper.kubeconfig),
+        "kubelet": {"port": 0, "nodeIp": LOOPBACK},
+        "clusters": [
+            {
+                "name": cluster.name,
+                "kubeconfig": str(cluster.kubeconfig),
+                "nodeName": f"vn-{cluster.name}",
+                "labels": {"clusterID": cluster.name},
+            }
+            for cluster in sandbox.lower
+        ],
+    }
+
+
+def workload(node: str) -> dict[str, Any]:
+    """A Deployment of a tiny web server with a heartbeat in its log."""
+    script = (
+        'mkdir -p /tmp/www && echo "greetings from $(hostname), configured by: $GREETING" > /tmp/www/index.html; '
+        f"httpd -p {_PORT} -h /tmp/www; "
+        'i=0; while true; do i=$((i+1)); echo "heartbeat $i"; sleep 1; done'
+    )
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "hello", "namespace": "demo"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "hello"}},
+            "template": {
+                "metadata": {"labels": {"app": "hello"}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "nodeSelector": {"kubernetes.io/hostname": node},
+                    "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
+                    "containers": [
+                        {
+                            "name": "web",
+                            "image": "busybox:1.36",
+                            "command": ["sh", "-c", script],
+                            "stdin": True,
+                            "env": [
+                                {
+                                    "name": "GREETING",
+                                    "valueFrom": {"configMapKeyRef": {"name": "hello", "key": "greeting"}},
+                                }
+                            ],
+                            "ports": [{"containerPort": _PORT}],
+                        }
+                    ],
+                },
+            },
+        },
+    }
+
+
+async def run(sandbox: Sandbox, console: Console, report: Progress) -> None:
+    """Show it.
+
+    Raises:
+        SandboxError: something does not work as it should.
+    """
+    upper = sandbox.upper
+    file = sandbox.directory / "virtual-node.yaml"
+    file.write_text(json.dumps(configuration(sandbox), indent=1), encoding="utf-8")
+    report("starting one virtual-node process for all lower clusters")
+    process = await sandbox.start_virtual_node("--config", str(file))
+    nodes = [f"vn-{cluster.name}" for cluster in sandbox.lower]
+    for node in nodes:
+        process.check()
+        await upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=30s")
+        await upper.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=30s")
+    report("creating a Deployment and its ConfigMap in the upper cluster")
+    await upper.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}},
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "hello", "namespace": "demo"},
+            "data": {"greeting": "a ConfigMap that followed its pod"},
+        },
+        workload(nodes[0]),
+    )
+    await upper.kubectl("-n", "demo", "rollout", "status", "deployment/hello", "--timeout=90s", timeout=120)
+    report("it runs")
+    await _show(sandbox, console, "upper", ["get", "nodes", "-o", "wide"])
+    await _show(sandbox, console, "upper", ["-n", "demo", "get", "pods", "-o", "wide"])
+    await _show(sandbox, console, "lower1", ["-n", "demo", "get", "pods", "-o", "wide"])
+    pods = (await upper.kubectl("-n", "demo", "get", "pods", "-o", "name")).stdout.split()
+    if sandbox.bridge is not None:
+        await _streams(sandbox, console, pods[0])
+    else:
+        report("logs, exec, attach and port-forward need a real node below: run as root, or with --real-node")
+    _farewell(sandbox, console, pods[0])
+
+
+async def _streams(sandbox: Sandbox, console: Console, pod: str) -> None:
+    """Logs, exec, attach and port-forward, all through the upper cluster."""
+    await _show(sandbox, console, "upper", ["-n", "demo", "logs", pod, "--tail=2"])
+    await _show(
+        sandbox, console, "upper", ["-n", "demo", "exec", pod, "--", "sh", "-c", "uname -n; echo $GREETING"]
+    )
+    await _attach(sandbox, console, pod)
+    await _port_forward(sandbox, console, pod)
+
+
+async def _attach(sandbox: Sandbox, console: Console, pod: str) -> None:
+    """Attach for as long as it takes to see a heartbeat."""
+    argv = ["-n", "demo", "attach", pod]
+    _title(console, "upper", argv)
+    process = await asyncio.create_subprocess_exec(
+        sandbox.binaries["kubectl"],
+        "--kubeconfig",
+        sandbox.upper.kubeconfig,
+        *argv,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            line = await process.stdout.readline()
+    except TimeoutError:
+        raise SandboxError("kubectl attach: nothing came") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    console.print(line.decode().rstrip(), highlight=False)
+
+
+async def _port_forward(sandbox: Sandbox, console: Console, pod: str) -> None:
+    """Forward a port and fetch the page behind it."""
+    (port,) = free_ports(1)
+    argv = ["-n", "demo", "port-forward", pod, f"{port}:{_PORT}"]
+    _title(console, "upper", argv)
+    process = await asyncio.create_subprocess_exec(
+        sandbox.binaries["kubectl"],
+        "--kubeconfig",
+        sandbox.upper.kubeconfig,
+        *argv,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+            await process.stdout.readline()
+            async with session.get(f"http://{LOOPBACK}:{port}/") as answer:
+                console.print(f"GET / → {answer.status}: {(await answer.text()).strip()}", highlight=False)
+    except (TimeoutError, aiohttp.ClientError) as error:
+        raise SandboxError(f"kubectl port-forward: {str(error) or 'nothing came'}") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _show(sandbox: Sandbox, console: Console, name: str, argv: Sequence[str]) -> None:
+    cluster = next(cluster for cluster in sandbox.clusters if cluster.name == name)
+    _title(console, name, argv)
+    done = await cluster.kubectl(*argv)
+    console.print(done.stdout.rstrip(), highlight=False, markup=False, soft_wrap=True)
+
+
+def _title(console: Console, name: str, argv: Sequence[str]) -> None:
+    colour = "cyan" if name == "upper" else "magenta"
+    console.print(
+        f"\n[bold {colour}]{name}[/] [bold]$ kubectl {' '.join(argv)}[/]", highlight=False, soft_wrap=True
+    )
+
+
+def _farewell(sandbox: Sandbox, console: Console, pod: str) -> None:
+    kubectl = sandbox.binaries["kubectl"]
+    lines = [
+        f"export KUBECONFIG={sandbox.upper.kubeconfig} PATH={kubectl.parent}:$PATH",
+        "kubectl get nodes",
+        "kubectl -n demo scale deployment hello --replicas=5",
+        f"kubectl -n demo describe {pod}",
+    ]
+    if sandbox.bridge is not None:
+        lines += [f"kubectl -n demo exec -it {pod} -- sh", f"kubectl -n demo logs -f {pod}"]
+    lines += [f"kubectl --kubeconfig {cluster.kubeconfig} get pods -A" for cluster in sandbox.lower]
+    lines += ["make demo-down      # stops all of it"]
+    console.print()
+    console.print("Try next:", style="bold green")
+    for line in lines:
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"\nlogs and kubeconfigs: {sandbox.directory}", highlight=False, soft_wrap=True)
