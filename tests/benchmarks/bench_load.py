@@ -50,7 +50,9 @@ async def main(arguments: Sequence[str]) -> int:
     """Run both loads and print figures and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=2000)
-    parser.add_argument("--rate", type=float, default=None, help="pods per second to create (as fast as possible)")
+    parser.add_argument(
+        "--rate", type=float, default=None, help="pods per second to create (as fast as possible)"
+    )
     parser.add_argument("--skip-direct", action="store_true")
     parser.add_argument("--log-level", default="warn")
     parser.add_argument("--flag", action="append", default=[], help="further flags of the virtual node")
@@ -74,7 +76,9 @@ async def main(arguments: Sequence[str]) -> int:
             before = usage(process.pid)
             await asyncio.sleep(IDLE_SECONDS)
             idle = usage(process.pid)
-            print(f"idle: {(idle.cpu - before.cpu) / IDLE_SECONDS:.2%} CPU, {idle.rss_mib:.0f} MiB", flush=True)
+            print(
+                f"idle: {(idle.cpu - before.cpu) / IDLE_SECONDS:.2%} CPU, {idle.rss_mib:.0f} MiB", flush=True
+            )
             others_before = _cpu_of(sandbox)
             mirrored = await run_load(upper, node="vn", count=options.pods, rate=options.rate)
             show("through a virtual node", mirrored)

@@ -17,6 +17,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.client import Client
+from controller_runtime.errors import AlreadyExists
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 
@@ -98,7 +99,13 @@ def pod(name: str, *, namespace: str, node: str) -> dict[str, Any]:
 
 
 async def run_load(
-    client: Client, *, node: str, count: int, namespace: str = "load", rate: float | None = None, limit: float = 600
+    client: Client,
+    *,
+    node: str,
+    count: int,
+    namespace: str = "load",
+    rate: float | None = None,
+    limit: float = 600,
 ) -> LoadResult:
     """Create ``count`` pods on a node, wait until all run, delete them, wait until all are gone.
 
@@ -148,7 +155,9 @@ async def run_load(
                     await asyncio.sleep(max(0.0, due - time.perf_counter()))
                 del position
                 sent[name] = time.perf_counter()
-                await client.create(resources.PODS, pod(name, namespace=namespace, node=node), namespace=namespace)
+                await client.create(
+                    resources.PODS, pod(name, namespace=namespace, node=node), namespace=namespace
+                )
 
         await asyncio.gather(*(create() for _ in range(1 if rate else CLIENTS)))
         async with asyncio.timeout(limit):
@@ -177,8 +186,6 @@ async def run_load(
 
 
 async def _namespace(client: Client, name: str) -> None:
-    from controller_runtime.errors import AlreadyExists
-
     try:
         await client.create(
             resources.NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import names, timestamps
+from controller_runtime.api import names, quantity, timestamps
 
 PROVIDER_TAINT = names.TAINT_PROVIDER
 _SHARED_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
@@ -139,7 +139,9 @@ def node_status_patch(
     change: dict[str, Any] = {}
     for field in ("capacity", "allocatable"):
         before, after = there.get(field) or {}, wanted[field]
-        differing: dict[str, Any] = {key: value for key, value in after.items() if before.get(key) != value}
+        differing: dict[str, Any] = {
+            key: value for key, value in after.items() if not _same_quantity(key, before.get(key), value)
+        }
         differing |= {key: None for key in before if key not in after}
         if differing:
             change[field] = differing
@@ -156,6 +158,11 @@ def node_status_patch(
         return None
     change["conditions"] = wanted["conditions"]
     return {"status": change}
+
+
+def _same_quantity(resource: str, one: str | None, other: str) -> bool:
+    """Whether two texts are one quantity: the API server writes 10000 as 10k."""
+    return one == other or (one is not None and quantity.of(resource, one) == quantity.of(resource, other))
 
 
 def _same_conditions(current: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> bool:

@@ -1,0 +1,112 @@
+"""One sandbox for all end-to-end tests: an upper cluster, a real node below, a simulated cluster below."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.demo import configuration
+
+REAL, SIMULATED = "vn-lower1", "vn-lower2"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test here runs on the loop that the shared sandbox lives on."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in Path(item.path).parents and isinstance(item, pytest.Function):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def sandbox() -> AsyncIterator[Sandbox]:
+    """Clusters and a virtual-node process for the whole session."""
+    if os.geteuid() != 0:
+        pytest.skip("the end-to-end tests run containers on a real node, which needs root")
+    async with Sandbox(lower=2, real_node=True, kwok_nodes=2) as running:
+        file = running.directory / "virtual-node.yaml"
+        file.write_text(json.dumps(configuration(running)), encoding="utf-8")
+        await running.start_virtual_node("--config", str(file), "--log-level=debug")
+        for node in (REAL, SIMULATED):
+            await running.upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s", timeout=90)
+            await running.upper.kubectl(
+                "wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s", timeout=90
+            )
+        yield running
+
+
+@pytest.fixture
+def upper(sandbox: Sandbox) -> Cluster:
+    """The cluster users talk to."""
+    return sandbox.upper
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def namespace(sandbox: Sandbox) -> AsyncIterator[str]:
+    """A namespace of the test's own, gone afterwards."""
+    name = f"t-{secrets.token_hex(4)}"
+    await sandbox.upper.kubectl("create", "namespace", name)
+    await sandbox.upper.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+    yield name
+    await sandbox.upper.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def pod(name: str, script: str, *, node: str = REAL, **spec: Any) -> dict[str, Any]:
+    """A busybox pod on a virtual node that runs a shell script."""
+    container = {
+        "name": "main",
+        "image": "busybox:1.36",
+        "command": ["sh", "-c", script],
+        **spec.pop("container", {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}, **spec.pop("metadata", {})},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
+            "containers": [container],
+            **spec,
+        },
+    }
+
+
+async def create(cluster: Cluster, namespace: str, *objects: dict[str, Any]) -> None:
+    """Create objects in a namespace."""
+    body = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+    await cluster.kubectl("-n", namespace, "create", "-f", "-", input=body)
+
+
+async def ready(cluster: Cluster, namespace: str, name: str) -> None:
+    """Wait until a pod is Ready."""
+    await cluster.kubectl(
+        "-n", namespace, "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s", timeout=90
+    )
+
+
+async def get(cluster: Cluster, namespace: str, *what: str) -> dict[str, Any]:
+    """An object, or a list, as kubectl prints it in JSON."""
+    done = await cluster.kubectl("-n", namespace, "get", *what, "-o", "json")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+async def eventually(check: Callable[[], Awaitable[bool]], *, within: float = 30.0, what: str = "") -> None:
+    """Ask until it is so; what cannot be watched with kubectl wait is asked ten times a second."""
+    deadline = asyncio.get_running_loop().time() + within
+    while not await check():
+        if asyncio.get_running_loop().time() > deadline:
+            pytest.fail(f"not so within {within:g} s: {what or check}")
+        await asyncio.sleep(0.1)

@@ -1,0 +1,196 @@
+"""Restarts, partitions and broken neighbours: no pod is lost, none doubled, and everything mends itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from controller_runtime import kubeconfig, resources
+from controller_runtime.client import Client
+from hack.sandbox import Cluster, Sandbox
+from tests.e2e.conftest import SIMULATED, create, eventually, get, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+BURST = 200
+
+
+async def pods_of(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
+    """All pods of a namespace."""
+    items: list[dict[str, Any]] = (await get(cluster, namespace, "pods"))["items"]
+    return items
+
+
+def uids_below(pods: Iterable[dict[str, Any]]) -> list[str]:
+    """The upper uids that lower pods were made for."""
+    return sorted(found["metadata"]["labels"]["virtual-node.io/upper-uid"] for found in pods)
+
+
+async def condition(cluster: Cluster, node: str) -> dict[str, str]:
+    """A node's Ready condition."""
+    status = (await get(cluster, "default", "node", node))["status"]
+    found: dict[str, str] = next(entry for entry in status["conditions"] if entry["type"] == "Ready")
+    return found
+
+
+async def test_killed_in_the_middle_of_a_burst(sandbox: Sandbox, upper: Cluster, namespace):
+    """Kill -9 among 200 creations, then a restart: every pod runs, each has exactly one lower pod."""
+    lower, process = sandbox.lower[1], sandbox.processes[0]
+    config = await kubeconfig.load(str(upper.kubeconfig))
+    async with Client(config, qps=0, cluster="upper") as client:
+        limit = asyncio.Semaphore(16)
+
+        async def make(number: int) -> None:
+            body = pod(f"burst-{number:03d}", "sleep 3600", node=SIMULATED)
+            async with limit:
+                await client.create(resources.PODS, body, namespace=namespace)
+
+        async def crash() -> None:
+            async def under_way() -> bool:
+                return len(await pods_of(lower, namespace)) >= BURST // 10
+
+            await eventually(under_way, what="a tenth of the burst below")
+            await process.kill()
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(BURST):
+                group.create_task(make(number))
+            group.create_task(crash())
+    # What happens meanwhile: some are deleted above, one is deleted below.
+    doomed = [f"burst-{number:03d}" for number in range(10)]
+    await upper.kubectl("-n", namespace, "delete", "pod", "--wait=false", *doomed)
+    await process.start()
+
+    async def settled() -> bool:
+        above = await pods_of(upper, namespace)
+        return len(above) == BURST - 10 and all(found["status"]["phase"] == "Running" for found in above)
+
+    await eventually(settled, within=120, what="190 pods Running above")
+    above, below = await pods_of(upper, namespace), await pods_of(lower, namespace)
+    assert uids_below(below) == sorted(found["metadata"]["uid"] for found in above)
+
+
+async def test_lower_apiserver_dies_and_returns(sandbox: Sandbox, upper: Cluster, namespace):
+    """The node says why it is NotReady, what was asked meanwhile happens afterwards, nothing is lost."""
+    lower = sandbox.lower[1]
+    await create(
+        upper,
+        namespace,
+        pod("before", "sleep 3600", node=SIMULATED),
+        pod("goes", "sleep 3600", node=SIMULATED),
+    )
+    await ready(upper, namespace, "before")
+    await ready(upper, namespace, "goes")
+    uid = (await get(upper, namespace, "pod", "before"))["metadata"]["uid"]
+    await lower.apiserver.kill()
+    try:
+
+        async def unreachable() -> bool:
+            found = await condition(upper, SIMULATED)
+            return found["status"] == "False" and found["reason"] == "LowerClusterUnreachable"
+
+        await eventually(unreachable, within=40, what="NotReady with the reason")
+        during = pod("during", "sleep 3600", node=SIMULATED)
+        during["spec"]["nodeName"] = SIMULATED  # the scheduler would hold it back: the node is not ready
+        during["spec"]["tolerations"] = [{"operator": "Exists"}]
+        await create(upper, namespace, during)
+        await upper.kubectl("-n", namespace, "delete", "pod", "goes", "--wait=false")
+    finally:
+        await lower.apiserver.start()
+        await lower.wait_ready()
+    await upper.kubectl("wait", "--for=condition=Ready", f"node/{SIMULATED}", "--timeout=60s", timeout=90)
+    await ready(upper, namespace, "during")
+    await upper.kubectl("-n", namespace, "wait", "--for=delete", "pod/goes", "--timeout=60s", timeout=90)
+    assert (await get(upper, namespace, "pod", "before"))["metadata"]["uid"] == uid
+    assert [found["metadata"]["name"] for found in await pods_of(lower, namespace)] == ["before", "during"]
+
+
+async def test_upper_apiserver_dies_and_returns(sandbox: Sandbox, upper: Cluster, namespace):
+    """While the upper apiserver is away pods below run on; afterwards statuses and wishes catch up."""
+    lower = sandbox.lower[1]
+    await create(upper, namespace, pod("steady", "sleep 3600", node=SIMULATED))
+    await ready(upper, namespace, "steady")
+    await upper.apiserver.kill()
+    try:
+        found = (await get(lower, namespace, "pod", "steady"))["status"]
+        assert found["phase"] == "Running"
+    finally:
+        await upper.apiserver.start()
+        await upper.wait_ready()
+    await upper.kubectl("wait", "--for=condition=Ready", f"node/{SIMULATED}", "--timeout=60s", timeout=90)
+    await upper.kubectl("-n", namespace, "delete", "pod", "steady", "--timeout=60s", timeout=90)
+    assert not await pods_of(lower, namespace)
+
+
+async def test_orphans_go_after_a_restart_and_strangers_stay(sandbox: Sandbox, upper: Cluster, namespace):
+    """Deleted above while the process was down: gone below after its start. What is not ours stays."""
+    lower, process = sandbox.lower[1], sandbox.processes[0]
+    await create(
+        upper,
+        namespace,
+        pod("orphan", "sleep 3600", node=SIMULATED),
+        pod("kept", "sleep 3600", node=SIMULATED),
+    )
+    await ready(upper, namespace, "orphan")
+    await ready(upper, namespace, "kept")
+    await lower.kubectl("-n", namespace, "run", "stranger", "--image=theirs", "--labels=virtual-pod=true")
+    await process.stop()
+    await upper.kubectl("-n", namespace, "delete", "pod", "orphan", "--grace-period=0", "--force")
+    await process.start()
+
+    async def cleaned() -> bool:
+        return sorted(found["metadata"]["name"] for found in await pods_of(lower, namespace)) == [
+            "kept",
+            "stranger",
+        ]
+
+    await eventually(cleaned, within=60, what="the orphan gone, the others there")
+    kept = await get(upper, namespace, "pod", "kept")
+    assert kept["status"]["phase"] == "Running"
+
+
+async def test_same_name_again_is_another_pod(sandbox: Sandbox, upper: Cluster, namespace):
+    """A pod deleted by force and made again under its name gets a lower pod of its own."""
+    lower = sandbox.lower[1]
+    await create(upper, namespace, pod("again", "sleep 3600", node=SIMULATED))
+    await ready(upper, namespace, "again")
+    await upper.kubectl("-n", namespace, "delete", "pod", "again", "--grace-period=0", "--force")
+    await create(upper, namespace, pod("again", "sleep 3600", node=SIMULATED))
+    await ready(upper, namespace, "again")
+    uid = (await get(upper, namespace, "pod", "again"))["metadata"]["uid"]
+    assert uids_below(await pods_of(lower, namespace)) == [uid]
+
+
+async def test_clusters_come_and_go_live(sandbox: Sandbox, upper: Cluster):
+    """A cluster added to the file is served at once, one that cannot be used harms nobody, a bad file changes nothing."""
+    file = sandbox.directory / "virtual-node.yaml"
+    original = file.read_text(encoding="utf-8")
+    config = json.loads(original)
+    entry = {**config["clusters"][1], "name": "twin", "nodeName": "vn-twin"}
+    broken = {"name": "broken", "kubeconfig": "/nowhere", "nodeName": "vn-broken"}
+    config["clusters"] += [entry, broken]
+    try:
+        file.write_text(json.dumps(config), encoding="utf-8")
+        await upper.kubectl("wait", "--for=create", "node/vn-twin", "--timeout=30s", timeout=60)
+        await upper.kubectl("wait", "--for=condition=Ready", "node/vn-twin", "--timeout=30s", timeout=60)
+        file.write_text("clusters: [", encoding="utf-8")
+        log = sandbox.processes[0].log
+
+        async def refused() -> bool:
+            return "configuration not applied" in log.read_text(encoding="utf-8")
+
+        await eventually(refused, what="the refusal in the log")
+        assert (await condition(upper, "vn-twin"))["status"] == "True"
+    finally:
+        file.write_text(original, encoding="utf-8")
+
+    async def dropped() -> bool:
+        return '"dropped":["broken","twin"]' in log.read_text(encoding="utf-8")
+
+    await eventually(dropped, what="both clusters dropped")
+    await upper.kubectl("delete", "node", "vn-twin")
+    assert (await condition(upper, SIMULATED))["status"] == "True"

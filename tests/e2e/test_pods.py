@@ -1,0 +1,297 @@
+"""Pods of the upper cluster run in lower ones, and everything about them comes back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hack.sandbox import Cluster, Sandbox
+from tests.e2e.conftest import REAL, SIMULATED, create, eventually, get, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+
+def deployment(name: str, *, node: str, replicas: int, image: str = "busybox:1.36") -> dict:
+    """A Deployment on a virtual node."""
+    template = pod(name, "sleep 3600", node=node)
+    template["spec"]["containers"][0]["image"] = image
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": template["spec"]},
+        },
+    }
+
+
+async def test_the_node_tells_what_it_stands_for(upper: Cluster):
+    """A virtual node carries its labels, taint, the lower version, and the lower nodes' resources."""
+    node = await get(upper, "default", "node", SIMULATED)
+    labels = node["metadata"]["labels"]
+    assert labels["type"] == "virtual-kubelet"
+    assert labels["kubernetes.io/role"] == "agent"
+    assert labels["clusterID"] == "lower2"
+    assert {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"} in node["spec"][
+        "taints"
+    ]
+    assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
+    assert node["status"]["capacity"]["cpu"] == "128"
+    assert node["status"]["capacity"]["pods"] == "10k"
+
+
+async def test_a_deployment_scales_rolls_and_goes(sandbox: Sandbox, upper: Cluster, namespace):
+    """Create, scale, roll out, delete: the lower cluster has just the pods that the upper one wants."""
+    lower = sandbox.lower[1]
+    await create(upper, namespace, deployment("web", node=SIMULATED, replicas=2))
+    await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=60s", timeout=90)
+    await upper.kubectl("-n", namespace, "scale", "deployment/web", "--replicas=5")
+    await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=60s", timeout=90)
+    assert len((await get(lower, namespace, "pods"))["items"]) == 5
+    await upper.kubectl("-n", namespace, "set", "image", "deployment/web", "main=busybox:1.37")
+    await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=60s", timeout=90)
+
+    async def only_new() -> bool:
+        pods = (await get(lower, namespace, "pods"))["items"]
+        return len(pods) == 5 and all(p["spec"]["containers"][0]["image"] == "busybox:1.37" for p in pods)
+
+    await eventually(only_new, what="five pods of the new image below")
+    await upper.kubectl("-n", namespace, "delete", "deployment/web")
+
+    async def gone() -> bool:
+        above = (await get(upper, namespace, "pods"))["items"]
+        return not above and not (await get(lower, namespace, "pods"))["items"]
+
+    await eventually(gone, what="no pods left on either side")
+
+
+async def test_a_job_completes(upper: Cluster, namespace):
+    """A Job's pod succeeds below and the Job completes above."""
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "sum"},
+        "spec": {"template": {"spec": {**pod("sum", "echo done")["spec"], "restartPolicy": "Never"}}},
+    }
+    await create(upper, namespace, job)
+    await upper.kubectl(
+        "-n", namespace, "wait", "--for=condition=Complete", "job/sum", "--timeout=60s", timeout=90
+    )
+    done = await upper.kubectl("-n", namespace, "logs", "job/sum")
+    assert done.stdout == "done\n"
+
+
+async def test_describe_tells_the_lower_story(upper: Cluster, namespace):
+    """Lower events, a failing image pull among them, appear on the upper pod."""
+    broken = pod("broken", "true", container={"image": "registry.invalid/none:1"})
+    await create(upper, namespace, broken)
+
+    async def told() -> bool:
+        done = await upper.kubectl("-n", namespace, "describe", "pod", "broken")
+        return "Failed to pull image" in done.stdout and "kubelet" in done.stdout
+
+    await eventually(told, within=60, what="the image pull error in describe")
+    status = (await get(upper, namespace, "pod", "broken"))["status"]
+    waiting = status["containerStatuses"][0]["state"]["waiting"]["reason"]
+    assert waiting in {"ErrImagePull", "ImagePullBackOff"}
+
+
+async def test_dependencies_come_first_and_follow(sandbox: Sandbox, upper: Cluster, namespace):
+    """A pod waits for its ConfigMap and Secret as with a kubelet, starts when they come, and sees changes."""
+    lower = sandbox.lower[0]
+    needy = pod(
+        "needy",
+        "sleep 3600",
+        container={
+            "env": [{"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "word", "key": "word"}}}],
+            "volumeMounts": [{"name": "settings", "mountPath": "/settings"}],
+        },
+        volumes=[{"name": "settings", "configMap": {"name": "settings"}}],
+    )
+    await create(upper, namespace, needy)
+
+    async def waits() -> bool:
+        done = await upper.kubectl("-n", namespace, "describe", "pod", "needy")
+        return "not found" in done.stdout
+
+    await eventually(waits, what="an event about the missing object")
+    assert not (await get(lower, namespace, "pods"))["items"]
+    await upper.kubectl("-n", namespace, "create", "secret", "generic", "word", "--from-literal=word=hush")
+    await upper.kubectl("-n", namespace, "create", "configmap", "settings", "--from-literal=mode=one")
+    await ready(upper, namespace, "needy")
+    done = await upper.kubectl(
+        "-n", namespace, "exec", "needy", "--", "sh", "-c", "echo $WORD; cat /settings/mode"
+    )
+    assert done.stdout == "hush\none"
+    patch = json.dumps({"data": {"mode": "two"}})
+    await upper.kubectl("-n", namespace, "patch", "configmap", "settings", "-p", patch)
+
+    async def followed() -> bool:
+        copy = await get(lower, namespace, "configmap", "settings")
+        return bool(copy["data"]["mode"] == "two")
+
+    await eventually(followed, what="the change in the lower copy")
+
+
+async def test_a_strangers_objects_are_left_alone(sandbox: Sandbox, upper: Cluster, namespace):
+    """A pod or ConfigMap of the same name that is not ours stays as it is; the upper pod says why it waits."""
+    lower = sandbox.lower[1]
+    await lower.kubectl("create", "namespace", namespace)
+    await lower.kubectl("-n", namespace, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+    await lower.kubectl("-n", namespace, "create", "configmap", "settings", "--from-literal=owner=stranger")
+    await lower.kubectl("-n", namespace, "run", "taken", "--image=theirs")
+    await upper.kubectl("-n", namespace, "create", "configmap", "settings", "--from-literal=owner=us")
+    mounting = pod(
+        "mounting", "true", node=SIMULATED, volumes=[{"name": "v", "configMap": {"name": "settings"}}]
+    )
+    await create(upper, namespace, mounting, pod("taken", "true", node=SIMULATED))
+
+    async def explained() -> bool:
+        one = (await upper.kubectl("-n", namespace, "describe", "pod", "mounting")).stdout
+        two = (await upper.kubectl("-n", namespace, "describe", "pod", "taken")).stdout
+        return "not ours" in one and "not ours" in two
+
+    await eventually(explained, what="both conflicts explained in describe")
+    assert (await get(lower, namespace, "configmap", "settings"))["data"] == {"owner": "stranger"}
+    await upper.kubectl("-n", namespace, "delete", "pod", "taken", "mounting")
+    theirs = await get(lower, namespace, "pod", "taken")
+    assert theirs["spec"]["containers"][0]["image"] == "theirs"
+    assert "deletionTimestamp" not in theirs["metadata"]
+
+
+async def test_eviction_below_fails_the_pod_above(sandbox: Sandbox, upper: Cluster, namespace):
+    """A pod deleted in the lower cluster is reported Failed, and its controller replaces it under a new uid."""
+    lower = sandbox.lower[1]
+    await create(upper, namespace, pod("single", "sleep 3600", node=SIMULATED))
+    await ready(upper, namespace, "single")
+    before = await get(upper, namespace, "pod", "single")
+    await lower.kubectl("-n", namespace, "delete", "pod", "single", "--grace-period=1")
+
+    async def failed() -> bool:
+        return bool((await get(upper, namespace, "pod", "single"))["status"]["phase"] == "Failed")
+
+    await eventually(failed, what="phase Failed above")
+    after = await get(upper, namespace, "pod", "single")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert not (await get(lower, namespace, "pods"))["items"]
+
+
+async def test_deletion_ends_with_the_lower_pod(upper: Cluster, namespace):
+    """A pod that stops at once is gone at once, whatever its grace period; one that lingers gets its seconds."""
+    quick = pod(
+        "quick", "trap 'exit 0' TERM; while true; do sleep 0.1; done", terminationGracePeriodSeconds=60
+    )
+    await create(upper, namespace, quick)
+    await ready(upper, namespace, "quick")
+    await upper.kubectl("-n", namespace, "delete", "pod", "quick", "--timeout=20s")
+
+
+async def test_labels_follow_and_others_labels_stay(sandbox: Sandbox, upper: Cluster, namespace):
+    """Labels set or removed above change below; labels that somebody else put there stay."""
+    lower = sandbox.lower[1]
+    await create(upper, namespace, pod("labelled", "sleep 3600", node=SIMULATED))
+    await ready(upper, namespace, "labelled")
+    await lower.kubectl("-n", namespace, "label", "pod", "labelled", "theirs=stays")
+    await upper.kubectl("-n", namespace, "label", "pod", "labelled", "ours=comes", "app-")
+
+    async def followed() -> bool:
+        labels = (await get(lower, namespace, "pod", "labelled"))["metadata"]["labels"]
+        return labels.get("ours") == "comes" and labels.get("theirs") == "stays" and "app" not in labels
+
+    await eventually(followed, what="labels below")
+
+
+async def test_cluster_selector_is_restored(sandbox: Sandbox, upper: Cluster, namespace):
+    """The webhook's annotation becomes the lower pod's own scheduling fields."""
+    lower = sandbox.lower[1]
+    await lower.kubectl("label", "node", "lower2-node-1", "disk=ssd", "--overwrite")
+    selector = json.dumps({"nodeSelector": {"disk": "ssd"}})
+    await create(
+        upper,
+        namespace,
+        pod(
+            "picky",
+            "sleep 3600",
+            node=SIMULATED,
+            metadata={"annotations": {"clusterSelector": selector}},
+        ),
+    )
+    await ready(upper, namespace, "picky")
+    below = await get(lower, namespace, "pod", "picky")
+    assert below["spec"]["nodeSelector"] == {"disk": "ssd"}
+    assert below["spec"]["nodeName"] == "lower2-node-1"
+
+
+async def test_token_is_the_upper_clusters(upper: Cluster, namespace):
+    """The mounted token opens the upper apiserver, with just the rights the ServiceAccount has there."""
+    await upper.kubectl("-n", namespace, "create", "serviceaccount", "reader")
+    await upper.kubectl("-n", namespace, "create", "role", "reader", "--verb=list", "--resource=configmaps")
+    await upper.kubectl(
+        "-n",
+        namespace,
+        "create",
+        "rolebinding",
+        "reader",
+        "--role=reader",
+        f"--serviceaccount={namespace}:reader",
+    )
+    await create(upper, namespace, pod("caller", "sleep 3600", serviceAccountName="reader"))
+    await ready(upper, namespace, "caller")
+    done = await upper.kubectl(
+        "-n", namespace, "exec", "caller", "--", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    )
+    token = done.stdout.strip()
+    # With no client certificate in the way: the token alone decides.
+    base = ("--server", upper.server, "--certificate-authority", str(upper.ca), "--token", token)
+    allowed = await upper.kubectl(
+        *base, "--kubeconfig=/dev/null", "-n", namespace, "get", "configmaps", check=False
+    )
+    refused = await upper.kubectl(
+        *base, "--kubeconfig=/dev/null", "-n", namespace, "get", "secrets", check=False
+    )
+    assert allowed.returncode == 0, allowed.stderr
+    assert "Forbidden" in refused.stderr
+    assert f"system:serviceaccount:{namespace}:reader" in refused.stderr
+
+
+async def test_capacity_follows_within_a_second(sandbox: Sandbox, upper: Cluster):
+    """A cordoned lower node leaves the virtual node's capacity; uncordoned, it is back."""
+    lower = sandbox.lower[1]
+
+    async def cpu(wanted: str) -> bool:
+        return bool((await get(upper, "default", "node", SIMULATED))["status"]["capacity"]["cpu"] == wanted)
+
+    await lower.kubectl("cordon", "lower2-node-0")
+    try:
+        await eventually(lambda: cpu("64"), within=5, what="64 cpu while cordoned")
+    finally:
+        await lower.kubectl("uncordon", "lower2-node-0")
+    await eventually(lambda: cpu("128"), within=5, what="128 cpu again")
+
+
+async def test_a_deleted_node_comes_back(upper: Cluster):
+    """Somebody deletes the Node object: it is registered again, and Ready."""
+    before = (await get(upper, "default", "node", SIMULATED))["metadata"]["uid"]
+    await upper.kubectl("delete", "node", SIMULATED)
+
+    async def back() -> bool:
+        done = await upper.kubectl("get", "node", SIMULATED, "-o", "json", check=False)
+        return done.returncode == 0 and json.loads(done.stdout)["metadata"]["uid"] != before
+
+    await eventually(back, what="the node registered again")
+    await upper.kubectl("wait", "--for=condition=Ready", f"node/{SIMULATED}", "--timeout=30s")
+
+
+async def test_kube_system_is_not_mirrored(upper: Cluster, sandbox: Sandbox):
+    """A kube-system pod on a virtual node stays Pending with an explanation, and can be deleted."""
+    await create(upper, "kube-system", pod("system", "true", node=REAL))
+
+    async def explained() -> bool:
+        return "NotMirrored" in (await upper.kubectl("-n", "kube-system", "describe", "pod", "system")).stdout
+
+    await eventually(explained, what="the explanation")
+    await upper.kubectl("-n", "kube-system", "delete", "pod", "system", "--timeout=20s")
+    assert "system" not in (await sandbox.lower[0].kubectl("-n", "kube-system", "get", "pods")).stdout

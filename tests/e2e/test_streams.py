@@ -1,0 +1,240 @@
+"""logs, exec, attach, port-forward, cp and debug with the real kubectl, through the virtual node to a real node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import pty
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.ports import free_ports
+from tests.e2e.conftest import create, eventually, get, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+SCRIPT = """
+echo first; echo second >&2; echo third
+mkdir -p /tmp/www && echo served > /tmp/www/index.html && httpd -p 8080 -h /tmp/www
+i=0; while true; do i=$((i+1)); echo "beat $i"; sleep 0.2; done
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def running(sandbox: Sandbox) -> AsyncIterator[tuple[str, str]]:
+    """A pod that serves all tests of this module: its namespace and name."""
+    namespace = f"streams-{secrets.token_hex(3)}"
+    await sandbox.upper.kubectl("create", "namespace", namespace)
+    await sandbox.upper.kubectl(
+        "-n", namespace, "wait", "--for=create", "serviceaccount/default", "--timeout=30s"
+    )
+    await create(sandbox.upper, namespace, pod("web", SCRIPT, container={"stdin": True}))
+    await ready(sandbox.upper, namespace, "web")
+    yield namespace, "web"
+    await sandbox.upper.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+async def spawn(sandbox: Sandbox, *arguments: str, stdin: int | None = None) -> asyncio.subprocess.Process:
+    """A kubectl on the upper cluster that goes on while the test looks."""
+    return await asyncio.create_subprocess_exec(
+        sandbox.binaries["kubectl"],
+        "--kubeconfig",
+        sandbox.upper.kubeconfig,
+        *arguments,
+        stdin=stdin if stdin is not None else asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Kill a kubectl and wait for its end."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.communicate()
+
+
+async def test_logs_have_every_line_in_order(upper: Cluster, running):
+    """`kubectl logs` gives stdout and stderr of the container below."""
+    namespace, name = running
+    done = await upper.kubectl("-n", namespace, "logs", name)
+    assert {"first", "second", "third"} <= set(done.stdout.split("\n"))
+
+
+@pytest.mark.parametrize(("option", "lines"), [("--tail=1", 1), ("--tail=0", 0), ("--limit-bytes=5", 1)])
+async def test_logs_options_limit_what_comes(upper: Cluster, running, option, lines):
+    """--tail (0 too) and --limit-bytes reach the lower kubelet."""
+    namespace, name = running
+    done = await upper.kubectl("-n", namespace, "logs", name, option)
+    assert len(done.stdout.splitlines()) == lines
+
+
+async def test_logs_since_and_timestamps(upper: Cluster, running):
+    """--since leaves old lines out, --timestamps stamps the rest."""
+    namespace, name = running
+
+    async def old_enough() -> bool:
+        return "beat 20" in (await upper.kubectl("-n", namespace, "logs", name)).stdout
+
+    await eventually(old_enough, what="twenty beats, four seconds")
+    done = await upper.kubectl("-n", namespace, "logs", name, "--since=2s", "--timestamps")
+    lines = done.stdout.splitlines()
+    assert lines
+    assert all(line.split(" ", 1)[1].startswith("beat") and line[4] == "-" for line in lines)
+
+
+async def test_logs_follow_goes_on(sandbox: Sandbox, running):
+    """`logs -f` brings lines as they are written."""
+    namespace, name = running
+    process = await spawn(sandbox, "-n", namespace, "logs", "-f", name, "--tail=1")
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            lines = [await process.stdout.readline() for _ in range(5)]
+    finally:
+        await end(process)
+    beats = [int(line.split()[1]) for line in lines]
+    assert beats == list(range(beats[0], beats[0] + 5))
+
+
+async def test_logs_of_an_unknown_container_say_so(upper: Cluster, running):
+    """A container that is not there is an error that names it."""
+    namespace, name = running
+    done = await upper.kubectl("-n", namespace, "logs", name, "-c", "nope", check=False)
+    assert done.returncode == 1
+    assert "nope" in done.stderr
+
+
+async def test_exec_carries_output_errors_and_exit_code(upper: Cluster, running):
+    """Stdout and stderr stay apart, and kubectl ends with the command's own code."""
+    namespace, name = running
+    done = await upper.kubectl(
+        "-n", namespace, "exec", name, "--", "sh", "-c", "echo out; echo err >&2; exit 42", check=False
+    )
+    assert (done.returncode, done.stdout) == (42, "out\n")
+    assert "err\n" in done.stderr
+
+
+@pytest.mark.parametrize("websockets", ["true", "false"])
+async def test_exec_feeds_stdin_to_its_end(upper: Cluster, running, websockets):
+    """`exec -i` passes stdin and its end, over WebSockets and over SPDY."""
+    namespace, name = running
+    data = secrets.token_hex(50_000)
+    done = await upper.kubectl(
+        "-n",
+        namespace,
+        "exec",
+        "-i",
+        name,
+        "--",
+        "sha256sum",
+        input=data,
+        env={"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": websockets},
+    )
+    assert done.stdout.split()[0] == hashlib.sha256(data.encode()).hexdigest()
+
+
+async def test_exec_has_a_terminal(sandbox: Sandbox, running):
+    """`exec -it` has a terminal below."""
+    namespace, name = running
+    master, slave = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sandbox.binaries["kubectl"], "--kubeconfig", sandbox.upper.kubeconfig,
+        "-n", namespace, "exec", "-it", name, "--", "sh", "-c", "tty && echo is-a-tty",
+        stdin=slave, stdout=slave, stderr=slave,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        async with asyncio.timeout(20):
+            assert await process.wait() == 0
+        assert b"is-a-tty" in os.read(master, 4096)
+    finally:
+        os.close(master)
+
+
+async def test_attach_follows_the_main_process(sandbox: Sandbox, running):
+    """`attach` shows what the container's own process writes from now on."""
+    namespace, name = running
+    process = await spawn(sandbox, "-n", namespace, "attach", name)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            line = b""
+            while not line.startswith(b"beat"):
+                line = await process.stdout.readline()
+    finally:
+        await end(process)
+
+
+async def test_port_forward_serves_requests(sandbox: Sandbox, running):
+    """Requests through `port-forward` reach the pod's server, one after the other and side by side."""
+    namespace, name = running
+    (port,) = free_ports(1)
+    process = await spawn(sandbox, "-n", namespace, "port-forward", name, f"{port}:8080")
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+            await process.stdout.readline()
+
+            async def fetch() -> str:
+                async with session.get(f"http://127.0.0.1:{port}/") as answer:
+                    return await answer.text()
+
+            assert await fetch() == "served\n"
+            assert await asyncio.gather(*(fetch() for _ in range(10))) == ["served\n"] * 10
+    finally:
+        await end(process)
+
+
+async def test_cp_both_ways_keeps_every_byte(upper: Cluster, running, tmp_path: Path):
+    """`kubectl cp` into the pod and back gives the same bytes."""
+    namespace, name = running
+    there, back = tmp_path / "there", tmp_path / "back"
+    there.write_bytes(secrets.token_bytes(3_000_000))
+    await upper.kubectl("cp", str(there), f"{namespace}/{name}:/tmp/copied")
+    await upper.kubectl("cp", f"{namespace}/{name}:/tmp/copied", str(back))
+    assert back.read_bytes() == there.read_bytes()
+
+
+async def test_debug_adds_an_ephemeral_container(upper: Cluster, namespace):
+    """`kubectl debug` starts an ephemeral container below, and its status and logs come up."""
+    await create(upper, namespace, pod("patient", "sleep 600"))
+    await ready(upper, namespace, "patient")
+    await upper.kubectl(
+        "-n", namespace, "debug", "patient", "--image=busybox:1.36", "--image-pull-policy=IfNotPresent",
+        "--container=doctor", "--", "sh", "-c", "echo examined; sleep 600",
+    )  # fmt: skip
+
+    async def examined() -> bool:
+        done = await upper.kubectl("-n", namespace, "logs", "patient", "-c", "doctor", check=False)
+        return "examined" in done.stdout
+
+    await eventually(examined, what="the ephemeral container's log")
+    status = (await get(upper, namespace, "pod", "patient"))["status"]["ephemeralContainerStatuses"]
+    assert status[0]["state"].get("running")
+
+
+async def test_previous_logs_of_a_crash(upper: Cluster, namespace):
+    """A crashing container shows CrashLoopBackOff upstream, and `logs --previous` its last words."""
+    await create(upper, namespace, pod("crash", "echo last words; exit 3"))
+
+    async def crashed() -> bool:
+        status = (await get(upper, namespace, "pod", "crash"))["status"]
+        return any(
+            container["restartCount"] >= 1
+            and container["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff"
+            and container["lastState"]["terminated"]["exitCode"] == 3
+            for container in status.get("containerStatuses", ())
+        )
+
+    await eventually(crashed, within=60, what="CrashLoopBackOff")
+    done = await upper.kubectl("-n", namespace, "logs", "crash", "--previous")
+    assert done.stdout == "last words\n"
