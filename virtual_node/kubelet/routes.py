@@ -20,7 +20,7 @@ from .logs import LogRoutes
 from .pods import PodRoutes
 from .registry import StreamRegistry
 from .run import RunRoutes
-from .streams import StreamRoutes
+from .streams import USER, StreamRoutes
 
 REQUESTS = Counter(
     "virtual_node_kubelet_http_requests_total",
@@ -111,6 +111,7 @@ def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middl
         route = _route(request)
         try:
             user = await _authenticate(request, authenticator)
+            request[USER] = user
             await _authorize(user, authorizer, request_attributes(request.method, route))
             response = await handler(request)
         except (Refusal, web.HTTPException) as error:

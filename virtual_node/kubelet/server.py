@@ -109,7 +109,7 @@ class KubeletServer:
         except OSError:
             await self._runner.cleanup()
             raise
-        _log.info("the kubelet API is served", node=self._node_name, address=self._address, port=self.port)
+        _log.debug("the kubelet API is served", node=self._node_name, address=self._address, port=self.port)
 
     async def stop(self, *, grace: float | None = None) -> None:
         """Stop listening, let open streams end by themselves for a while, then end them.

@@ -11,6 +11,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.log import get_logger
 from controller_runtime.resources import PODS
 
+from .authentication import UserInfo
 from .backend import Backend, PodTarget, container_names
 from .dial import Answer, DialError, UpgradeRequest, dial, read_error_body
 from .errors import Refusal, quoted
@@ -27,6 +28,9 @@ from .stream_request import (
     port_forward_query,
     target_path,
 )
+
+USER = web.RequestKey("USER", UserInfo)
+"""Where a request carries who sent it."""
 
 _log = get_logger(component="kubelet")
 
@@ -86,7 +90,7 @@ class StreamRoutes:
             answer = await self._ask(request, target, verb, query)
             if answer.head.status != 101:
                 return await _relay(answer, target)
-            return await self._splice(request, answer, verb)
+            return await self._splice(request, answer, verb, target)
 
     async def _ask(self, request: web.Request, target: PodTarget, verb: str, query: Query) -> Answer:
         path = PODS.path(namespace=target.namespace, name=target.name, subresource=verb)
@@ -105,7 +109,9 @@ class StreamRoutes:
             raise Refusal(400, str(error)) from error
         return answer
 
-    async def _splice(self, request: web.Request, answer: Answer, verb: str) -> web.StreamResponse:
+    async def _splice(
+        self, request: web.Request, answer: Answer, verb: str, target: PodTarget
+    ) -> web.StreamResponse:
         taken = _take_over(request)
         if taken is None:
             answer.connection.transport.abort()
@@ -113,6 +119,15 @@ class StreamRoutes:
         upper, early = taken
         head = ResponseHead(101, "Switching Protocols", answered_headers(answer.head.headers))
         splice = Splice(upper, answer.connection, idle_timeout=self._idle_timeout)
+        log = _log.bind(
+            verb=verb,
+            user=request[USER].name,
+            cluster=target.cluster,
+            pod=f"{target.namespace}/{target.name}",
+            container=request.match_info.get("container", ""),
+        )
+        log.info("a stream begins")
+        started = asyncio.get_running_loop().time()
         upper.transport.write(head.encode())
         splice.start(from_upper=early, from_lower=answer.rest)
         try:
@@ -125,6 +140,12 @@ class StreamRoutes:
         finally:
             STREAM_BYTES.labels(verb, "lower").inc(splice.bytes_to_lower)
             STREAM_BYTES.labels(verb, "upper").inc(splice.bytes_to_upper)
+            log.info(
+                "a stream ended",
+                seconds=round(asyncio.get_running_loop().time() - started, 3),
+                bytes_to_lower=splice.bytes_to_lower,
+                bytes_to_upper=splice.bytes_to_upper,
+            )
         return _TakenOver()
 
 
