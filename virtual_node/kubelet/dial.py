@@ -99,7 +99,7 @@ async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
     try:
         if answer.rest:
             reader.feed_data(answer.rest)
-        protocol = asyncio.StreamReaderProtocol(reader)
+        protocol = _BodyReader(reader)
         if transport.is_closing():
             reader.feed_eof()
         else:
@@ -115,6 +115,14 @@ async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
         return bytes(body)
     finally:
         transport.abort()
+
+
+class _BodyReader(asyncio.StreamReaderProtocol):
+    """Feeds a stream reader; asked after the handshake, it cannot know that TLS has no half-close."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
 
 
 async def _read_body(reader: asyncio.StreamReader, head: ResponseHead, body: bytearray) -> None:
