@@ -26,7 +26,6 @@ from controller_runtime.errors import (
     Unauthorized,
     Unavailable,
     error_from_response,
-    error_from_status,
 )
 from controller_runtime.kubeconfig import ClusterConfig
 from controller_runtime.objects import Object, WatchEvent, decode_list, decode_watch_event
@@ -172,7 +171,11 @@ class Client:
             page["limit"] = str(limit)
         while True:
             try:
-                found, meta = decode_list(await self.request("GET", path, params=page, verb="LIST"))
+                found, meta = decode_list(
+                    await self.request("GET", path, params=page, verb="LIST"),
+                    api_version=resource.api_version,
+                    kind=resource.kind,
+                )
             except Expired:
                 if "continue" not in page:
                     raise
@@ -180,7 +183,7 @@ class Client:
                 continue
             items += found
             if not meta.continue_:
-                return ObjectList(_named(items, resource), meta.resource_version)
+                return ObjectList(items, meta.resource_version)
             page = {**params, "limit": str(limit), "continue": meta.continue_}
             page.pop("resourceVersion", None)
             await asyncio.sleep(0)
@@ -258,7 +261,7 @@ class Client:
                         continue
                     lines = (pending + head).split(b"\n")
                     pending = tail
-                    yield [_event(line, resource) for line in lines if line]
+                    yield [decode_watch_event(line) for line in lines if line]
             except _NETWORK_ERRORS as error:
                 raise self._connection_failed(error) from error
 
@@ -578,13 +581,6 @@ class Client:
 _NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, ConnectionError, ssl.SSLError, socket.gaierror, OSError)
 
 
-def _event(line: bytes, resource: Resource) -> WatchEvent:
-    kind, found = decode_watch_event(line)
-    if isinstance(found, dict):
-        raise error_from_status(found)
-    return WatchEvent(kind, found)
-
-
 def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
     params: dict[str, str] = {}
     if label_selector:
@@ -592,11 +588,3 @@ def _selectors(label_selector: str | None, field_selector: str | None) -> dict[s
     if field_selector:
         params["fieldSelector"] = field_selector
     return params
-
-
-def _named(items: list[Object], resource: Resource) -> list[Object]:
-    """Servers may leave kind and apiVersion out of an empty-kinded list's items; give them ours."""
-    for item in items:
-        if not item.kind:
-            item.kind, item.api_version = resource.kind, resource.api_version
-    return items

@@ -6,6 +6,7 @@ Errors are mapped once, in ``client.py``; nothing above it sees an aiohttp excep
 from __future__ import annotations
 
 import email.utils
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -119,22 +120,37 @@ _EXCERPT = 300
 
 
 def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
-    """The exception for an HTTP error answer. The body may be a Status object, other text, or nothing."""
+    """The exception for an HTTP error answer.
+
+    Args:
+        code: the HTTP status.
+        body: a Status object, other text (a proxy's page), or nothing.
+        headers: of the answer, with any capitalisation that ``get("Retry-After")`` finds.
+    """
     try:
         decoded = msgspec.json.decode(body) if body else {}
     except (msgspec.DecodeError, UnicodeDecodeError):
         decoded = {}
     status = decoded if isinstance(decoded, dict) and decoded.get("kind") == "Status" else {}
-    text = body[:_EXCERPT].decode("utf-8", "replace").strip()
+    text = " ".join(body[:_EXCERPT].decode("utf-8", "replace").split())
     message = str(status.get("message") or text or f"the server answered {code} without a word")
-    return error_from_status(status, code=code, message=message, retry_after=_retry_after(status, headers))
+    return error_from_status(status, code=code, message=message, retry_after=_from_headers(headers))
 
 
 def error_from_status(
     status: dict[str, Any], *, code: int = 0, message: str = "", retry_after: float | None = None
 ) -> ApiError:
-    """The exception for a Status object, as a watch's ERROR event carries one."""
-    code = code or int(status.get("code") or 0)
+    """The exception for a Status object, as a watch's ERROR event carries one.
+
+    Args:
+        status: the Status, or empty.
+        code: the HTTP status; the Status' own code by default.
+        message: instead of the Status' own.
+        retry_after: seconds; the Status' ``details.retryAfterSeconds`` by default.
+    """
+    if not code:
+        own = status.get("code")
+        code = own if isinstance(own, int) else 0
     reason = str(status.get("reason") or "")
     kind = _BY_REASON.get(reason) or _BY_CODE.get(code) or (Unavailable if code >= 500 else ApiError)
     return kind(
@@ -142,25 +158,34 @@ def error_from_status(
         code=code,
         reason=reason,
         status=status,
-        retry_after=retry_after,
+        retry_after=_from_details(status) if retry_after is None else retry_after,
     )
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether the same request may succeed later without anyone changing anything."""
+    """Whether the same request may succeed later without the caller changing anything.
+
+    A Conflict is, for whoever reads the object again before; quota admission answers it to creations too.
+    """
     return isinstance(error, (Unavailable, TooManyRequests, Conflict, TimeoutError))
 
 
-def _retry_after(status: dict[str, Any], headers: Mapping[str, str]) -> float | None:
+def _from_headers(headers: Mapping[str, str]) -> float | None:
+    """RFC 9110's Retry-After: seconds, or a date."""
     text = headers.get("Retry-After")
-    if text:
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
         try:
-            return max(0.0, float(text))
-        except ValueError:
-            pass
-        try:
-            return max(0.0, (email.utils.parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+            seconds = (email.utils.parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
         except (ValueError, TypeError):
-            pass
-    seconds = (status.get("details") or {}).get("retryAfterSeconds")
-    return float(seconds) if isinstance(seconds, (int, float)) and seconds else None
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _from_details(status: dict[str, Any]) -> float | None:
+    details = status.get("details")
+    seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    return float(seconds) if isinstance(seconds, (int, float)) and seconds > 0 else None

@@ -9,15 +9,21 @@ can be changed by accident and nobody has to copy defensively.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-_EMPTY: Any = {}
+from controller_runtime.errors import error_from_status
+
+_NOTHING = msgspec.Raw()
 
 
-class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
-    """``metadata`` of an object, without managedFields and selfLink, which nothing here needs."""
+class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, eq=False):
+    """``metadata`` of an object, without managedFields and selfLink, which nothing here needs.
+
+    Read-only by contract: informers hand the same one to everybody.
+    """
 
     name: str = ""
     generate_name: str = ""
@@ -30,12 +36,24 @@ class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    owner_references: list[dict[str, Any]] = []
-    finalizers: list[str] = []
+    finalizers: tuple[str, ...] = ()
+    raw_owner_references: msgspec.Raw = msgspec.field(default=_NOTHING, name="ownerReferences")
+    """As JSON; read ``owner_references``."""
+
+    @property
+    def owner_references(self) -> list[dict[str, Any]]:
+        """The owners, decoded afresh."""
+        if not bytes(self.raw_owner_references):
+            return []
+        owners: list[dict[str, Any]] = msgspec.json.decode(self.raw_owner_references)
+        return owners
 
 
-class Object:
+class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One object as a server sent it. Never changes; a newer state is another Object.
+
+    Compared by identity; for contents there are ``has_spec_equal`` and ``has_status_equal``. Made by
+    ``decode_object``, ``decode_list``, ``decode_watch_event`` and ``from_dict``.
 
     Attributes:
         metadata: the decoded metadata; treat it as read-only.
@@ -43,15 +61,12 @@ class Object:
         kind: such as ``Pod``.
     """
 
-    __slots__ = ("_fields", "api_version", "kind", "metadata")
-
-    def __init__(
-        self, metadata: ObjectMeta, fields: dict[str, msgspec.Raw], *, api_version: str, kind: str
-    ) -> None:
-        self.metadata = metadata
-        self._fields = fields
-        self.api_version = sys.intern(api_version)
-        self.kind = sys.intern(kind)
+    metadata: ObjectMeta
+    api_version: str
+    kind: str
+    _spec: bytes | None = None
+    _status: bytes | None = None
+    _others: Mapping[str, bytes] | None = None
 
     @property
     def key(self) -> str:
@@ -92,54 +107,61 @@ class Object:
     @property
     def spec(self) -> Any:
         """``spec``, decoded afresh: bind it to a local before reading it twice. None when absent."""
-        return self.field("spec")
+        return None if self._spec is None else msgspec.json.decode(self._spec)
 
     @property
     def status(self) -> Any:
         """``status``, decoded afresh. None when absent."""
-        return self.field("status")
+        return None if self._status is None else msgspec.json.decode(self._status)
 
     def field(self, name: str) -> Any:
         """Any top-level field but metadata, decoded afresh. None when absent."""
-        raw = self._fields.get(name)
+        raw = self._raw_fields().get(name)
         return None if raw is None else msgspec.json.decode(raw)
 
     def has_spec_equal(self, other: Object) -> bool:
         """Whether both specs are the same JSON; compares bytes, decodes nothing."""
-        return self._same("spec", other)
+        return self._spec == other._spec
 
     def has_status_equal(self, other: Object) -> bool:
         """Whether both statuses are the same JSON."""
-        return self._same("status", other)
+        return self._status == other._status
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole object as a fresh plain dict."""
-        whole: dict[str, Any] = {
-            "apiVersion": self.api_version,
-            "kind": self.kind,
-            "metadata": msgspec.to_builtins(self.metadata),
-        }
-        for name, raw in self._fields.items():
+        """The whole object as a fresh plain dict: apiVersion, kind, metadata, spec, status, the rest.
+
+        Fields of the metadata that are empty, zero or null are left out, as servers do.
+        """
+        whole: dict[str, Any] = {"apiVersion": self.api_version} if self.api_version else {}
+        if self.kind:
+            whole["kind"] = self.kind
+        whole["metadata"] = msgspec.json.decode(msgspec.json.encode(self.metadata))
+        for name, raw in self._raw_fields().items():
             whole[name] = msgspec.json.decode(raw)
         return whole
 
     def without(self, *fields: str) -> Object:
         """The same object less some top-level fields: for informer transforms that save memory."""
-        kept = {name: raw for name, raw in self._fields.items() if name not in fields}
-        return Object(self.metadata, kept, api_version=self.api_version, kind=self.kind)
+        return self._with({name: raw for name, raw in self._raw_fields().items() if name not in fields})
 
     def with_fields(self, **fields: Any) -> Object:
         """The same object with some top-level fields replaced: for informer transforms."""
-        replaced = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields.items()}
-        return Object(
-            self.metadata, {**self._fields, **replaced}, api_version=self.api_version, kind=self.kind
-        )
+        replaced = {name: msgspec.json.encode(value) for name, value in fields.items()}
+        return self._with({**self._raw_fields(), **replaced})
 
-    def _same(self, name: str, other: Object) -> bool:
-        mine, theirs = self._fields.get(name), other._fields.get(name)
-        if mine is theirs:
-            return True
-        return mine is not None and theirs is not None and bytes(mine) == bytes(theirs)
+    def _raw_fields(self) -> dict[str, bytes]:
+        fields: dict[str, bytes] = {}
+        if self._spec is not None:
+            fields["spec"] = self._spec
+        if self._status is not None:
+            fields["status"] = self._status
+        if self._others:
+            fields |= self._others
+        return fields
+
+    def _with(self, fields: dict[str, bytes]) -> Object:
+        spec, status = fields.pop("spec", None), fields.pop("status", None)
+        return Object(self.metadata, self.api_version, self.kind, spec, status, fields or None)
 
     def __repr__(self) -> str:
         return f"<{self.kind or 'Object'} {self.key} uid={self.uid} rv={self.resource_version}>"
@@ -160,26 +182,32 @@ class ListMeta(
     remaining: int | None = None
 
 
-class WatchEvent(msgspec.Struct, frozen=True):
-    """One line of a watch. A BOOKMARK's object has nothing but a resourceVersion and annotations."""
+class WatchEvent(msgspec.Struct, frozen=True, gc=False):
+    """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK.
+
+    A BOOKMARK's object has nothing but a resourceVersion and annotations.
+    """
 
     type: str
     object: Object
 
 
+_Fields = dict[str, msgspec.Raw]
+
+
 class _ListWire(msgspec.Struct):
-    items: list[dict[str, msgspec.Raw]] | None = None
+    items: list[_Fields] | None = None
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
     kind: str = ""
     apiVersion: str = ""  # noqa: N815 - the wire's name
 
 
-class _EventWire(msgspec.Struct):
+class _EventWire(msgspec.Struct, gc=False):
     type: str
-    object: msgspec.Raw
+    object: _Fields
 
 
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_fields = msgspec.json.Decoder(_Fields).decode
 _decode_meta = msgspec.json.Decoder(ObjectMeta).decode
 _decode_string = msgspec.json.Decoder(str).decode
 _decode_list = msgspec.json.Decoder(_ListWire).decode
@@ -200,35 +228,77 @@ def decode_object(raw: bytes | msgspec.Raw, *, api_version: str = "", kind: str 
     return _build(_decode_fields(raw), api_version=api_version, kind=kind)
 
 
-def from_dict(whole: dict[str, Any]) -> Object:
-    """An Object of a plain dict, such as a write's answer."""
+def from_dict(whole: Mapping[str, Any]) -> Object:
+    """An Object of a plain dict, such as a write's answer.
+
+    Raises:
+        msgspec.DecodeError: it has no metadata, or metadata of wrong types.
+    """
     return decode_object(msgspec.json.encode(whole))
 
 
-def decode_list(raw: bytes) -> tuple[list[Object], ListMeta]:
-    """Read a list; its items get the apiVersion and kind that servers leave out there."""
+def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[list[Object], ListMeta]:
+    """Read a list; its items get the apiVersion and kind that servers leave out there.
+
+    Args:
+        raw: its JSON.
+        api_version: of the items, where neither they nor the list tell.
+        kind: likewise.
+
+    Raises:
+        msgspec.DecodeError: not JSON, or not a list of objects.
+    """
     wire = _decode_list(raw)
-    kind = wire.kind.removesuffix("List")
-    items = [_build(fields, api_version=wire.apiVersion, kind=kind) for fields in wire.items or ()]
-    return items, wire.metadata
+    kind = wire.kind.removesuffix("List") or kind
+    api_version = wire.apiVersion or api_version
+    return [_build(fields, api_version=api_version, kind=kind) for fields in wire.items or ()], wire.metadata
 
 
-def decode_watch_event(line: bytes) -> tuple[str, Object | dict[str, Any]]:
-    """Read one line of a watch: its type and its object, or for type ERROR the Status as a dict."""
+def decode_watch_event(line: bytes) -> WatchEvent:
+    """Read one line of a watch.
+
+    Raises:
+        ApiError: the line is an ERROR; the exception carries its Status (410 is ``Expired``).
+        msgspec.DecodeError: not JSON, or not a watch event.
+    """
     wire = _decode_event(line)
     if wire.type == "ERROR":
-        return wire.type, msgspec.json.decode(wire.object)
-    return wire.type, _build(_decode_fields(wire.object), api_version="", kind="")
+        raise error_from_status({name: msgspec.json.decode(raw) for name, raw in wire.object.items()})
+    return WatchEvent(wire.type, _build(wire.object))
 
 
-def _build(fields: dict[str, msgspec.Raw], *, api_version: str, kind: str) -> Object:
-    metadata = _decode_meta(fields.pop("metadata"))
+def _build(fields: _Fields, *, api_version: str = "", kind: str = "") -> Object:
+    raw_metadata = fields.pop("metadata", None)
+    if raw_metadata is None:
+        raise msgspec.ValidationError("an object without metadata")
+    metadata = _metadata(raw_metadata)
     raw_version, raw_kind = fields.pop("apiVersion", None), fields.pop("kind", None)
-    if raw_version is not None:
-        api_version = _decode_string(raw_version)
-    if raw_kind is not None:
-        kind = _decode_string(raw_kind)
-    # A Raw is a view that keeps the whole line or list alive; a copy keeps only itself.
-    for name, raw in fields.items():
-        fields[name] = raw.copy()
-    return Object(metadata, fields, api_version=api_version, kind=kind)
+    # A few kinds and namespaces, thousands of objects: one string each.
+    metadata.namespace = sys.intern(metadata.namespace)
+    api_version = sys.intern(_decode_string(raw_version) if raw_version is not None else api_version)
+    kind = sys.intern(_decode_string(raw_kind) if raw_kind is not None else kind)
+    # A Raw is a view that keeps the whole line or list alive; bytes of its own keep only themselves.
+    spec, status = fields.pop("spec", None), fields.pop("status", None)
+    return Object(
+        metadata,
+        api_version,
+        kind,
+        None if spec is None else bytes(spec),
+        None if status is None else bytes(status),
+        {name: bytes(raw) for name, raw in fields.items()} if fields else None,
+    )
+
+
+def _metadata(raw: msgspec.Raw) -> ObjectMeta:
+    try:
+        metadata = _decode_meta(raw)
+    except msgspec.ValidationError:
+        # Some writers spell "nothing" as null, which a strict schema refuses.
+        plain = msgspec.json.decode(raw)
+        if not isinstance(plain, dict):
+            raise
+        kept = {name: value for name, value in plain.items() if value is not None}
+        metadata = _decode_meta(msgspec.json.encode(kept))
+    if metadata.raw_owner_references is not _NOTHING:
+        metadata.raw_owner_references = metadata.raw_owner_references.copy()
+    return metadata

@@ -31,9 +31,19 @@ class Resource:
     ) -> str:
         """The URL path of the collection, an object, or an object's subresource.
 
+        Args:
+            namespace: of a namespaced resource; None, or empty: the collection of all namespaces. Ignored for
+                cluster-scoped resources.
+            name: of an object; None: the collection.
+            subresource: such as ``status``, ``binding`` or ``eviction``.
+
         Raises:
-            ValueError: a name without the namespace it needs, or an empty name.
+            ValueError: a name without the namespace it needs, an empty name, or one with a slash, a dot alone
+                or two, which servers or proxies would read as another path.
         """
+        for what, value in (("namespace", namespace), ("name", name)):
+            if value and ("/" in value or value in {".", ".."}):
+                raise ValueError(f"{self.kind}: {what} {value!r} cannot be part of a path")
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
         if self.namespaced and namespace:
             parts.append(f"namespaces/{quote(namespace, safe='')}")

@@ -1,0 +1,81 @@
+"""URLs of the Kubernetes API."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller_runtime import resources
+from controller_runtime.resources import Resource
+
+
+@pytest.mark.parametrize(
+    ("resource", "arguments", "path"),
+    [
+        (resources.PODS, {}, "/api/v1/pods"),
+        (resources.PODS, {"namespace": ""}, "/api/v1/pods"),
+        (resources.PODS, {"namespace": "a"}, "/api/v1/namespaces/a/pods"),
+        (resources.PODS, {"namespace": "a", "name": "b"}, "/api/v1/namespaces/a/pods/b"),
+        (
+            resources.PODS,
+            {"namespace": "a", "name": "b", "subresource": "status"},
+            "/api/v1/namespaces/a/pods/b/status",
+        ),
+        (resources.NODES, {"name": "n"}, "/api/v1/nodes/n"),
+        (resources.NODES, {"name": "n", "namespace": "ignored"}, "/api/v1/nodes/n"),
+        (
+            resources.LEASES,
+            {"namespace": "kube-node-lease", "name": "n"},
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n",
+        ),
+        (resources.DEPLOYMENTS, {}, "/apis/apps/v1/deployments"),
+    ],
+)
+def test_paths(resource: Resource, arguments: dict[str, str], path: str) -> None:
+    """Collections, objects and subresources, core and named groups, namespaced or not."""
+    assert resource.path(**arguments) == path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "b"}, "Pod b: namespace is missing"),
+        ({"namespace": "a", "name": ""}, "Pod: empty name"),
+        ({"namespace": "a", "name": ".."}, r"Pod: name '\.\.' cannot"),
+        ({"namespace": "a", "name": "../secrets/b"}, "Pod: name '../secrets/b' cannot"),
+        ({"namespace": "..", "name": "b"}, r"Pod: namespace '\.\.' cannot"),
+    ],
+)
+def test_bad_names_are_refused(arguments: dict[str, str], message: str) -> None:
+    """A name never leads out of its own path, and none is guessed."""
+    with pytest.raises(ValueError, match=message):
+        resources.PODS.path(**arguments)
+
+
+@given(st.text(min_size=1).filter(lambda text: "/" not in text and text not in {".", ".."}))
+def test_any_name_stays_one_segment(name: str) -> None:
+    """Spaces, question marks, percent signs and the like are escaped within their segment."""
+    path = resources.CONFIG_MAPS.path(namespace="a", name=name)
+    head, _, last = path.rpartition("/")
+    assert head == "/api/v1/namespaces/a/configmaps"
+    assert unquote(last, errors="surrogatepass") == name
+    assert not set(last) & set("?#% ") - {"%"}
+
+
+def test_api_version_and_qualified_name() -> None:
+    """The core group has no prefix, others do; the qualified name is kubectl's."""
+    assert (resources.PODS.api_version, resources.PODS.qualified) == ("v1", "pods")
+    assert (resources.DEPLOYMENTS.api_version, resources.DEPLOYMENTS.qualified) == (
+        "apps/v1",
+        "deployments.apps",
+    )
+
+
+def test_every_resource_is_itself_only() -> None:
+    """No two constants name the same collection, and plurals are lower case."""
+    found = [value for value in vars(resources).values() if isinstance(value, Resource)]
+    assert len({resource.path() for resource in found}) == len(found) > 20
+    assert all(resource.plural == resource.plural.lower() for resource in found)
