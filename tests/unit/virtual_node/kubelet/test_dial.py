@@ -11,7 +11,7 @@ import pytest
 from controller_runtime.kubeconfig import ClusterConfig
 from tests.unit.virtual_node.kubelet.conftest import Pki, Token
 from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer
-from virtual_node.kubelet.dial import DialError, UpgradeRequest, dial
+from virtual_node.kubelet.dial import DialError, UpgradeRequest, dial, read_error_body
 
 REQUEST = UpgradeRequest("POST", "/api/v1/x?command=a", (("Upgrade", "SPDY/3.1"),))
 
@@ -79,6 +79,24 @@ async def test_a_server_that_does_not_answer_is_given_up() -> None:
         with pytest.raises(DialError, match=r"no answer within 0\.1 s"):
             await dial(config, REQUEST, answer_timeout=0.1)
         await (await lower.exchange()).ended.wait()
+
+
+async def test_a_refusal_that_ends_with_its_connection(pki: Pki, caplog: pytest.LogCaptureFixture) -> None:
+    """A body without a length is read to the end of TLS, about which asyncio has nothing to complain."""
+    reading = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        exchange.writer.write(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+        await reading.wait()
+        exchange.writer.write(b"not you")
+
+    async with LowerServer(script, tls=pki.server_context()) as lower:
+        config = ClusterConfig(f"https://127.0.0.1:{lower.port}", ssl_context=pki.client_context())
+        answer = await dial(config, REQUEST, answer_timeout=5)
+        body = asyncio.create_task(read_error_body(answer))
+        asyncio.get_running_loop().call_soon(reading.set)
+        assert await body == b"not you"
+    assert caplog.messages == []
 
 
 @contextlib.asynccontextmanager
