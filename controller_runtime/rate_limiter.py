@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 
+_WHOLE = 1 - 1e-9
+"""A token, less what floating-point sums of refills may lack."""
+
 
 class TokenBucket:
     """A token bucket: ``burst`` requests at once, then ``qps`` per second.
@@ -28,12 +31,18 @@ class TokenBucket:
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self, flow: str = "") -> None:
-        """Take one token, waiting for it where need be."""
+        """Take one token, waiting for it where need be.
+
+        Cancelled while it waits, it takes none.
+
+        Args:
+            flow: whom the request is for; flows with waiters are served in turn.
+        """
         if self._qps <= 0:
             return
         loop = asyncio.get_running_loop()
         self._refill(loop.time())
-        if not self._flows and self._tokens >= 1:
+        if not self._flows and self._tokens >= _WHOLE:
             self._tokens -= 1
             return
         waiter: asyncio.Future[None] = loop.create_future()
@@ -64,7 +73,7 @@ class TokenBucket:
     def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         self._refill(loop.time())
-        while self._flows and self._tokens >= 1 - 1e-9:
+        while self._flows and self._tokens >= _WHOLE:
             flow, waiters = self._flows.popitem(last=False)
             while waiters:
                 waiter = waiters.popleft()
