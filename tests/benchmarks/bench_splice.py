@@ -1,4 +1,3 @@
-
 """How fast a spliced stream is: an exec's output straight from a server, and through the kubelet API.
 
 ``python -m tests.benchmarks.bench_splice`` measures both in one run, over plain TCP and with TLS on both sides,
