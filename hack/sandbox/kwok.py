@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hack.sandbox.cluster import LOOPBACK, Cluster
+from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 
@@ -30,6 +30,7 @@ def kwok_process(cluster: Cluster, binary: Path, *, dies_with_us: bool = False) 
             "--node-lease-duration-seconds=40",
         ],
         directory=cluster.directory,
+        env=GO_ENVIRONMENT,
         dies_with_us=dies_with_us,
     )
 

@@ -17,7 +17,7 @@ import aiohttp
 
 from hack.sandbox import binaries
 from hack.sandbox.binaries import Progress
-from hack.sandbox.cluster import LOOPBACK, Cluster
+from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.kwok import kwok_node, kwok_process
 from hack.sandbox.network import Bridge, make_bridge, remove_bridge
@@ -246,6 +246,7 @@ class Sandbox:
                 "--log-level=warn",
             ],
             directory=self.directory,
+            env=GO_ENVIRONMENT,
             dies_with_us=not self._keep,
         )
         await self.etcd.start()
