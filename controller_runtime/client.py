@@ -1,60 +1,41 @@
-"""Talks to one apiserver: raw JSON verbs, paced, with every failure mapped to ``errors`` here and nowhere else."""
+"""Talks to one apiserver: raw JSON verbs over a ``Transport``, which paces, retries and maps errors."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import enum
-import socket
-import ssl
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
-from prometheus_client import Counter, Histogram
-from yarl import URL
 
-from controller_runtime.errors import (
-    ApiError,
-    ConnectionFailed,
-    Expired,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
-    error_from_response,
-)
+from controller_runtime.errors import ApiError, ConnectionFailed, Expired, Unavailable
 from controller_runtime.kubeconfig import ClusterConfig
 from controller_runtime.objects import Object, WatchEvent, decode_list, decode_watch_event
 from controller_runtime.rate_limiter import TokenBucket
 from controller_runtime.resources import Resource
+from controller_runtime.transport import NETWORK_ERRORS, Params, Transport
 
-_REQUESTS = Counter(
-    "rest_client_requests_total", "Requests by cluster, verb and HTTP code.", ["cluster", "verb", "code"]
-)
-_SECONDS = Histogram(
-    "rest_client_request_duration_seconds",
-    "Seconds from asking for a request to its answer, watches and streams left out.",
-    ["cluster", "verb"],
-    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
-)
-
-_CONNECT_TIMEOUT = 10.0
 _WATCH_GRACE = 30.0
 """Seconds of silence beyond a watch's own time-out after which its connection counts as dead."""
 _DEFAULT_WATCH = 300.0
-_IDEMPOTENT = frozenset({"GET", "HEAD"})
 _JSON = {"Content-Type": "application/json"}
+_EXCERPT = 100
+
+T = TypeVar("T")
 
 encode = msgspec.json.encode
 decode = msgspec.json.decode
 
+Lines = list[bytes]
 Batch = list[WatchEvent]
-"""An alias, because ``Client.list`` hides the built-in's name inside the class."""
-Params = Mapping[str, str] | Sequence[tuple[str, str]]
+"""Aliases, because ``Client.list`` hides the built-in's name inside the class."""
 
 
 class PatchType(enum.StrEnum):
@@ -64,6 +45,9 @@ class PatchType(enum.StrEnum):
     STRATEGIC = "application/strategic-merge-patch+json"
     JSON = "application/json-patch+json"
     APPLY = "application/apply-patch+yaml"
+
+
+_PATCH_HEADERS = {kind: {"Content-Type": kind.value} for kind in PatchType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +75,24 @@ class Client:
 
         Args:
             config: the cluster and our credentials.
-            qps: requests per second over time; 0: unlimited.
+            qps: requests per second over time; 0: unlimited. Every resource gets its turn: a thousand pods to
+                create do not delay a lease.
             burst: requests at once.
-            user_agent: names us in the server's audit log.
-            timeout: seconds a request may take, retries included.
+            user_agent: names us in the server's audit log; up to a slash, it is our field manager.
+            timeout: seconds a request may take, retries included, waiting for the rate limit left out.
             cluster: the cluster's name in logs and metrics.
         """
         self.config = config
         self.cluster = cluster
         self.bucket = TokenBucket(qps, burst)
-        self._timeout = timeout
-        self._user_agent = user_agent
-        self._field_manager = user_agent.partition("/")[0]
-        self._session: aiohttp.ClientSession | None = None
-        self._urls: dict[str, URL] = {}
-        self._counters: dict[tuple[str, int], Any] = {}
-        self._timers: dict[str, Any] = {}
+        self._field_manager = quote(user_agent.partition("/")[0], safe="")
+        self._transport = Transport(
+            config, bucket=self.bucket, user_agent=user_agent, timeout=timeout, cluster=cluster
+        )
+        self.request = self._transport.request
+        """See ``Transport.request``."""
+        self.stream = self._transport.stream
+        """See ``Transport.stream``."""
 
     async def __aenter__(self) -> Self:
         """Use as a context manager, or call ``close``."""
@@ -122,10 +108,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; requests under way fail."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Close all connections; requests under way, and later ones, fail."""
+        await self._transport.close()
 
     # --- verbs ------------------------------------------------------------------------------------
 
@@ -145,7 +129,7 @@ class Client:
             ApiError: anything else.
         """
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        return await self._json("GET", path, params=params)
+        return await self._json(resource, "GET", path, params=params)
 
     async def list(
         self,
@@ -166,21 +150,19 @@ class Client:
         if resource_version is not None:
             params["resourceVersion"] = resource_version
         items: list[Object] = []
-        page = dict(params)
-        if limit:
-            page["limit"] = str(limit)
+        page = {**params, "limit": str(limit)} if limit else dict(params)
+        reader = partial(decode_list, api_version=resource.api_version, kind=resource.kind)
         while True:
             try:
-                found, meta = decode_list(
-                    await self.request("GET", path, params=page, verb="LIST"),
-                    api_version=resource.api_version,
-                    kind=resource.kind,
+                answer = await self._transport.request(
+                    "GET", path, params=page, verb="LIST", flow=resource.plural
                 )
             except Expired:
                 if "continue" not in page:
                     raise
                 items, page = [], dict(params)
                 continue
+            found, meta = self._decode(answer, reader)
             items += found
             if not meta.continue_:
                 return ObjectList(items, meta.resource_version)
@@ -251,19 +233,30 @@ class Client:
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         silence = read_timeout if read_timeout is not None else timeout_seconds + _WATCH_GRACE
         path = resource.path(namespace=namespace)
-        async with self.stream("GET", path, params=params, read_timeout=silence, verb="WATCH") as response:
-            pending = b""
-            try:
-                async for chunk in response.content.iter_any():
-                    head, newline, tail = chunk.rpartition(b"\n")
-                    if not newline:
-                        pending += chunk
-                        continue
-                    lines = (pending + head).split(b"\n")
-                    pending = tail
-                    yield [decode_watch_event(line) for line in lines if line]
-            except _NETWORK_ERRORS as error:
-                raise self._connection_failed(error) from error
+        async with self._transport.stream(
+            "GET",
+            path,
+            params=params,
+            read_timeout=silence,
+            head_timeout=self._transport.timeout,
+            verb="WATCH",
+            flow=resource.plural,
+        ) as response:
+            pending: list[bytes] = []
+            while chunk := await self._read(response):
+                head, newline, tail = chunk.rpartition(b"\n")
+                if not newline:
+                    pending.append(chunk)
+                    continue
+                pending.append(head)
+                events, error = self._events(b"".join(pending).split(b"\n"))
+                pending = [tail] if tail else []
+                if events:
+                    yield events
+                if error is not None:
+                    raise error
+            if pending:
+                raise ConnectionFailed(f"{self.config.server}: the watch ended in the middle of an event")
 
     async def create(
         self,
@@ -281,8 +274,11 @@ class Client:
             AlreadyExists: the name is taken.
             ApiError: anything else.
         """
+        if name is None:
+            body = _complete(resource, body)
+            namespace = namespace or body.get("metadata", {}).get("namespace")
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        return await self._json("POST", path, params=self._managed(params), body=encode(body), headers=_JSON)
+        return await self._json(resource, "POST", path, body=body, params=params)
 
     async def update(
         self, resource: Resource, body: Mapping[str, Any], *, subresource: str | None = None
@@ -297,7 +293,7 @@ class Client:
         path = resource.path(
             namespace=metadata.get("namespace"), name=metadata["name"], subresource=subresource
         )
-        return await self._json("PUT", path, params=self._managed(None), body=encode(body), headers=_JSON)
+        return await self._json(resource, "PUT", path, body=_complete(resource, body))
 
     async def patch(
         self,
@@ -319,11 +315,7 @@ class Client:
         """
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
         return await self._json(
-            "PATCH",
-            path,
-            params=self._managed(params),
-            body=encode(patch),
-            headers={"Content-Type": patch_type.value},
+            resource, "PATCH", path, body=patch, params=params, content_type=_PATCH_HEADERS[patch_type]
         )
 
     async def delete(
@@ -355,11 +347,13 @@ class Client:
         if propagation_policy:
             options["propagationPolicy"] = propagation_policy
         path = resource.path(namespace=namespace, name=name)
-        return await self._json("DELETE", path, body=encode(options), headers=_JSON)
+        return await self._json(resource, "DELETE", path, body=options)
 
     async def version(self, *, timeout: float = 5.0) -> dict[str, Any]:  # noqa: ASYNC109 - of the request
         """The server's ``/version``."""
-        answer: dict[str, Any] = decode(await self.request("GET", "/version", timeout=timeout))
+        answer: dict[str, Any] = self._decode(
+            await self._transport.request("GET", "/version", timeout=timeout), decode
+        )
         return answer
 
     async def ping(self, *, timeout: float) -> None:  # noqa: ASYNC109 - of the request
@@ -369,216 +363,62 @@ class Client:
             ApiError: it is not.
         """
         try:
-            await self.request("GET", "/readyz", timeout=timeout)
+            await self._transport.request("GET", "/readyz", timeout=timeout)
         except Unavailable:
             raise
         except ApiError:
             await self.version(timeout=timeout)
 
-    # --- transport --------------------------------------------------------------------------------
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        try:
+            return await response.content.readany()
+        except NETWORK_ERRORS as error:
+            raise self._transport.failure(error) from error
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Params | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - bounds retries, which a caller's timeout could not
-        verb: str = "",
-    ) -> bytes:
-        """Send one request and read its whole answer.
-
-        429, and 503 with Retry-After, are tried again within the time-out, for every verb: the server says
-        that it has not acted. A broken connection is tried again once, for reads only.
-
-        Raises:
-            ApiError: by the answer; ConnectionFailed when there is none.
-        """
-        verb = verb or method
-        limit = timeout if timeout is not None else self._timeout
-        started = time.perf_counter()
-        deadline = started + limit
-        broken = refreshed = False
-        while True:
-            await self.bucket.acquire()
-            left = max(0.05, deadline - time.perf_counter())
-            try:
-                code, answer, answer_headers = await self._send(
-                    method, path, params=params, body=body, headers=headers, timeout=left, refresh=refreshed
-                )
-            except _NETWORK_ERRORS as error:
-                self._count(verb, 0)
-                if (
-                    method in _IDEMPOTENT
-                    and not broken
-                    and isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError)
-                ):
-                    broken = True
-                    continue
-                raise self._connection_failed(error) from error
-            self._count(verb, code)
-            if code < 400:
-                timer = self._timers.get(verb)
-                if timer is None:
-                    timer = self._timers[verb] = _SECONDS.labels(self.cluster, verb)
-                timer.observe(time.perf_counter() - started)
-                return answer
-            failure = error_from_response(code, answer, answer_headers)
-            if isinstance(failure, Unauthorized) and not refreshed:
-                refreshed = True
-                continue
-            shed = isinstance(failure, TooManyRequests) or (code == 503 and failure.retry_after is not None)
-            pause = max(failure.retry_after or 0.0, 0.05)
-            if not shed or path.endswith("/eviction") or time.perf_counter() + pause > deadline:
-                raise failure
-            await asyncio.sleep(pause)
-
-    @contextlib.asynccontextmanager
-    async def stream(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Params | None = None,
-        headers: Mapping[str, str] | None = None,
-        read_timeout: float | None = None,
-        verb: str = "",
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request and hand over the answer while it arrives; an error answer raises instead.
-
-        Args:
-            method: HTTP method.
-            path: as ``Resource.path`` makes it.
-            params: query.
-            headers: further headers.
-            read_timeout: seconds of silence after which the connection counts as dead; None: never.
-            verb: name in metrics; the method by default.
-
-        Raises:
-            ApiError: by the answer; ConnectionFailed when there is none.
-        """
-        await self.bucket.acquire()
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=_CONNECT_TIMEOUT, connect=_CONNECT_TIMEOUT, sock_read=read_timeout
-        )
-        for attempt in (0, 1):
-            sent = {**await self.config.headers(refresh=bool(attempt)), **(headers or {})}
-            try:
-                response = await self._open().request(
-                    method,
-                    self._url(path),
-                    params=params,
-                    headers=sent,
-                    timeout=timeout,
-                    allow_redirects=False,
-                    proxy=self.config.proxy_url,
-                    server_hostname=self.config.tls_server_name,
-                )
-            except _NETWORK_ERRORS as error:
-                self._count(verb or method, 0)
-                raise self._connection_failed(error) from error
-            async with response:
-                self._count(verb or method, response.status)
-                if response.status < 400:
-                    yield response
-                    return
-                failure = error_from_response(response.status, await response.read(), response.headers)
-            if attempt or not isinstance(failure, Unauthorized):
-                raise failure
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Params | None,
-        body: bytes | None,
-        headers: Mapping[str, str] | None,
-        timeout: float,  # noqa: ASYNC109
-        refresh: bool,
-    ) -> tuple[int, bytes, Mapping[str, str]]:
-        credentials = await self.config.headers(refresh=refresh)
-        sent = {**credentials, **headers} if headers else credentials
-        async with self._open().request(
-            method,
-            self._url(path),
-            params=params,
-            data=body,
-            headers=sent,
-            timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT),
-            allow_redirects=False,
-            proxy=self.config.proxy_url,
-            server_hostname=self.config.tls_server_name,
-        ) as response:
-            return response.status, await response.read(), response.headers
+    def _events(self, lines: Lines) -> tuple[Batch, ApiError | None]:
+        """The events up to the first that is an error, and that error."""
+        events: Batch = []
+        try:
+            for line in lines:
+                if line:
+                    events.append(self._decode(line, decode_watch_event))
+        except ApiError as error:
+            return events, error
+        return events, None
 
     async def _json(
         self,
+        resource: Resource,
         method: str,
         path: str,
         *,
+        body: Any = None,
         params: Params | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        content_type: Mapping[str, str] = _JSON,
     ) -> dict[str, Any]:
-        answer: dict[str, Any] = decode(
-            await self.request(method, path, params=params, body=body, headers=headers)
+        if method not in {"GET", "DELETE"}:
+            path = f"{path}?fieldManager={self._field_manager}"
+        answer = await self._transport.request(
+            method,
+            path,
+            params=params,
+            body=None if body is None else encode(body),
+            headers=None if body is None else content_type,
+            flow=resource.plural,
         )
-        return answer
+        return self._decode(answer, decode)
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(
-                # Watches hold a connection each, so the bound on requests is the callers' concurrency.
-                limit=0,
-                ssl=self.config.ssl if self.config.ssl is not None else False,
-                keepalive_timeout=60,
-                ttl_dns_cache=60,
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={
-                    "User-Agent": self._user_agent,
-                    "Accept": "application/json",
-                    # Compressing on the way costs both sides more CPU than the bytes are worth.
-                    "Accept-Encoding": "identity",
-                },
-                read_bufsize=2**18,
-            )
-        return self._session
-
-    def _url(self, path: str) -> URL:
-        url = self._urls.get(path)
-        if url is None:
-            url = URL(self.config.server + path, encoded=True)
-            if path.count("/") < 7:  # collections; single objects are too many to remember
-                self._urls[path] = url
-        return url
-
-    def _managed(self, params: Params | None) -> dict[str, str]:
-        return {"fieldManager": self._field_manager, **dict(params or {})}
-
-    def _count(self, verb: str, code: int) -> None:
-        counter = self._counters.get((verb, code))
-        if counter is None:
-            counter = _REQUESTS.labels(self.cluster, verb, str(code) if code else "<error>")
-            self._counters[verb, code] = counter
-        counter.inc()
-
-    def _connection_failed(self, error: BaseException) -> ConnectionFailed:
-        text = " ".join(str(error).split())
-        if isinstance(error, TimeoutError):
-            text = "no answer in time"
-        return ConnectionFailed(f"{self.config.server}: {text or type(error).__name__}")
+    def _decode(self, answer: bytes, decoder: Callable[[bytes], T]) -> T:
+        try:
+            return decoder(answer)
+        except msgspec.DecodeError as error:
+            excerpt = " ".join(answer[:_EXCERPT].decode("utf-8", "replace").split())
+            raise ConnectionFailed(
+                f"{self.config.server}: the answer is not what a Kubernetes API sends: {excerpt!r}"
+            ) from error
 
     def __repr__(self) -> str:
         return f"<Client {self.cluster} {self.config.server}>"
-
-
-_NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, ConnectionError, ssl.SSLError, socket.gaierror, OSError)
 
 
 def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
@@ -588,3 +428,10 @@ def _selectors(label_selector: str | None, field_selector: str | None) -> dict[s
     if field_selector:
         params["fieldSelector"] = field_selector
     return params
+
+
+def _complete(resource: Resource, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Servers insist on apiVersion and kind, which a caller has said by naming the resource."""
+    if "kind" in body and "apiVersion" in body:
+        return body
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **body}

@@ -1,0 +1,330 @@
+"""HTTP to one apiserver: pooled connections, pacing, retries, credentials, metrics, and errors mapped to ``errors``.
+
+What is tried again, and what is not:
+
+- 429, and 503 with Retry-After, for every verb: the server says that it has not acted. Not an eviction's 429,
+  which is a disruption budget's answer.
+- 401, once, with renewed credentials.
+- A connection that breaks before the answer, once, for reads only. Nobody knows whether a write has been done;
+  that is for the caller to find out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from prometheus_client import Counter, Histogram
+from yarl import URL
+
+from controller_runtime.connection_pool import ConnectionPool
+from controller_runtime.errors import (
+    ApiError,
+    ConnectionFailed,
+    TooManyRequests,
+    Unauthorized,
+    error_from_response,
+)
+from controller_runtime.kubeconfig import ClusterConfig
+from controller_runtime.rate_limiter import TokenBucket
+
+_REQUESTS = Counter(
+    "rest_client_requests_total", "Requests by cluster, verb and HTTP code.", ["cluster", "verb", "code"]
+)
+_SECONDS = Histogram(
+    "rest_client_request_duration_seconds",
+    "Seconds from sending a request to the end of its answer; watches and streams to their first byte.",
+    ["cluster", "verb"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+
+_CONNECT_TIMEOUT = 10.0
+_PAUSES = (0.1, 5.0)
+"""First and longest pause of our own, in seconds, where a server that sheds load names a shorter one or none."""
+_READS = frozenset({"GET", "HEAD"})
+NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
+
+Params = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+class Transport:
+    """Sends requests to one apiserver; ``client.Client`` gives them their Kubernetes meaning."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        bucket: TokenBucket,
+        user_agent: str,
+        timeout: float,
+        cluster: str,
+    ) -> None:
+        """Set up; connections open on first use.
+
+        Args:
+            config: where to, and with which credentials.
+            bucket: paces all requests, repeated ones included.
+            user_agent: names us in the server's audit log.
+            timeout: seconds a request may take, retries included, waiting for the bucket left out.
+            cluster: the cluster's name in metrics.
+        """
+        self.timeout = timeout
+        self._config = config
+        self._bucket = bucket
+        self._cluster = cluster
+        self._headers = {
+            "User-Agent": user_agent,
+            "Accept": "application/json",
+            # Compressing on the way costs both sides more CPU than the bytes are worth.
+            "Accept-Encoding": "identity",
+        }
+        self._pools: list[ConnectionPool] = []
+        """The last one is in use; those before it finish what they began."""
+        self._closed = False
+        self._default_timeout = _timeout(timeout)
+        self._counters: dict[tuple[str, int], Any] = {}
+        self._timers: dict[str, Any] = {}
+
+    async def close(self) -> None:
+        """Close all connections; requests under way fail."""
+        self._closed = True
+        pools, self._pools = self._pools, []
+        for pool in pools:
+            await pool.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - bounds retries, which a caller's timeout could not
+        verb: str = "",
+        flow: str = "",
+    ) -> bytes:
+        """Send one request and read its whole answer.
+
+        Args:
+            method: HTTP method.
+            path: as ``Resource.path`` makes it; may have a query.
+            params: further query.
+            body: to send.
+            headers: further headers.
+            timeout: seconds, retries included, waiting for the rate limit left out; None: the client's.
+            verb: name in metrics; the method by default.
+            flow: whom the request is for, where requests must wait for the rate limit.
+
+        Raises:
+            ApiError: by the answer; ConnectionFailed when there is none.
+            ConfigError: there are no credentials to send.
+        """
+        loop = asyncio.get_running_loop()
+        verb = verb or method
+        url = self._url(path, params)
+        limit = self._default_timeout if timeout is None else _timeout(timeout)
+        deadline: float | None = None
+        retry = _Retry(self._config, path)
+        while True:
+            await self._bucket.acquire(flow)
+            started = loop.time()
+            if deadline is None:
+                deadline = started + (self.timeout if timeout is None else timeout)
+            else:
+                limit = _timeout(max(0.05, deadline - started))
+            sent = await retry.credentials()
+            try:
+                code, answer, answer_headers = await self._send(
+                    method, url, body=body, headers={**sent, **headers} if headers else sent, timeout=limit
+                )
+            except NETWORK_ERRORS as error:
+                self._count(verb, 0)
+                if retry.after_break(method, error):
+                    continue
+                raise self.failure(error) from error
+            self._count(verb, code)
+            self._observe(verb, loop.time() - started)
+            if code < 300:
+                return answer
+            await retry.after(error_from_response(code, answer, answer_headers), left=deadline - loop.time())
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_timeout: float | None = None,
+        head_timeout: float | None = None,
+        verb: str = "",
+        flow: str = "",
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request and hand over the answer while it arrives; an error answer raises instead.
+
+        What breaks while the caller reads the answer's content is aiohttp's error, for the caller to tell from
+        errors of its own; ``failure`` maps it.
+
+        Args:
+            method: HTTP method.
+            path: as ``Resource.path`` makes it; may have a query.
+            params: further query.
+            headers: further headers.
+            read_timeout: seconds of silence after which the connection counts as dead; None: never.
+            head_timeout: seconds until the answer must begin; None: no other bound than ``read_timeout``, because
+                the log of a silent container begins with its first line.
+            verb: name in metrics; the method by default.
+            flow: whom the request is for, where requests must wait for the rate limit.
+
+        Raises:
+            ApiError: by the answer; ConnectionFailed when there is none.
+            ConfigError: there are no credentials to send.
+        """
+        loop = asyncio.get_running_loop()
+        verb = verb or method
+        url = self._url(path, params)
+        limit = aiohttp.ClientTimeout(
+            total=None, connect=None, sock_connect=_CONNECT_TIMEOUT, sock_read=read_timeout
+        )
+        retry = _Retry(self._config, path)
+        deadline: float | None = None
+        while True:
+            await self._bucket.acquire(flow)
+            started = loop.time()
+            deadline = deadline or started + self.timeout
+            sent = await retry.credentials()
+            with self._pool() as pool:
+                try:
+                    async with asyncio.timeout(head_timeout):
+                        response = await pool.session.request(
+                            method, url, headers={**sent, **(headers or {})}, timeout=limit, **pool.options
+                        )
+                except NETWORK_ERRORS as error:
+                    self._count(verb, 0)
+                    if retry.after_break(method, error):
+                        continue
+                    raise self.failure(error) from error
+                async with response:
+                    self._count(verb, response.status)
+                    self._observe(verb, loop.time() - started)
+                    if response.status < 300:
+                        yield response
+                        return
+                    try:
+                        async with asyncio.timeout(self.timeout):
+                            answer = await response.read()
+                    except NETWORK_ERRORS as error:
+                        raise self.failure(error) from error
+            failure = error_from_response(response.status, answer, response.headers)
+            await retry.after(failure, left=deadline - loop.time())
+
+    def failure(self, error: BaseException) -> ConnectionFailed:
+        """What a broken connection is called above this module."""
+        text = " ".join(str(error).split())
+        if isinstance(error, TimeoutError):
+            text = f"no answer in time ({text})" if text else "no answer in time"
+        return ConnectionFailed(f"{self._config.server}: {text or type(error).__name__}")
+
+    async def _send(
+        self,
+        method: str,
+        url: URL,
+        *,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - covers the parts of a request, too
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        with self._pool() as pool:
+            async with pool.session.request(
+                method, url, data=body, headers=headers, timeout=timeout, **pool.options
+            ) as response:
+                return response.status, await response.read(), response.headers
+
+    def _pool(self) -> ConnectionPool:
+        if self._closed:
+            raise ConnectionFailed(f"{self._config.server}: the client is closed")
+        if not self._pools or self._pools[-1].context is not self._config.ssl:
+            # The TLS context changes with the client certificate: new connections for the new identity.
+            for pool in self._pools:
+                pool.retire()
+            self._pools = [pool for pool in self._pools if not pool.closed]
+            self._pools.append(ConnectionPool(self._config, self._headers))
+        return self._pools[-1]
+
+    def _url(self, path: str, params: Params | None) -> URL:
+        text = self._config.server + path
+        if params:
+            text += ("&" if "?" in path else "?") + urlencode(params, quote_via=quote)
+        return URL(text, encoded=True)
+
+    def _count(self, verb: str, code: int) -> None:
+        counter = self._counters.get((verb, code))
+        if counter is None:
+            counter = _REQUESTS.labels(self._cluster, verb, str(code) if code else "<error>")
+            self._counters[verb, code] = counter
+        counter.inc()
+
+    def _observe(self, verb: str, seconds: float) -> None:
+        timer = self._timers.get(verb)
+        if timer is None:
+            timer = self._timers[verb] = _SECONDS.labels(self._cluster, verb)
+        timer.observe(seconds)
+
+
+class _Retry:
+    """Decides after a failure whether to send the same request again."""
+
+    def __init__(self, config: ClusterConfig, path: str) -> None:
+        self._config = config
+        self._path = path
+        self._sent: Mapping[str, str] = {}
+        self._context: ssl.SSLContext | None = None
+        self._refused = self._renew = self._broken = False
+        self._attempts = 0
+
+    async def credentials(self) -> Mapping[str, str]:
+        """The headers to authenticate with; renewed ones after a 401, unless somebody else renewed them."""
+        headers = await self._config.headers()
+        if self._renew and headers == self._sent and self._config.ssl is self._context:
+            headers = await self._config.headers(refresh=True)
+        self._renew = False
+        self._sent, self._context = headers, self._config.ssl
+        return headers
+
+    def after_break(self, method: str, error: Exception) -> bool:
+        """Whether a read fails as a kept connection does that the server has closed in the meantime."""
+        again = (
+            method in _READS
+            and not self._broken
+            and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+            and not isinstance(error, aiohttp.ClientConnectorError)
+        )
+        self._broken = True
+        return again
+
+    async def after(self, failure: ApiError, *, left: float) -> None:
+        """Wait as long as the server asks, or raise the failure when asking again is of no use."""
+        if isinstance(failure, Unauthorized) and not self._refused:
+            self._refused = self._renew = True
+            return
+        shed = isinstance(failure, TooManyRequests) or (
+            failure.code == 503 and failure.retry_after is not None
+        )
+        first, longest = _PAUSES
+        pause = max(failure.retry_after or 0.0, min(first * 2**self._attempts, longest))
+        if not shed or self._path.endswith("/eviction") or pause > left:
+            raise failure
+        self._attempts += 1
+        await asyncio.sleep(pause * (1 + random.random() / 10))  # noqa: S311 - spreads those told the same
+
+
+def _timeout(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_TIMEOUT)
