@@ -234,7 +234,7 @@ class Informer:
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
         failures = 0
-        last_failure = loop.time()
+        last_failure = float("-inf")
         while True:
             try:
                 if not self._resource_version:
