@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-down test bench lint venv unit
+.PHONY: demo demo-down test prepare bench lint venv unit
 
 demo: $(STAMP)
 	@$(BIN)/python -m hack.sandbox demo
@@ -12,8 +12,12 @@ demo: $(STAMP)
 demo-down: $(STAMP)
 	@$(BIN)/python -m hack.sandbox down
 
-test: lint
+test: lint prepare
 	$(BIN)/pytest
+
+# Building takes minutes the first time; a test's time limit is no place for it.
+prepare: $(STAMP)
+	@$(BIN)/python -m hack.sandbox prepare
 
 unit: $(STAMP)
 	$(BIN)/pytest tests/unit

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hack.sandbox import demo
+from hack.sandbox import binaries, demo
 from hack.sandbox.errors import SandboxError
+from hack.sandbox.real_node import ensure_packages
 from hack.sandbox.sandbox import Sandbox, read_state, running, stop_all
 
 DEFAULT_DIRECTORY = Path(__file__).resolve().parent.parent.parent / ".sandbox"
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_argument(
             "--directory", type=Path, default=DEFAULT_DIRECTORY, help="where everything goes"
         )
+    commands.add_parser("prepare", help="find or build every program, install what a real node needs")
     for name, text in (("down", "stop everything, by pid"), ("status", "what runs")):
         command = commands.add_parser(name, help=text)
         command.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY)
@@ -74,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace, console: Console) -> int:
     report = Reporter(console)
+    if options.command == "prepare":
+        return await _prepare(console, report)
     directory: Path = options.directory.absolute()
     match options.command:
         case "down":
@@ -105,6 +109,17 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
         else:
             report("ready")
             _status(directory, console)
+    return 0
+
+
+async def _prepare(console: Console, report: Reporter) -> int:
+    wanted = [*binaries.CONTROL_PLANE, "kwok"]
+    if os.geteuid() == 0:
+        await asyncio.to_thread(ensure_packages, report)
+        wanted += ["kubelet", "pause"]
+    found = await binaries.ensure(wanted, progress=report)
+    for name, path in found.items():
+        console.print(f"{name:<24} {path}", highlight=False, soft_wrap=True)
     return 0
 
 
