@@ -1,290 +1,279 @@
-"""Where a cluster is and how we prove who we are: the one module that knows kubernetes-asyncio.
+"""Where a cluster is and how we prove who we are there: kubeconfigs, a pod's own account, and the environment.
 
-kubernetes-asyncio parses kubeconfigs and runs credential plugins well enough; importing it costs most of a
-second and 25 MB of generated models, so it is imported when the first kubeconfig is loaded, not before. What
-leaves this module is ``ClusterConfig``: a URL, a TLS context and headers that are always fresh.
+What leaves this module is ``ClusterConfig``: a URL, a TLS context and headers that are always fresh.
+
+It is also the one module that knows kubernetes-asyncio, which signs in for ``auth-provider`` users (OpenID
+Connect). Importing that package loads 850 modules of generated models, 37 MB and half a second, so the import
+waits for the first such user; everybody else's kubeconfig is read here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
-import ssl
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from controller_runtime import kubeconfig_file
+from controller_runtime.client_tls import TlsMaterial
+from controller_runtime.cluster_config import ClusterConfig, split_server
+from controller_runtime.credentials import (
+    REREAD_SECONDS,
+    Credentials,
+    StaticCredentials,
+    TokenFile,
+    bearer,
+    token_problem,
+)
 from controller_runtime.errors import ConfigError
+from controller_runtime.exec_credentials import API_VERSIONS, ExecCredentials, Plugin
+from controller_runtime.kubeconfig_file import Context, Section
+
+__all__ = ["ClusterConfig", "Credentials", "load"]
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_TOKEN_AGE = 60.0
-"""Seconds for which a token is used before its source is looked at again (files rotate, plugins expire)."""
-
-
-class ClusterConfig:
-    """One cluster as seen by one user.
-
-    Attributes:
-        server: base URL without a trailing slash, path prefix included.
-        ssl: context for TLS servers; None for plain http.
-        namespace: the context's namespace; empty when it names none.
-        context_name: the kubeconfig context; empty in-cluster.
-        proxy_url: HTTP proxy to go through; None for none.
-        tls_server_name: name to verify the certificate against instead of the host; None for the host.
-        source: where all this came from, for messages.
-    """
-
-    def __init__(
-        self,
-        server: str,
-        *,
-        ssl_context: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        namespace: str = "",
-        context_name: str = "",
-        proxy_url: str | None = None,
-        tls_server_name: str | None = None,
-        source: str = "",
-    ) -> None:
-        self.server = server.rstrip("/")
-        self.ssl = ssl_context
-        self.namespace = namespace
-        self.context_name = context_name
-        self.proxy_url = proxy_url
-        self.tls_server_name = tls_server_name
-        self.source = source
-        self._credentials = credentials or Credentials()
-        parts = urlsplit(self.server)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(f"{source}: server {server!r} is not an http(s) URL")
-        self.host: str = parts.hostname
-        self.port: int = parts.port or (443 if parts.scheme == "https" else 80)
-        self.path_prefix: str = parts.path
-
-    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """Headers that authenticate a request. ``refresh`` after a 401: do not trust what is remembered.
-
-        Raises:
-            ConfigError: a token file or plugin fails.
-        """
-        return await self._credentials.headers(refresh=refresh)
-
-    def __repr__(self) -> str:
-        return f"<ClusterConfig {self.server} from {self.source}>"
-
-
-class Credentials:
-    """A source of authenticating headers; this one has none (client certificates need none)."""
-
-    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """The headers to send now."""
-        return {}
-
-
-class _FileToken(Credentials):
-    """A bearer token in a file that somebody rotates."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._headers: dict[str, str] = {}
-        self._read_at: float | None = None
-
-    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """The headers to send now; the file is read again once a minute."""
-        now = asyncio.get_running_loop().time()
-        if refresh or self._read_at is None or now - self._read_at > _TOKEN_AGE:
-            try:
-                token = self._path.read_text(encoding="utf-8").strip()
-            except OSError as error:
-                if not self._headers:
-                    raise ConfigError(f"token file {self._path}: {error.strerror}") from None
-            else:
-                self._headers = {"Authorization": f"Bearer {token}"}
-            self._read_at = now
-        return self._headers
-
-
-class _LoaderCredentials(Credentials):
-    """Whatever the kubeconfig's user says, through kubernetes-asyncio's loader."""
-
-    def __init__(self, loader: Any, context: ssl.SSLContext | None, *, source: str) -> None:
-        self._loader = loader
-        self._context = context
-        self._source = source
-        user = loader._user.value if loader._user is not None else {}  # noqa: SLF001 - not public, and needed
-        self._has_plugin = "exec" in user or "auth-provider" in user
-        self._changes = self._has_plugin or "tokenFile" in user
-        self._headers: dict[str, str] | None = None
-        self._loaded_at = 0.0
-        self._lock = asyncio.Lock()
-
-    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """The headers to send now; sources that change are asked again once a minute, one caller at a time."""
-        now = asyncio.get_running_loop().time()
-        stale = self._headers is None or (self._changes and (refresh or now - self._loaded_at > _TOKEN_AGE))
-        if stale:
-            async with self._lock:
-                if self._headers is None or refresh or self._loaded_at < now - _TOKEN_AGE:
-                    await self._load(force=refresh)
-                    self._loaded_at = asyncio.get_running_loop().time()
-        return self._headers or {}
-
-    async def _load(self, *, force: bool) -> None:
-        loader = self._loader
-        if force and hasattr(loader, "exec_plugin_expiry"):
-            del loader.exec_plugin_expiry
-        # A plugin that names no expiry is good until the server refuses what it gave, as in client-go.
-        if (
-            self._headers is not None
-            and self._has_plugin
-            and not force
-            and not hasattr(loader, "exec_plugin_expiry")
-        ):
-            return
-        try:
-            await loader._load_authentication()  # noqa: SLF001 - the loader's only way to renew
-        except Exception as error:
-            if self._headers is not None and not force:
-                return  # what we have may still be good; the server will tell
-            raise ConfigError(f"{self._source}: credentials: {_one_line(error)}") from error
-        certificate = getattr(loader, "cert_file", None)
-        if self._has_plugin and certificate and self._context is not None:
-            self._context.load_cert_chain(certificate, getattr(loader, "key_file", None))
-        token = getattr(loader, "token", "")
-        self._headers = {"Authorization": token} if token else {}
+_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 
 async def load(
     path: str | None = None, *, context: str | None = None, in_cluster: bool = True, server: str | None = None
 ) -> ClusterConfig:
-    """Find and read the configuration of one cluster.
+    """Find and read the configuration of one cluster, and sign in where that takes a plugin.
 
     Args:
-        path: a kubeconfig. When given, nothing else is tried: a lower cluster must never become the upper one
-            by falling back.
+        path: a kubeconfig, or several as in $KUBECONFIG. When given, nothing else is tried: a lower cluster must
+            never become the upper one by falling back.
         context: the kubeconfig's context; None: its current one.
         in_cluster: without a path, and without $KUBECONFIG and ~/.kube/config, use the pod's own account.
         server: overrides the server's URL, as kubectl's ``--server``.
 
     Raises:
-        ConfigError: names the file and what is wrong with it.
+        ConfigError: names the file, the field and what is wrong with it.
     """
-    paths = path or os.environ.get("KUBECONFIG") or ""
-    if not paths:
-        home = Path.home() / ".kube" / "config"
-        if home.exists():
-            paths = str(home)
-    if paths:
-        return await _from_files(paths, context=context, server=server, explicit=bool(path))
-    if in_cluster and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return _from_pod(server=server)
-    raise ConfigError(
-        "no kubeconfig: give one by flag or $KUBECONFIG, put it at ~/.kube/config, or run in a pod"
-    )
-
-
-def _from_pod(*, server: str | None) -> ClusterConfig:
-    host = os.environ["KUBERNETES_SERVICE_HOST"]
-    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    ca, token = _ACCOUNT / "ca.crt", _ACCOUNT / "token"
-    if not token.exists():
-        raise ConfigError(f"in-cluster: {token} is not there; does the pod mount its service account token?")
-    namespace = _ACCOUNT / "namespace"
-    return ClusterConfig(
-        server or f"https://{authority}",
-        ssl_context=_tls_context(ca_file=str(ca) if ca.exists() else None, source="in-cluster"),
-        credentials=_FileToken(token),
-        namespace=namespace.read_text(encoding="utf-8").strip() if namespace.exists() else "",
-        source="in-cluster",
-    )
-
-
-async def _from_files(
-    paths: str, *, context: str | None, server: str | None, explicit: bool
-) -> ClusterConfig:
-    for file in paths.split(os.pathsep):
-        if explicit and not Path(file).expanduser().is_file():
-            raise ConfigError(f"kubeconfig {file}: no such file")
-    loader, configuration = await _parse(paths, context=context)
-    source = f"kubeconfig {paths}"
-    url = server or configuration.host
-    secure = url.startswith("https")
-    tls = None
-    if secure:
-        tls = _tls_context(
-            ca_file=configuration.ssl_ca_cert,
-            certificate=configuration.cert_file,
-            key=configuration.key_file,
-            verify=configuration.verify_ssl,
-            source=source,
+    found = _find(path, context=context or "")
+    if found is not None:
+        config = _from_context(found, server=server or "")
+    elif in_cluster and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        config = _from_pod(server=server or "")
+    elif server and not context:
+        config = ClusterConfig(
+            server,
+            tls=TlsMaterial(source="--server"),
+            proxy_url=_proxy_of_environment(server),
+            source="--server",
         )
-    current = loader.current_context or {}
-    config = ClusterConfig(
-        url,
-        ssl_context=tls,
-        credentials=_LoaderCredentials(loader, tls, source=source),
-        namespace=str((current.get("context") or {}).get("namespace") or ""),
-        context_name=str(current.get("name") or ""),
-        proxy_url=getattr(configuration, "proxy", None),
-        tls_server_name=getattr(configuration, "tls_server_name", None),
-        source=source,
-    )
+    else:
+        raise ConfigError(
+            "no kubeconfig: give one by flag or $KUBECONFIG, put it at ~/.kube/config, or run in a pod"
+        )
     await config.headers()
     return config
 
 
-async def _parse(paths: str, *, context: str | None) -> tuple[Any, Any]:
-    """kubernetes-asyncio's loader and configuration for the files, every failure as one clear line."""
-    from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy; see the module's docstring
-    from kubernetes_asyncio.config import kube_config  # noqa: PLC0415
+def _find(path: str | None, *, context: str) -> Context | None:
+    if path:
+        return kubeconfig_file.read(path.split(os.pathsep), context=context, must_exist=True)
+    listed = os.environ.get("KUBECONFIG")
+    if listed:
+        found = kubeconfig_file.read(listed.split(os.pathsep), context=context)
+        if found is None:
+            raise ConfigError(f"$KUBECONFIG: {listed}: no such file")
+        return found
+    return kubeconfig_file.read(["~/.kube/config"], context=context)
 
-    expanded = os.pathsep.join(str(Path(file).expanduser()) for file in paths.split(os.pathsep))
-    try:
-        merged = kube_config.KubeConfigMerger(expanded).config
-    except Exception as error:  # noqa: BLE001 - the parser raises whatever it meets
-        raise ConfigError(f"kubeconfig {paths}: cannot be read: {_one_line(error)}") from None
-    if merged is None:
-        raise ConfigError(f"kubeconfig {paths}: no such file, or empty")
-    try:
-        loader = kube_config.KubeConfigLoader(
-            config_dict=merged, active_context=context or None, config_base_path=None
+
+def _from_pod(*, server: str) -> ClusterConfig:
+    host = os.environ["KUBERNETES_SERVICE_HOST"]
+    port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
+    url = server or (f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
+    authority, namespace = _ACCOUNT / "ca.crt", _ACCOUNT / "namespace"
+    if not (_ACCOUNT / "token").exists():
+        raise ConfigError(
+            f"in-cluster: {_ACCOUNT / 'token'} is not there; does the pod mount its service account token?"
         )
-        loader._load_cluster_info()  # noqa: SLF001 - load_and_set would run plugins, whose errors are ours to word
-        configuration = Configuration()
-        if not getattr(loader, "host", ""):
-            raise ConfigError(f"kubeconfig {paths}: the cluster has no server")
-        loader._set_config(configuration)  # noqa: SLF001
-    except ConfigError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the parser raises whatever it meets
-        asked = f" (context {context})" if context else ""
-        raise ConfigError(f"kubeconfig {paths}{asked}: {_one_line(error)}") from None
-    return loader, configuration
+    return ClusterConfig(
+        url,
+        tls=TlsMaterial(source="in-cluster", authority=authority if authority.exists() else None),
+        credentials=TokenFile(_ACCOUNT / "token", source="in-cluster"),
+        namespace=namespace.read_text(encoding="utf-8").strip() if namespace.exists() else "",
+        proxy_url=_proxy_of_environment(url),
+        source="in-cluster",
+    )
 
 
-def _tls_context(
-    *,
-    source: str,
-    ca_file: str | None = None,
-    certificate: str | None = None,
-    key: str | None = None,
-    verify: bool = True,
-) -> ssl.SSLContext:
+def _from_context(context: Context, *, server: str) -> ClusterConfig:
+    cluster, user = context.cluster, context.user
+    url = server or cluster.text("server")
+    if not url:
+        raise ConfigError(f"{cluster.at('server')}: is missing")
+    proxy = cluster.text("proxy-url")
+    if proxy and urlsplit(proxy).scheme not in {"http", "https"}:
+        raise ConfigError(
+            f"{cluster.at('proxy-url')}: {proxy!r} is not an http(s) URL; others are not supported"
+        )
+    split_server(url, source="--server" if server else cluster.at("server"))
+    certificate, key = user.material("client-certificate"), user.material("client-key")
+    if (certificate is None) != (key is None):
+        missing = "client-certificate" if certificate is None else "client-key"
+        raise ConfigError(f"{user.at(missing)}: is missing; a client certificate and its key come together")
+    return ClusterConfig(
+        url,
+        tls=TlsMaterial(
+            source=f"{context.source}: context {context.name}",
+            authority=cluster.material("certificate-authority"),
+            certificate=certificate,
+            key=key,
+            verify=not cluster.flag("insecure-skip-tls-verify"),
+        ),
+        credentials=_credentials(context, url=url),
+        namespace=context.namespace,
+        context_name=context.name,
+        proxy_url=proxy or _proxy_of_environment(url),
+        tls_server_name=cluster.text("tls-server-name") or None,
+        source=context.source,
+    )
+
+
+def _credentials(context: Context, *, url: str) -> Credentials:
+    user = context.user
+    if user.values.get("as") or user.values.get("as-uid") or user.values.get("as-groups"):
+        raise ConfigError(
+            f"{user.at('as')}: impersonation is not supported; bind the rights to the user itself"
+        )
+    token, token_file = user.text("token"), user.path("tokenFile")
+    if token and (problem := token_problem(token)):
+        raise ConfigError(f"{user.at('token')}: {problem}")
+    if token_file is not None:
+        return TokenFile(token_file, source=user.at("tokenFile"), fallback=token)
+    if token:
+        return StaticCredentials(bearer(token))
+    name = user.text("username")
+    if name:
+        pair = base64.b64encode(f"{name}:{user.text('password')}".encode()).decode()
+        return StaticCredentials({"Authorization": f"Basic {pair}"})
+    plugin = user.section("exec")
+    if plugin is not None:
+        return ExecCredentials(_plugin(plugin, user=user, cluster=context.cluster, url=url))
+    if user.section("auth-provider") is not None:
+        return _AuthProvider(user)
+    return Credentials()
+
+
+def _plugin(plugin: Section, *, user: Section, cluster: Section, url: str) -> Plugin:
+    command = plugin.text("command")
+    if not command:
+        raise ConfigError(f"{plugin.at('command')}: is missing")
+    version = plugin.text("apiVersion")
+    if version not in API_VERSIONS:
+        known = ", ".join(sorted(API_VERSIONS))
+        raise ConfigError(f"{plugin.at('apiVersion')}: {version!r} is not supported (known: {known})")
+    if plugin.text("interactiveMode") == "Always":
+        raise ConfigError(f"{plugin.at('interactiveMode')}: Always: there is nobody to talk to")
+    args = plugin.values.get("args") or []
+    if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
+        raise ConfigError(f"{plugin.at('args')}: must be a list of texts")
+    if os.sep in command:
+        command = str(plugin.directory / command)
+    return Plugin(
+        command=command,
+        source=user.where,
+        args=args,
+        env={item.text("name"): item.text("value") for item in plugin.sections("env")},
+        api_version=version,
+        cluster=_cluster_info(cluster, url=url) if plugin.flag("provideClusterInfo") else None,
+        install_hint=plugin.text("installHint"),
+    )
+
+
+def _cluster_info(cluster: Section, *, url: str) -> dict[str, Any]:
+    authority = cluster.material("certificate-authority")
     try:
-        context = ssl.create_default_context(cafile=ca_file)
-        if certificate:
-            context.load_cert_chain(certificate, key)
-    except (ssl.SSLError, OSError, ValueError) as error:
-        raise ConfigError(f"{source}: TLS material: {_one_line(error)}") from None
-    # Kubernetes' own CAs are often made without the extensions that Python >= 3.13 insists on.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        pem = authority.read_bytes() if isinstance(authority, Path) else authority
+    except OSError as error:
+        raise ConfigError(
+            f"{cluster.at('certificate-authority')}: {error.filename}: {error.strerror}"
+        ) from None
+    info: dict[str, Any] = {
+        "server": url,
+        "tls-server-name": cluster.text("tls-server-name"),
+        "insecure-skip-tls-verify": cluster.flag("insecure-skip-tls-verify"),
+        "certificate-authority-data": base64.b64encode(pem).decode() if pem else "",
+        "proxy-url": cluster.text("proxy-url"),
+        "config": next(
+            (
+                item.values.get("extension")
+                for item in cluster.sections("extensions")
+                if item.text("name") == _EXEC_EXTENSION
+            ),
+            None,
+        ),
+    }
+    return {name: value for name, value in info.items() if value}
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+class _AuthProvider(Credentials):
+    """Signs in by kubernetes-asyncio: OpenID Connect with refresh tokens, and what else it knows.
+
+    A refresh token that the issuer replaces is kept in memory only; the kubeconfig is not written.
+    """
+
+    def __init__(self, user: Section) -> None:
+        self._source = user.at("auth-provider")
+        # The loader notes renewed tokens in this very dict and looks at their expiry on every call.
+        self._whole: dict[str, Any] = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {}}],
+            "users": [{"name": "u", "user": {"auth-provider": dict(user.values["auth-provider"])}}],
+        }
+        self._headers: dict[str, str] | None = None
+        self._asked_at = 0.0
+        self._lock = asyncio.Lock()
+
+    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
+        """The headers to send now; expiry is looked at once a minute, one caller at a time."""
+        if self._headers is not None and not refresh and not self._is_due():
+            return self._headers
+        before = self._headers
+        async with self._lock:
+            if self._headers is before or self._headers is None:
+                await self._sign_in()
+        assert self._headers is not None
+        return self._headers
+
+    def _is_due(self) -> bool:
+        return asyncio.get_running_loop().time() - self._asked_at >= REREAD_SECONDS
+
+    async def _sign_in(self) -> None:
+        from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy; see the module's docstring
+        from kubernetes_asyncio.config import load_kube_config_from_dict  # noqa: PLC0415
+
+        configuration = Configuration()
+        try:
+            await load_kube_config_from_dict(self._whole, client_configuration=configuration)
+        except Exception as error:
+            if self._headers is None:
+                words = " ".join(str(error).split()) or type(error).__name__
+                raise ConfigError(f"{self._source}: {words}") from error
+        token = configuration.api_key.get("BearerToken", "")
+        if token:
+            self._headers = {"Authorization": token}
+        elif self._headers is None:
+            raise ConfigError(f"{self._source}: this provider is not supported")
+        self._asked_at = asyncio.get_running_loop().time()
+
+
+def _proxy_of_environment(server: str) -> str | None:
+    """$HTTPS_PROXY, $HTTP_PROXY and $NO_PROXY, as Go reads them: never for this very machine."""
+    parts = urlsplit(server)
+    host = parts.hostname or ""
+    if host == "localhost" or host.startswith("127.") or host == "::1":
+        return None
+    proxy = urllib.request.getproxies_environment().get(parts.scheme)
+    if not proxy or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"

@@ -94,9 +94,13 @@ async def test_describe_tells_the_lower_story(upper: Cluster, namespace):
         return "Failed to pull image" in done.stdout and "kubelet" in done.stdout
 
     await eventually(told, within=60, what="the image pull error in describe")
-    status = (await get(upper, namespace, "pod", "broken"))["status"]
-    waiting = status["containerStatuses"][0]["state"]["waiting"]["reason"]
-    assert waiting in {"ErrImagePull", "ImagePullBackOff"}
+
+    async def shown() -> bool:
+        status = (await get(upper, namespace, "pod", "broken"))["status"]
+        waiting = status["containerStatuses"][0]["state"]["waiting"]["reason"]
+        return waiting in {"ErrImagePull", "ImagePullBackOff"}
+
+    await eventually(shown, what="the kubelet's waiting reason above")
 
 
 async def test_dependencies_come_first_and_follow(sandbox: Sandbox, upper: Cluster, namespace):
