@@ -227,7 +227,7 @@ class _AuthProvider(Credentials):
         self._whole: dict[str, Any] = {
             "current-context": "c",
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": {}}],
+            "clusters": [{"name": "c", "cluster": {"server": "http://unused"}}],
             "users": [{"name": "u", "user": {"auth-provider": dict(user.values["auth-provider"])}}],
         }
         self._headers: dict[str, str] | None = None
