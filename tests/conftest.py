@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
+
+# How fast examples are made says something about the machine, nothing about the code.
+settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("project")
 
 
 @pytest_asyncio.fixture(autouse=True)
