@@ -15,8 +15,9 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.errors import ApiError, ConnectionFailed, Expired, Unavailable
-from controller_runtime.kubeconfig import ClusterConfig
+from controller_runtime.lines import LineSplitter
 from controller_runtime.objects import Object, WatchEvent, decode_list, decode_watch_event
 from controller_runtime.rate_limiter import TokenBucket
 from controller_runtime.resources import Resource
@@ -242,20 +243,14 @@ class Client:
             verb="WATCH",
             flow=resource.plural,
         ) as response:
-            pending: list[bytes] = []
+            splitter = LineSplitter()
             while chunk := await self._read(response):
-                head, newline, tail = chunk.rpartition(b"\n")
-                if not newline:
-                    pending.append(chunk)
-                    continue
-                pending.append(head)
-                events, error = self._events(b"".join(pending).split(b"\n"))
-                pending = [tail] if tail else []
+                events, error = self._events(splitter.feed(chunk))
                 if events:
                     yield events
                 if error is not None:
                     raise error
-            if pending:
+            if splitter.has_rest:
                 raise ConnectionFailed(f"{self.config.server}: the watch ended in the middle of an event")
 
     async def create(
@@ -380,8 +375,7 @@ class Client:
         events: Batch = []
         try:
             for line in lines:
-                if line:
-                    events.append(self._decode(line, decode_watch_event))
+                events.append(self._decode(line, decode_watch_event))
         except ApiError as error:
             return events, error
         return events, None

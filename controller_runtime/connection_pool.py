@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from controller_runtime.kubeconfig import ClusterConfig
+from controller_runtime.cluster_config import ClusterConfig
 
 _KEEPALIVE = 45.0
 """Seconds an idle connection is kept: less than the 60 of many a load balancer and the 90 of an apiserver."""

@@ -23,6 +23,7 @@ import aiohttp
 from prometheus_client import Counter, Histogram
 from yarl import URL
 
+from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.connection_pool import ConnectionPool
 from controller_runtime.errors import (
     ApiError,
@@ -31,7 +32,6 @@ from controller_runtime.errors import (
     Unauthorized,
     error_from_response,
 )
-from controller_runtime.kubeconfig import ClusterConfig
 from controller_runtime.rate_limiter import TokenBucket
 
 _REQUESTS = Counter(

@@ -1,0 +1,141 @@
+"""A scripted HTTP server on loopback, plain or TLS, that remembers what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from controller_runtime.key_pairs import KeyPair, as_file, make_ca, sign
+
+CA = make_ca("loopback-ca")
+
+Answer = web.StreamResponse | Exception
+Script = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+    connection: object
+
+    @property
+    def json(self) -> Any:
+        """The body."""
+        return msgspec.json.decode(self.body)
+
+
+@dataclass
+class Server:
+    """The server's side of a test."""
+
+    port: int = 0
+    scheme: str = "http"
+    asked: list[Asked] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """Its base URL."""
+        return f"{self.scheme}://127.0.0.1:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections the requests came by."""
+        return len({id(asked.connection) for asked in self.asked})
+
+
+def reply(body: Any = None, *, status: int = 200, **headers: str) -> web.Response:
+    """An answer with a JSON body."""
+    return web.Response(
+        status=status,
+        body=msgspec.json.encode({} if body is None else body),
+        headers={"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}},
+    )
+
+
+def failure(code: int, reason: str, message: str = "no", **headers: str) -> web.Response:
+    """An answer with a Status."""
+    status = {"kind": "Status", "code": code, "reason": reason, "message": message}
+    return reply(status, status=code, **headers)
+
+
+def answers(*replies: web.StreamResponse) -> Script:
+    """A script of ready answers, one request after the other."""
+    left = list(replies)
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        return left.pop(0)
+
+    return script
+
+
+async def send_chunks(request: web.Request, chunks: Iterable[bytes]) -> web.StreamResponse:
+    """A streamed answer, each chunk a write of its own."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    for chunk in chunks:
+        await response.write(chunk)
+        await asyncio.sleep(0)
+    await response.write_eof()
+    return response
+
+
+def server_context(pair: KeyPair, *, clients: bytes | None = None) -> ssl.SSLContext:
+    """TLS for a server; with ``clients``, a certificate of that CA is asked for."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with as_file(pair.certificate + pair.key) as path:
+        context.load_cert_chain(path)
+    if clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=clients.decode())
+    return context
+
+
+def client_context() -> ssl.SSLContext:
+    """Trusts the servers of this module."""
+    return ssl.create_default_context(cadata=CA.certificate.decode())
+
+
+@asynccontextmanager
+async def serve(script: Script, *, tls: bool = False, clients: bytes | None = None) -> AsyncIterator[Server]:
+    """Serve a script on a free port."""
+    server = Server(scheme="https" if tls else "http")
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        server.asked.append(
+            Asked(
+                request.method,
+                request.path,
+                dict(request.query),
+                dict(request.headers),
+                await request.read(),
+                request.transport,
+            )
+        )
+        return await script(request)
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    pair = sign(CA, "loopback", hosts=["127.0.0.1", "inside.example"])
+    context = server_context(pair, clients=clients) if tls else None
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    server.port = runner.addresses[0][1]
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
