@@ -36,6 +36,9 @@ from virtual_node.translate import pod_status
 
 _OBSERVE_TIMEOUT = 5.0
 """Seconds the informer may take to show a pod that we created, before we ask the lower apiserver."""
+_STATUS_FIRST = 1
+"""What happens below goes up before new pods go down: in a burst of thousands the first ones are Running
+upstream while the last ones are still being created, instead of all at the very end."""
 _BACKOFF_BASE = 0.1
 _BACKOFF_MAXIMUM = 60.0
 
@@ -91,7 +94,7 @@ class PodController:
 
         def lower_changed(pod: Object) -> None:
             if uid := pod.labels.get(names.LABEL_UPPER_UID):
-                queue.add(uid)
+                queue.add(uid, priority=_STATUS_FIRST)
 
         def lower_deleted(pod: Object) -> None:
             uid = pod.labels.get(names.LABEL_UPPER_UID)
@@ -100,7 +103,7 @@ class PodController:
             record = self._records.get(uid)
             if record is not None and record.lower_uid in {"", pod.uid}:
                 record.saw(pod)
-            queue.add(uid)
+            queue.add(uid, priority=_STATUS_FIRST)
             # The name is free now: a successor of the same name may be waiting for it.
             successor = self._caches.upper_by_name(pod.namespace, pod.name)
             if successor is not None and successor.uid != uid:
