@@ -320,7 +320,7 @@ class _Retry:
         )
         first, longest = _PAUSES
         pause = max(failure.retry_after or 0.0, min(first * 2**self._attempts, longest))
-        if not shed or self._path.endswith("/eviction") or pause > left:
+        if not shed or self._path.partition("?")[0].endswith("/eviction") or pause > left:
             raise failure
         self._attempts += 1
         await asyncio.sleep(pause * (1 + random.random() / 10))  # noqa: S311 - spreads those told the same
