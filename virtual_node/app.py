@@ -51,6 +51,10 @@ class App:
         """
         for warning in self._options.warnings:
             self._log.warning(warning)
+        if not self._options.config_file:
+            # With a single lower cluster there is nobody to protect from a bad kubeconfig: say so and end.
+            for cluster in self._config.clusters:
+                await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
         async with contextlib.AsyncExitStack() as stack:
             upper_config = await kubeconfig.load(
                 self._config.kubeconfig or None, server=self._config.server or None
@@ -130,7 +134,11 @@ class App:
             except ConfigError as error:
                 log.error("lower cluster cannot be used", error=str(error))  # noqa: TRY400 - one clear line
             except Exception as error:
-                log.exception("lower cluster failed", error=str(error))
+                known = lifecycle.describe(error)
+                if known is None:
+                    log.exception("lower cluster failed", error=str(error))
+                else:
+                    log.error("lower cluster failed", error=known)  # noqa: TRY400 - one clear line
             finally:
                 self.clusters.pop(cluster.name, None)
             failures = 1 if loop.time() - started > _STEADY else failures + 1

@@ -7,6 +7,7 @@ Nothing here is shared with another lower cluster, so nothing that goes wrong he
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 
 import structlog
@@ -14,7 +15,7 @@ import structlog
 from controller_runtime import kubeconfig, resources
 from controller_runtime.api import names
 from controller_runtime.client import Client
-from controller_runtime.errors import ConfigError, Forbidden, NotFound
+from controller_runtime.errors import ConfigError, Forbidden, NotFound, Unavailable
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
@@ -96,6 +97,9 @@ class LowerCluster:
                 recorder=recorder,
                 log=self._log,
             )
+            # Asked before anything is written; a cluster that does not answer yet is asked again later.
+            with contextlib.suppress(Unavailable):
+                await _refuse_upper_as_lower(context)
             await self._run_controllers(context)
 
     async def _run_controllers(self, context: ClusterContext) -> None:

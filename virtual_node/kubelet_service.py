@@ -53,7 +53,7 @@ class KubeletEndpoints:
         self._config = config
         self._upper = upper
         self._node_ip = ""
-        self._client_ca = b""
+        self._client_ca: str | bytes = b""
         self._log = structlog.get_logger(component="kubelet")
         self._tasks: list[asyncio.Task[None]] = []
         self._used_ports: set[int] = set()
@@ -138,15 +138,10 @@ class KubeletEndpoints:
         pair = key_pairs.self_signed(f"system:node:{node_name}", hosts=hosts)
         return CertificateReloader.from_pair(pair, client_ca=self._client_ca or None)
 
-    async def _load_client_ca(self) -> bytes:
+    async def _load_client_ca(self) -> str | bytes:
+        """The CA of our callers: a file's path, which is followed when it changes, or the upper cluster's own."""
         if self._config.client_ca_file:
-            try:
-                with open(self._config.client_ca_file, "rb") as file:  # noqa: ASYNC230, PTH123 - once, at start
-                    return file.read()
-            except OSError as error:
-                raise ConfigError(
-                    f"kubelet client CA {self._config.client_ca_file}: {error.strerror}"
-                ) from None
+            return self._config.client_ca_file
         try:
             return await load_client_ca(self._upper)
         except ApiError as error:

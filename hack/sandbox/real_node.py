@@ -302,12 +302,9 @@ def clean_node(directory: Path, cgroup: str) -> None:
     for name in namespaces:
         subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
     for hierarchy in _hierarchies():
-        for path in sorted((hierarchy / cgroup).rglob("*"), key=lambda path: -len(path.parts)):
-            if path.is_dir():
-                with contextlib.suppress(OSError):
-                    path.rmdir()
-        with contextlib.suppress(OSError):
-            (hierarchy / cgroup).rmdir()
+        for directory_name, _, _ in os.walk(hierarchy / cgroup, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(directory_name).rmdir()
 
 
 def clean_directory(directory: Path) -> None:
@@ -329,9 +326,12 @@ def _hierarchies() -> list[Path]:
 def _processes_in(cgroup: str) -> set[int]:
     found: set[int] = set()
     for hierarchy in _hierarchies():
-        for file in (hierarchy / cgroup).rglob("cgroup.procs"):
-            with contextlib.suppress(OSError):
-                found |= {int(line) for line in file.read_text().split()}
+        # Cgroups vanish while we look: containers end on their own, too.
+        for directory, _, files in os.walk(hierarchy / cgroup):
+            if "cgroup.procs" in files:
+                with contextlib.suppress(OSError):
+                    text = (Path(directory) / "cgroup.procs").read_text(encoding="utf-8")
+                    found |= {int(line) for line in text.split()}
     return found
 
 
