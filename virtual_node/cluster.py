@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from typing import Any
 
 import structlog
 
@@ -193,12 +194,25 @@ async def _refuse_upper_as_lower(context: ClusterContext) -> None:
 
 
 def shrink_foreign(pod: Object) -> Object:
-    """Keep of a foreign pod what capacity needs; a lower cluster may run many of them."""
-    return pod
+    """Keep of a foreign pod what capacity needs; a lower cluster may run many thousands of them."""
+    spec, status = pod.spec or {}, pod.status or {}
+    kept: dict[str, Any] = {
+        kind: [
+            {key: container[key] for key in ("resources", "restartPolicy") if key in container}
+            for container in spec[kind]
+        ]
+        for kind in ("containers", "initContainers")
+        if kind in spec
+    }
+    kept |= {field: spec[field] for field in ("nodeName", "overhead", "resources") if field in spec}
+    return pod.with_fields(spec=kept, status={"phase": status.get("phase", "")})
 
 
 def _without_images(node: Object) -> Object:
-    return node
+    """A node's list of images is the largest part of it, and nothing to us."""
+    status = node.status or {}
+    status.pop("images", None)
+    return node.with_fields(status=status)
 
 
 def _upper_pods(context: ClusterContext, node_name: str) -> Informer:
