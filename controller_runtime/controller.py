@@ -78,6 +78,12 @@ class Controller(Generic[K]):
                 return
             try:
                 result = await self._reconcile(key)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Not we were cancelled but something that was awaited; a worker that ends of it is missed by nobody.
+                self._failed(key, RuntimeError(f"cancelled from inside: {error!r}"))
             except Exception as error:  # noqa: BLE001 - one key's failure is never another's
                 self._failed(key, error)
             else:
@@ -92,8 +98,7 @@ class Controller(Generic[K]):
         if self._max_retries is not None and failures >= self._max_retries:
             self._log.error("giving up", key=str(key), error=str(error), attempts=failures + 1)
             self.queue.forget(key)
-            if self._on_giving_up is not None:
-                self._on_giving_up(key, error)
+            self._tell_giving_up(key, error)
             return
         delay = self.queue.add_rate_limited(key)
         details = {"key": str(key), "error": str(error), "attempt": failures + 1, "retry_in": round(delay, 3)}
@@ -103,3 +108,11 @@ class Controller(Generic[K]):
         else:
             # A fault of ours: the first time with all we know, then in one line.
             self._log.error("reconcile failed", exc_info=error if not failures else None, **details)
+
+    def _tell_giving_up(self, key: K, error: Exception) -> None:
+        if self._on_giving_up is None:
+            return
+        try:
+            self._on_giving_up(key, error)
+        except Exception:  # noqa: BLE001 - the caller's fault ends with it
+            self._log.exception("on_giving_up failed", key=str(key))
