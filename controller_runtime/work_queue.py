@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 
@@ -56,7 +56,7 @@ class WorkQueue(Generic[K]):
         """
         self.name = name
         self._limiter = rate_limiter or ExponentialBackoff()
-        self._lanes: dict[int, deque[K]] = {}
+        self._lanes: dict[int, OrderedDict[K, None]] = {}
         self._priorities: list[int] = []
         self._dirty: dict[K, tuple[int, float]] = {}
         self._processing: dict[K, float] = {}
@@ -88,8 +88,16 @@ class WorkQueue(Generic[K]):
         return self._shut_down
 
     def add(self, key: K, *, priority: int = 0) -> None:
-        """Queue a key unless it is queued; of higher priority before lower ones."""
-        if self._shut_down or key in self._dirty:
+        """Queue a key unless it is queued; of higher priority before lower ones.
+
+        Added again with a higher priority, a queued key moves up, to the end of that priority's keys.
+        """
+        if self._shut_down:
+            return
+        known = self._dirty.get(key)
+        if known is not None:
+            if priority > known[0]:
+                self._raise(key, priority)
             return
         self._adds.inc()
         self._dirty[key] = (priority, self._now())
@@ -144,11 +152,8 @@ class WorkQueue(Generic[K]):
                     self._wake()  # our turn came as we left: pass it on
                 raise
         priority = self._priorities[0]
-        lane = self._lanes[priority]
-        key = lane.popleft()
-        if not lane:
-            del self._lanes[priority]
-            self._priorities.pop(0)
+        key = next(iter(self._lanes[priority]))
+        self._pull(key, priority)
         _, added = self._dirty.pop(key)
         now = self._now()
         self._processing[key] = now
@@ -158,8 +163,9 @@ class WorkQueue(Generic[K]):
     def done(self, key: K) -> None:
         """The worker has finished with a key, well or not."""
         started = self._processing.pop(key, None)
-        if started is not None:
-            self._work.observe(self._now() - started)
+        if started is None:
+            return  # nobody has it; were it queued, it would be queued twice
+        self._work.observe(self._now() - started)
         again = self._dirty.get(key)
         if again is not None:
             self._push(key, again[0])
@@ -181,17 +187,32 @@ class WorkQueue(Generic[K]):
         """Shut down, then wait until everything queued and under way is done."""
         self.shut_down()
         if self._processing or self._priorities:
-            self._idle = asyncio.Event()
+            if self._idle is None:
+                self._idle = asyncio.Event()
             await self._idle.wait()
 
     def _push(self, key: K, priority: int) -> None:
         lane = self._lanes.get(priority)
         if lane is None:
-            lane = self._lanes[priority] = deque()
+            lane = self._lanes[priority] = OrderedDict()
             self._priorities.append(priority)
             self._priorities.sort(reverse=True)
-        lane.append(key)
+        lane[key] = None
         self._wake()
+
+    def _pull(self, key: K, priority: int) -> None:
+        lane = self._lanes[priority]
+        del lane[key]
+        if not lane:
+            del self._lanes[priority]
+            self._priorities.remove(priority)
+
+    def _raise(self, key: K, priority: int) -> None:
+        before, added = self._dirty[key]
+        self._dirty[key] = (priority, added)
+        if key not in self._processing:
+            self._pull(key, before)
+            self._push(key, priority)
 
     def _wake(self) -> None:
         while self._getters:
