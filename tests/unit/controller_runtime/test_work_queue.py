@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from prometheus_client import REGISTRY
 
 from controller_runtime.backoff import ExponentialBackoff, FastSlow, MaxOf
 from controller_runtime.work_queue import QueueShutDown, WorkQueue
@@ -87,6 +99,171 @@ async def test_higher_priority_goes_first():
     queue.add("new")
     queue.add("urgent", priority=5)
     assert [await queue.get() for _ in range(3)] == ["urgent", "new", "old"]
+
+
+async def test_a_queued_key_is_raised_to_a_higher_priority():
+    """An urgent add is not swallowed by the key's place in the backlog; a lower one changes nothing."""
+    queue: WorkQueue[str] = WorkQueue("raise")
+    for key in "abc":
+        queue.add(key)
+    queue.add("c", priority=5)
+    queue.add("c", priority=1)
+    queue.add("b", priority=-1)
+    assert len(queue) == 3
+    assert [await queue.get() for _ in range(3)] == ["c", "a", "b"]
+    assert len(queue) == 0
+
+
+async def test_priority_given_while_processed_counts_after_done():
+    """A key that is under way when the urgent add comes goes before the backlog once it is done."""
+    queue: WorkQueue[str] = WorkQueue("raise-busy")
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("b")
+    queue.add("a")
+    queue.add("a", priority=5)
+    queue.done("a")
+    assert [await queue.get() for _ in range(2)] == ["a", "b"]
+
+
+async def test_done_without_get_changes_nothing():
+    """A done too many does not put a queued key there twice."""
+    queue: WorkQueue[str] = WorkQueue("done-twice")
+    queue.add("a")
+    queue.done("a")
+    assert len(queue) == 1
+    assert await queue.get() == "a"
+    queue.done("a")
+    queue.done("a")
+    assert len(queue) == 0
+
+
+async def test_drain_waits_for_work_under_way_for_every_caller():
+    """shut_down_with_drain returns, to two callers alike, when the last key is done and not before."""
+    queue: WorkQueue[str] = WorkQueue("drain")
+    queue.add("a")
+    queue.add("b")
+    key = await queue.get()
+    queue.add(key)
+    draining = [asyncio.create_task(queue.shut_down_with_drain()) for _ in range(2)]
+    await asyncio.sleep(0)
+    queue.done(key)
+    for expected in ("b", "a"):
+        assert not any(task.done() for task in draining)
+        assert await queue.get() == expected
+        queue.done(expected)
+    await asyncio.wait_for(asyncio.gather(*draining), 1)
+    await asyncio.wait_for(queue.shut_down_with_drain(), 1)
+
+
+@pytest.mark.looptime
+async def test_first_add_after_a_failure_is_at_once():
+    """Only the failed attempt waits: an event for a key in back-off is handed out without delay."""
+    queue: WorkQueue[str] = WorkQueue("at-once")
+    loop = asyncio.get_running_loop()
+    for _ in range(15):
+        queue.add_rate_limited("a")
+    start = loop.time()
+    queue.add("a")
+    assert await queue.get() == "a"
+    assert loop.time() == start
+
+
+@pytest.mark.looptime
+async def test_delayed_keys_come_in_the_order_of_their_times():
+    """Many delays of many keys ripen by time, and one timer serves them all."""
+    queue: WorkQueue[int] = WorkQueue("ripen")
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    seconds = list(range(1, 101))
+    random.Random(3).shuffle(seconds)
+    for number in seconds:
+        queue.add_after(number, number)
+    for number in range(1, 101):
+        assert await queue.get() == number
+        assert loop.time() - start == pytest.approx(number, abs=0.01)
+
+
+@pytest.mark.looptime
+async def test_metrics_are_those_of_client_go():
+    """Depth, adds, retries, latency, duration and work under way are told by queue name."""
+    queue: WorkQueue[str] = WorkQueue("metrics")
+
+    def value(name: str) -> float | None:
+        return REGISTRY.get_sample_value(f"workqueue_{name}", {"name": "metrics"})
+
+    queue.add("a")
+    queue.add("a")
+    queue.add("b")
+    assert (value("depth"), value("adds_total")) == (2, 2)
+    await asyncio.sleep(2)
+    await queue.get()
+    await asyncio.sleep(3)
+    await queue.get()
+    await asyncio.sleep(1)
+    assert value("queue_duration_seconds_sum") == pytest.approx(2 + 5, abs=0.01)
+    assert value("unfinished_work_seconds") == pytest.approx(4 + 1, abs=0.01)
+    assert value("longest_running_processor_seconds") == pytest.approx(4, abs=0.01)
+    queue.done("a")
+    queue.done("b")
+    queue.add_rate_limited("a")
+    assert value("work_duration_seconds_sum") == pytest.approx(5, abs=0.01)
+    assert (value("retries_total"), value("unfinished_work_seconds")) == (1, 0)
+    queue.shut_down()
+
+
+class Model(RuleBasedStateMachine):
+    """The queue beside a model of it: which keys are owed a visit, and which are with a worker."""
+
+    keys = st.integers(0, 4)
+    priorities = st.integers(-1, 1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.queue: WorkQueue[int] = WorkQueue("model")
+        self.owed: dict[int, int] = {}
+        self.busy: set[int] = set()
+
+    def run(self, coroutine: Coroutine[Any, Any, int]) -> int:
+        return self.loop.run_until_complete(coroutine)
+
+    @rule(key=keys, priority=priorities)
+    def add(self, key: int, priority: int) -> None:
+        async def inside() -> int:
+            self.queue.add(key, priority=priority)
+            return 0
+
+        self.run(inside())
+        self.owed[key] = max(priority, self.owed.get(key, priority))
+
+    @precondition(lambda self: self.owed.keys() - self.busy)
+    @rule()
+    def get(self) -> None:
+        key = self.run(asyncio.wait_for(self.queue.get(), 5))
+        assert key not in self.busy
+        best = max(self.owed[other] for other in self.owed.keys() - self.busy)
+        assert self.owed.pop(key) == best
+        self.busy.add(key)
+
+    @rule(key=keys)
+    def done(self, key: int) -> None:
+        self.queue.done(key)
+        self.busy.discard(key)
+
+    @invariant()
+    def depth(self) -> None:
+        assert len(self.queue) == len(self.owed.keys() - self.busy)
+
+    def teardown(self) -> None:
+        self.loop.close()
+
+
+def test_any_sequence_keeps_the_promises():
+    """Whatever is added, taken and done in whatever order: owed keys come once each, the most urgent first."""
+    run_state_machine_as_test(
+        Model, settings=settings(max_examples=50, stateful_step_count=30, deadline=None)
+    )
 
 
 @pytest.mark.looptime
