@@ -348,6 +348,25 @@ async def test_certificate_files_rotate(tmp_path: Path) -> None:
     assert config.ssl is not second
 
 
+@pytest.mark.looptime
+async def test_file_read_while_it_was_written(tmp_path: Path) -> None:
+    """A file that was half there is tried again, even if its time and size do not tell that it is whole now."""
+    pair = tmp_path / "pair"
+    pair.write_bytes(PAIR.certificate + PAIR.key)
+    tls = TlsMaterial(source="s", authority=CA.certificate, certificate=pair)
+    config = ClusterConfig("https://api", tls=tls)
+    renewed = sign(CA, "renewed", usage="client")
+    whole = renewed.certificate + renewed.key
+    pair.write_bytes(b"x" * len(whole))
+    os.utime(pair, (1, 1))
+    await config.headers(refresh=True)
+    pair.write_bytes(whole)
+    os.utime(pair, (1, 1))
+    await config.headers(refresh=True)
+    assert config.ssl is not None
+    assert await peer_name(config.ssl) == "renewed"
+
+
 # --- errors -------------------------------------------------------------------------------------------
 
 

@@ -108,6 +108,28 @@ async def test_late_request_does_not_overtake() -> None:
     assert now() == pytest.approx(2)
 
 
+async def test_busy_loop_does_not_let_newcomers_overtake() -> None:
+    """Where a newcomer asks before the loop comes round to serve those who wait, it waits behind them."""
+    bucket, overtaken = TokenBucket(1, 1), list[bool]()
+
+    def ask() -> None:
+        newcomer = bucket.acquire()
+        try:
+            newcomer.send(None)
+        except StopIteration:
+            overtaken.append(True)
+        else:
+            overtaken.append(False)
+            newcomer.close()
+
+    await bucket.acquire()
+    # In the same turn of the loop as the bucket's own timer, and before it.
+    asyncio.get_running_loop().call_at(now() + 1, ask)
+    await bucket.acquire()
+    assert now() == pytest.approx(1)
+    assert overtaken == [False]
+
+
 async def test_cancelled_waiter_takes_nothing() -> None:
     """The one behind a cancelled waiter moves up."""
     bucket = TokenBucket(1, 1)

@@ -249,6 +249,15 @@ async def test_waiting_for_the_rate_limit_is_no_timeout() -> None:
     assert len(server.asked) == 6
 
 
+async def test_waiting_for_the_rate_limit_leaves_patience() -> None:
+    """A request that has queued for long has its whole time-out left when the server sheds it."""
+    script = answers(reply(), failure(429, "TooManyRequests", Retry_After="0"), reply())
+    async with serve(script) as server, client_of(server, qps=2, burst=1, timeout=0.3) as client:
+        await client.get(resources.NODES, "n")
+        await client.get(resources.NODES, "n")
+    assert len(server.asked) == 3
+
+
 async def test_resources_take_turns() -> None:
     """A flood of pods to create does not hold up a lease."""
 
