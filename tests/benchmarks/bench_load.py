@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from controller_runtime import kubeconfig
 from controller_runtime.client import Client
 from hack.sandbox import Cluster, Sandbox
+from tests.benchmarks.delay import delayed
 from tests.benchmarks.load import LoadResult, run_load, usage
 
 IDLE_SECONDS = 20.0
@@ -53,20 +55,28 @@ async def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--rate", type=float, default=None, help="pods per second to create (as fast as possible)"
     )
+    parser.add_argument(
+        "--delay", type=float, default=0.0, help="seconds that the lower apiserver's answers take longer"
+    )
     parser.add_argument("--skip-direct", action="store_true")
     parser.add_argument("--log-level", default="warn")
     parser.add_argument("--flag", action="append", default=[], help="further flags of the virtual node")
     options = parser.parse_args(arguments)
     async with Sandbox(lower=1, progress=lambda line: print(f"# {line}", flush=True)) as sandbox:
         lower, upper = await client_of(sandbox.lower[0]), await client_of(sandbox.upper)
-        async with lower, upper:
+        async with lower, upper, contextlib.AsyncExitStack() as stack:
+            lower_kubeconfig = sandbox.lower[0].kubeconfig
+            if options.delay:
+                lower_kubeconfig = await stack.enter_async_context(
+                    delayed(lower_kubeconfig, port=sandbox.lower[0].port, seconds=options.delay)
+                )
             direct = None
             if not options.skip_direct:
                 direct = await run_load(lower, node="lower1-node-0", count=options.pods, rate=options.rate)
                 show("straight on a kwok node", direct)
             process = await sandbox.start_virtual_node(
                 "--nodename=vn",
-                f"--client-kubeconfig={sandbox.lower[0].kubeconfig}",
+                f"--client-kubeconfig={lower_kubeconfig}",
                 f"--log-level={options.log_level}",
                 *options.flag,
                 env={"KUBELET_PORT": "0"},

@@ -165,6 +165,34 @@ async def test_same_name_again_is_another_pod(sandbox: Sandbox, upper: Cluster, 
     assert uids_below(await pods_of(lower, namespace)) == [uid]
 
 
+async def test_one_cluster_as_several_virtual_nodes(sandbox: Sandbox, upper: Cluster, namespace):
+    """Pools of one lower cluster are nodes of their own: each its capacity, each its pods on its own machines."""
+    lower = sandbox.lower[1]
+    file = sandbox.directory / "virtual-node.yaml"
+    original = file.read_text(encoding="utf-8")
+    config = json.loads(original)
+    pools = [
+        {"name": f"vn-pool-{number}", "nodeSelector": {"kubernetes.io/hostname": f"lower2-node-{number}"}}
+        for number in range(2)
+    ]
+    config["clusters"].append({"name": "pools", "kubeconfig": str(lower.kubeconfig), "nodes": pools})
+    try:
+        file.write_text(json.dumps(config), encoding="utf-8")
+        for number in range(2):
+            name = f"vn-pool-{number}"
+            await upper.kubectl("wait", "--for=create", f"node/{name}", "--timeout=30s", timeout=60)
+            await upper.kubectl("wait", "--for=condition=Ready", f"node/{name}", "--timeout=30s", timeout=60)
+            assert (await get(upper, "default", "node", name))["status"]["capacity"]["cpu"] == "64"
+            await create(upper, namespace, pod(f"on-{number}", "sleep 3600", node=name))
+            await ready(upper, namespace, f"on-{number}")
+            below = await get(lower, namespace, "pod", f"on-{number}")
+            assert below["spec"]["nodeName"] == f"lower2-node-{number}"
+        await upper.kubectl("-n", namespace, "delete", "pod", "on-0", "on-1", "--timeout=30s")
+    finally:
+        file.write_text(original, encoding="utf-8")
+        await upper.kubectl("delete", "node", "vn-pool-0", "vn-pool-1", "--ignore-not-found")
+
+
 async def test_clusters_come_and_go_live(sandbox: Sandbox, upper: Cluster):
     """A cluster added to the file is served at once, one that cannot be used harms nobody, a bad file changes nothing."""
     file = sandbox.directory / "virtual-node.yaml"
