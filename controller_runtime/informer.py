@@ -37,6 +37,9 @@ _QUIET = 120.0
 """Seconds without trouble after which the back-off starts anew."""
 _WATCH_SECONDS = (300.0, 600.0)
 _SILENCE_GRACE = 30.0
+_SHORT = 1.0
+"""Seconds; a watch that ends sooner without a word is a failure, as in client-go, or it would be repeated in a loop."""
+_EXPIRED = "expired"
 _SLICE = 0.005
 """Seconds of handler work after which other tasks get a turn."""
 
@@ -64,17 +67,21 @@ class Registration:
         self._buffer: asyncio.Queue[tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
         if any(inspect.iscoroutinefunction(handler) for handler in self._handlers.values()):
             self._buffer = asyncio.Queue()
+        self._removed = False
         self.has_synced = False
         """Whether every object of the first list has been delivered."""
 
     def remove(self) -> None:
-        """Deliver nothing more."""
+        """Deliver nothing more, what is buffered included; a call under way is finished."""
+        self._removed = True
         self._informer._detach(self)  # noqa: SLF001 - two halves of one thing
+        if self._buffer is not None:
+            self._buffer.put_nowait((self._nothing, ()))  # wakes the pump, which ends
 
     def deliver(self, kind: str, *arguments: Any) -> None:
         """Call a handler now, or queue the call where handlers are coroutines."""
         handler = self._handlers[kind]
-        if handler is None:
+        if handler is None or self._removed:
             return
         if self._buffer is not None:
             self._buffer.put_nowait((handler, arguments))
@@ -97,15 +104,26 @@ class Registration:
             return
         while True:
             handler, arguments = await self._buffer.get()
+            if self._removed:
+                return
             try:
                 outcome = handler(*arguments)
                 if inspect.isawaitable(outcome):
                     await outcome
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Not we were cancelled but something that the handler awaited.
+                self._informer.handler_failed()
             except Exception:  # noqa: BLE001 - a handler's fault ends with it
                 self._informer.handler_failed()
 
     def _note_synced(self) -> None:
         self.has_synced = True
+
+    def _nothing(self) -> None:
+        pass
 
 
 class Informer:
@@ -152,7 +170,8 @@ class Informer:
         self._transform = transform
         self._resync_period = max(1.0, resync_period) if resync_period else 0.0
         self._page_size = page_size
-        self._registrations: list[Registration] = []
+        self._registrations: tuple[Registration, ...] = ()
+        """Replaced, never changed: handlers come and go while it is walked."""
         self._synced = asyncio.Event()
         self._resource_version = ""
         self._contact: float | None = None
@@ -179,7 +198,7 @@ class Informer:
             on_delete: called with the last known state.
         """
         registration = Registration(self, on_add, on_update, on_delete)
-        self._registrations.append(registration)
+        self._registrations = (*self._registrations, registration)
         if self._group is not None:
             self._group.create_task(registration.pump(), name=f"{self.name} handler")
         for cached in self.store.list():
@@ -241,22 +260,21 @@ class Informer:
                     await self._list()
                 await self._watch()
                 continue
-            except Expired as error:
-                # History is missing between what we know and what the server has: read everything.
-                reason, self._resource_version = "expired", ""
-                self.last_error = error
-                if loop.time() - last_failure > _BACKOFF_BASE:
-                    last_failure = loop.time()
-                    _RESTARTS.labels(self._client.cluster, self.name, reason).inc()
-                    continue
             except (ApiError, ConfigError) as error:
-                reason = "disconnected" if isinstance(error, ConnectionFailed) else type(error).__name__
                 self.last_error = error
-            if loop.time() - last_failure > _QUIET:
-                failures = 0
+                reason = _reason(error)
+            is_quiet = loop.time() - last_failure > _QUIET
             last_failure = loop.time()
-            failures += 1
             _RESTARTS.labels(self._client.cluster, self.name, reason).inc()
+            if is_quiet:
+                failures = 0
+            if reason == _EXPIRED:
+                # History is missing between what we know and what the server has: read everything, at once the
+                # first time. A server whose versions always expire must not be listed in a loop.
+                self._resource_version = ""
+                if is_quiet:
+                    continue
+            failures += 1
             delay = min(_BACKOFF_BASE * 2 ** min(failures - 1, 10), _BACKOFF_MAXIMUM)
             if failures == 1 and reason == "disconnected" and self._resource_version:
                 delay = (
@@ -297,13 +315,19 @@ class Informer:
             **self._selection,
         )
         clock = _Slicer()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        is_empty = True
         async with contextlib.aclosing(batches):
             async for batch in batches:
+                is_empty = False
                 self._heard()
                 self.last_error = None
                 for event in batch:
                     self._apply(event)
                     await clock.tick()
+        if is_empty and loop.time() - begun < _SHORT:
+            raise ConnectionFailed("the watch ended as soon as it began")
 
     def _apply(self, event: WatchEvent) -> None:
         changed = event.object
@@ -359,11 +383,26 @@ class Informer:
         self._contact = asyncio.get_running_loop().time()
 
     def _detach(self, registration: Registration) -> None:
-        with contextlib.suppress(ValueError):
-            self._registrations.remove(registration)
+        self._registrations = tuple(other for other in self._registrations if other is not registration)
 
     def __repr__(self) -> str:
         return f"<Informer {self.name} objects={len(self.store)} synced={self.has_synced} rv={self._resource_version}>"
+
+
+def _reason(error: Exception) -> str:
+    """Why a watch is started again, in metrics; "expired": what we know is not what the server goes on from."""
+    if isinstance(error, Expired) or _is_from_the_future(error):
+        return _EXPIRED
+    return "disconnected" if isinstance(error, ConnectionFailed) else type(error).__name__
+
+
+def _is_from_the_future(error: Exception) -> bool:
+    """Whether the server has yet to reach our version, as one does that was restored from a backup."""
+    details = error.status.get("details") if isinstance(error, ApiError) else None
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return isinstance(causes, list) and any(
+        isinstance(cause, dict) and cause.get("reason") == "ResourceVersionTooLarge" for cause in causes
+    )
 
 
 class _Slicer:
