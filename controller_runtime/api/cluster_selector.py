@@ -20,7 +20,7 @@ def parse(text: str) -> dict[str, Any]:
     """
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"clusterSelector: not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError("clusterSelector: expected a JSON object")
@@ -33,6 +33,11 @@ def parse(text: str) -> dict[str, Any]:
     selector = found.get("nodeSelector") or {}
     if not all(isinstance(value, str) for value in selector.values()):
         raise ValueError("clusterSelector.nodeSelector: values must be strings")
+    node_affinity = (found.get("affinity") or {}).get("nodeAffinity")
+    if node_affinity is not None and not isinstance(node_affinity, dict):
+        raise ValueError("clusterSelector.affinity.nodeAffinity: expected an object")
+    if not all(isinstance(toleration, dict) for toleration in found.get("tolerations") or ()):
+        raise ValueError("clusterSelector.tolerations: expected a list of objects")
     return {member: found[member] for member in _MEMBERS if found.get(member)}
 
 

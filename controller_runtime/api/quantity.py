@@ -1,13 +1,13 @@
 """Kubernetes quantities (``100m``, ``1.5Gi``, ``1e3``) as integers.
 
 Source: apimachinery ``pkg/api/resource/quantity.go``: decimal numbers with an optional decimal exponent, decimal
-SI or binary SI suffix; rounded up where a scale cannot hold them.
+SI or binary SI suffix; rounded up where a scale cannot hold them, and never above 2^63 - 1 units.
 """
 
 from __future__ import annotations
 
 import re
-from decimal import ROUND_CEILING, Decimal
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, Context, Decimal
 
 _SUFFIXES: dict[str, Decimal] = {
     "n": Decimal("1e-9"),
@@ -27,7 +27,12 @@ _SUFFIXES: dict[str, Decimal] = {
     "Pi": Decimal(1024) ** 5,
     "Ei": Decimal(1024) ** 6,
 }
-_PATTERN = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)")
+_PATTERN = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_LARGEST = Decimal(2**63 - 1)
+_DIGITS = 18
+"""So many decimal digits are below ``_LARGEST``, whatever they are."""
+_CONTEXT = Context(prec=60, rounding=ROUND_CEILING, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+"""Holds every whole number in range exactly, so that rounding up to 60 digits first changes no result."""
 _BINARY = (("Ei", 1024**6), ("Pi", 1024**5), ("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024))
 BINARY_RESOURCES = ("memory", "ephemeral-storage", "storage")
 
@@ -38,9 +43,9 @@ def milli(value: str | float) -> int:
     Raises:
         ValueError: not a quantity.
     """
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and _is_plain(value):
         return int(value) * 1000
-    return int((_decimal(value) * 1000).to_integral_value(ROUND_CEILING))
+    return int(_CONTEXT.multiply(_decimal(value), 1000).to_integral_value(ROUND_CEILING))
 
 
 def amount(value: str | float) -> int:
@@ -49,7 +54,7 @@ def amount(value: str | float) -> int:
     Raises:
         ValueError: not a quantity.
     """
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and _is_plain(value):
         return int(value)
     return int(_decimal(value).to_integral_value(ROUND_CEILING))
 
@@ -70,12 +75,16 @@ def render(resource: str, count: int) -> str:
     return str(count)
 
 
+def _is_plain(text: str) -> bool:
+    return len(text) <= _DIGITS and text.isdecimal() and text.isascii()
+
+
 def _decimal(value: str | float) -> Decimal:
     text = str(value).strip()
     match = _PATTERN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a quantity such as 500m, 2 or 1Gi")
     number, exponent, suffix = match.groups()
-    if exponent:
-        return Decimal(number + exponent)
-    return Decimal(number) * _SUFFIXES[suffix or ""]
+    exact = _CONTEXT.create_decimal(number + (exponent or ""))
+    # Capped before anybody makes an integer of it: a billion zeros fit into ten characters.
+    return max(-_LARGEST, min(_LARGEST, _CONTEXT.multiply(exact, _SUFFIXES[suffix or ""])))
