@@ -1,0 +1,96 @@
+"""The clusterSelector annotation is read strictly, and a bad one never crashes its reader."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller_runtime.api import cluster_selector, names
+
+WHOLE = {
+    "nodeSelector": {"disk": "ssd"},
+    "affinity": {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
+    },
+    "tolerations": [{"key": "a", "operator": "Exists"}],
+}
+
+
+def test_all_members_are_read() -> None:
+    """nodeSelector, affinity and tolerations come out as they went in."""
+    assert cluster_selector.parse(json.dumps(WHOLE)) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{}", {}),
+        ('{"nodeSelector": null, "affinity": {}, "tolerations": []}', {}),
+        ('{"nodeSelector": {"a": "b"}, "other": 1}', {"nodeSelector": {"a": "b"}}),
+    ],
+)
+def test_members_are_optional(text: str, expected: dict[str, Any]) -> None:
+    """Absent, null and empty members are left out, and so are unknown ones."""
+    assert cluster_selector.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "clusterSelector: not JSON"),
+        ("{", "clusterSelector: not JSON"),
+        ("[" * 100_000, "clusterSelector: not JSON"),
+        ("[]", "clusterSelector: expected a JSON object"),
+        ("null", "clusterSelector: expected a JSON object"),
+        ('{"nodeSelector": []}', "clusterSelector.nodeSelector: expected an object"),
+        ('{"nodeSelector": {"a": 1}}', "clusterSelector.nodeSelector: values must be strings"),
+        ('{"nodeSelector": {"a": null}}', "clusterSelector.nodeSelector: values must be strings"),
+        ('{"affinity": "x"}', "clusterSelector.affinity: expected an object"),
+        ('{"affinity": {"nodeAffinity": []}}', "clusterSelector.affinity.nodeAffinity: expected an object"),
+        ('{"affinity": {"nodeAffinity": 5}}', "clusterSelector.affinity.nodeAffinity: expected an object"),
+        ('{"tolerations": {}}', "clusterSelector.tolerations: expected a list"),
+        ('{"tolerations": [{}, 1]}', "clusterSelector.tolerations: expected a list of objects"),
+    ],
+)
+def test_errors_name_the_member(text: str, message: str) -> None:
+    """What is wrong is one line that begins with the member's name, and the annotation counts as none."""
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        cluster_selector.parse(text)
+    assert "\n" not in str(caught.value)
+    assert cluster_selector.of({"clusterSelector": text}, "clusterSelector") is None
+
+
+@pytest.mark.parametrize("annotations", [None, {}, {"other": "{}"}, {"clusterSelector": ""}])
+def test_no_annotation(annotations: dict[str, str] | None) -> None:
+    """Without the annotation there is no selector, which is not the same as an empty one."""
+    assert cluster_selector.of(annotations, names.ANNOTATION_CLUSTER_SELECTOR) is None
+    assert cluster_selector.of({"clusterSelector": "{}"}, names.ANNOTATION_CLUSTER_SELECTOR) == {}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    st.text(max_size=20)
+    | st.fixed_dictionaries(
+        {}, optional={"nodeSelector": JSON, "affinity": JSON, "tolerations": JSON, "x": JSON}
+    ).map(json.dumps)
+)
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """Whatever users write, what comes out has the shape that readers count on."""
+    found = cluster_selector.of({"k": text}, "k")
+    if found is None:
+        return
+    assert set(found) <= {"nodeSelector", "affinity", "tolerations"}
+    assert all(isinstance(value, str) for value in found.get("nodeSelector", {}).values())
+    assert isinstance(found.get("affinity", {}).get("nodeAffinity") or {}, dict)
+    assert all(isinstance(item, dict) for item in found.get("tolerations", []))
