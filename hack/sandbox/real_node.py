@@ -23,6 +23,7 @@ from controller_runtime.key_pairs import KeyPair, sign
 from hack.sandbox import images
 from hack.sandbox.binaries import Progress
 from hack.sandbox.cluster import Cluster
+from hack.sandbox.directory import mounts_below
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.network import Bridge, run
 from hack.sandbox.ports import free_ports
@@ -309,11 +310,8 @@ def clean_node(directory: Path, cgroup: str) -> None:
 
 def clean_directory(directory: Path) -> None:
     """Unmount everything below a folder, deepest first."""
-    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
-    for mount in sorted(
-        (mount for mount in mounts if mount.startswith(f"{directory}/")), key=len, reverse=True
-    ):
-        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+    for mount in mounts_below(directory):
+        subprocess.run(["umount", "--lazy", str(mount)], check=False, capture_output=True)
 
 
 def _hierarchies() -> list[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any, Self
 import aiohttp
 
 from hack.sandbox import binaries
+from hack.sandbox import directory as folder
 from hack.sandbox.binaries import Progress
 from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
@@ -24,8 +24,6 @@ from hack.sandbox.network import Bridge, make_bridge, remove_bridge
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Identity, Process, stop
 from hack.sandbox.real_node import RealNode, clean_directory, clean_node, ensure_packages
-
-STATE = "sandbox.json"
 
 
 def silent(_line: str) -> None:
@@ -67,7 +65,7 @@ class Sandbox:
         self._keep = keep
         self._progress = progress
         self._temporary = directory is None
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="virtual-node-sandbox-"))
+        self.directory = (directory or Path(tempfile.mkdtemp(prefix="virtual-node-sandbox-"))).absolute()
         self.binaries: dict[str, Path] = {}
         self.etcd: Process | None = None
         self.clusters: list[Cluster] = []
@@ -94,7 +92,8 @@ class Sandbox:
             SandboxError: something is missing or does not start; nothing is left running.
         """
         try:
-            await self._up()
+            with folder.claimed(self.directory):
+                await self._up()
         except BaseException:
             await self.close()
             raise
@@ -155,7 +154,7 @@ class Sandbox:
         if self.bridge is not None:
             remove_bridge(self.bridge.name)
         if self._temporary:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            folder.remove(self.directory)
 
     async def _up(self) -> None:
         wanted = list(binaries.CONTROL_PLANE)
@@ -167,8 +166,8 @@ class Sandbox:
         self.binaries = await binaries.ensure(wanted, progress=self._progress)
         if running(self.directory):
             raise SandboxError(f"a sandbox runs in {self.directory} already; stop it first (make demo-down)")
-        shutil.rmtree(self.directory, ignore_errors=True)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        folder.empty(self.directory)
+        self._save()
         if self._real_node:
             # Pods of a real node must reach the apiservers: these listen on a bridge instead of loopback.
             self.bridge = make_bridge()
@@ -280,13 +279,13 @@ class Sandbox:
                 if process.identity is not None
             ],
         }
-        (self.directory / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+        (self.directory / folder.STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
 
 
 def read_state(directory: Path) -> dict[str, Any]:
     """What runs in a folder, as ``Sandbox`` noted it; empty when nothing was."""
     try:
-        state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
+        state: dict[str, Any] = json.loads((directory / folder.STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return state
@@ -300,7 +299,18 @@ def running(directory: Path) -> list[tuple[str, Identity]]:
 
 
 async def stop_all(directory: Path, *, progress: Progress = silent) -> int:
-    """Stop what was started in a folder, by pid; returns how many processes ran."""
+    """Stop what was started in a folder, by pid, and remove it; returns how many processes ran.
+
+    Raises:
+        SandboxError: the folder is not a sandbox's, or another command is at work in it.
+    """
+    if not directory.is_dir():
+        return 0
+    with folder.claimed(directory):
+        return await _stop_all(directory, progress)
+
+
+async def _stop_all(directory: Path, progress: Progress) -> int:
     found = running(directory)
     real = read_state(directory).get("real_node") or {}
     for name, identity in found:
@@ -314,5 +324,5 @@ async def stop_all(directory: Path, *, progress: Progress = silent) -> int:
     if real:
         clean_directory(Path(real["directory"]))
         remove_bridge(real["bridge"])
-    shutil.rmtree(directory, ignore_errors=True)
+    folder.remove(directory)
     return len(found)
