@@ -416,12 +416,15 @@ class TestLosing:
         assert len(work.started) == 2
 
     async def test_short_trouble_is_survived(self) -> None:
-        """Up to the renew deadline a leader goes on working without its server."""
+        """Up to the renew deadline a leader goes on working without its server.
+
+        Five seconds: with a retry period of 2.4 s (jitter included) before and after, that is within the ten.
+        """
         client, work = Client(Store()), Work()
         async with standing(candidate(client, work, "a")):
             await asyncio.sleep(10)
             client.network = refusing
-            await asyncio.sleep(7)
+            await asyncio.sleep(5)
             client.network = direct
             await asyncio.sleep(60)
             assert work.stopped == []
