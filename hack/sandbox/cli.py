@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from rich.console import Console
 from hack.sandbox import binaries, demo
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.real_node import ensure_packages
-from hack.sandbox.sandbox import Sandbox, read_state, running, stop_all
+from hack.sandbox.sandbox import Sandbox
+from hack.sandbox.stopping import read_state, running, stop_all
 
 DEFAULT_DIRECTORY = Path(__file__).resolve().parent.parent.parent / ".sandbox"
 
@@ -72,9 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
 
 
 async def _run(options: argparse.Namespace, console: Console) -> int:
+    # As on Ctrl-C: what is half up is taken down again.
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     report = Reporter(console)
     if options.command == "prepare":
         return await _prepare(console, report)
@@ -128,7 +136,7 @@ def _status(directory: Path, console: Console) -> int:
     if not found:
         console.print("nothing is running")
         return 1
-    for name, identity in found:
+    for name, identity in found.items():
         console.print(f"{identity.pid:>8}  {name}", highlight=False)
     for name, path in read_state(directory).get("clusters", {}).items():
         console.print(f"export KUBECONFIG={path}   # {name}", highlight=False, soft_wrap=True)

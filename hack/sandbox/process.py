@@ -1,4 +1,4 @@
-"""Processes that the sandbox starts, and stops by pid."""
+"""Processes that the sandbox starts, and stops by pid; a pid file each tells other commands of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from hack.sandbox.errors import SandboxError
 
@@ -30,14 +31,33 @@ class Identity:
         return start_time(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> bool:
-        """Signal the process' whole session; False when it is gone."""
+        """Signal the process' whole session; False when it is gone.
+
+        Raises:
+            SandboxError: another user's, and we are not root.
+        """
         if not self.alive():
             return False
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             return False
+        except PermissionError:
+            raise SandboxError(f"pid {self.pid} was started by another user; stop it as that user") from None
         return True
+
+    def write(self, path: Path) -> None:
+        """Note it in a pid file, for ``read``."""
+        path.write_text(f"{self.pid} {self.started}\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """What a pid file of ours says; None when it is none, or is gone."""
+        try:
+            pid, started = path.read_text(encoding="utf-8").split()
+            return cls(int(pid), started)
+        except (OSError, ValueError):
+            return None
 
 
 def start_time(pid: int) -> str:
@@ -49,9 +69,15 @@ def start_time(pid: int) -> str:
     return "" if fields[0] in {"Z", "X"} else fields[19]
 
 
-async def stop(identity: Identity, *, seconds: float = _STOP_SECONDS) -> None:
-    """End a process: SIGTERM, and SIGKILL once the seconds are over."""
-    if not identity.signal(signal.SIGTERM):
+async def stop(
+    identity: Identity, *, seconds: float = _STOP_SECONDS, first: signal.Signals = signal.SIGTERM
+) -> None:
+    """End a process, and wait until it is gone: the first signal, and SIGKILL once the seconds are over.
+
+    Raises:
+        SandboxError: another user's, and we are not root.
+    """
+    if not identity.signal(first):
         return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
@@ -79,13 +105,14 @@ class Process:
         Args:
             name: for messages and the log file.
             argv: program and arguments.
-            directory: where its log goes.
+            directory: where its log and its pid file go.
             env: added to our environment.
             dies_with_us: killed by the kernel when we are, so that crashed tests leave nothing behind.
         """
         self.name = name
         self.argv = [str(argument) for argument in argv]
         self.log = directory / f"{name}.log"
+        self.pid_file = directory / f"{name}.pid"
         self.identity: Identity | None = None
         self._env = dict(env or {})
         self._dies_with_us = dies_with_us
@@ -122,6 +149,7 @@ class Process:
             except OSError as error:
                 raise SandboxError(f"{self.name}: cannot start {self.argv[0]}: {error.strerror}") from None
         self.identity = Identity(self._process.pid, start_time(self._process.pid))
+        self.identity.write(self.pid_file)
 
     async def stop(self, *, seconds: float = _STOP_SECONDS) -> None:
         """End it: SIGTERM, then SIGKILL."""
@@ -156,6 +184,7 @@ class Process:
         if self._process is not None:
             await self._process.wait()
             self._process = None
+            self.pid_file.unlink(missing_ok=True)
 
 
 def _die_with_parent() -> None:

@@ -8,12 +8,10 @@ is one, is not touched and nothing is left at the end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,9 +21,9 @@ from controller_runtime.key_pairs import KeyPair, sign
 from hack.sandbox import images
 from hack.sandbox.binaries import Progress
 from hack.sandbox.cluster import Cluster
-from hack.sandbox.directory import mounts_below
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.network import Bridge, run
+from hack.sandbox.node_remains import cgroup_hierarchies, clean_directory, clean_node
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 
@@ -39,7 +37,6 @@ _PACKAGES = {
     "mount": "mount",
     "/bin/busybox": "busybox-static",
 }
-_CGROUPS = Path("/sys/fs/cgroup")
 _READY_SECONDS = 60
 
 
@@ -216,6 +213,8 @@ class RealNode:
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.cgroup}",
             "failSwapOn": False,
+            # Its chains would change the machine's firewall, and nothing here needs them.
+            "makeIPTablesUtilChains": False,
             "failCgroupV1": False,
             "enforceNodeAllocatable": [],
             "localStorageCapacityIsolation": False,
@@ -284,77 +283,10 @@ oom_score = 0
 
     def _make_cgroup(self) -> None:
         """A cgroup of our own, so that two kubelets on one machine do not end each other's pods."""
-        for hierarchy in _hierarchies():
+        for hierarchy in cgroup_hierarchies():
             home = hierarchy / self.cgroup
             home.mkdir(exist_ok=True)
             for setting in ("cpuset.cpus", "cpuset.mems"):
                 source = hierarchy / setting
                 if source.exists() and (home / setting).exists() and (text := source.read_text().strip()):
                     (home / setting).write_text(text)
-
-
-def clean_node(directory: Path, cgroup: str) -> None:
-    """Kill the containers of a node and remove their network namespaces; containerd may be gone already."""
-    socket = str(directory / "c.sock")
-    namespaces = _network_namespaces(socket)
-    for process in _processes_in(cgroup) | _shims(socket):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-    for name in namespaces:
-        subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
-    for hierarchy in _hierarchies():
-        for directory_name, _, _ in os.walk(hierarchy / cgroup, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(directory_name).rmdir()
-
-
-def clean_directory(directory: Path) -> None:
-    """Unmount everything below a folder, deepest first."""
-    for mount in mounts_below(directory):
-        subprocess.run(["umount", "--lazy", str(mount)], check=False, capture_output=True)
-
-
-def _hierarchies() -> list[Path]:
-    """The cgroup hierarchies of this machine: one for v2, one per controller for v1."""
-    if (_CGROUPS / "cgroup.controllers").exists():
-        return [_CGROUPS]
-    return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
-
-
-def _processes_in(cgroup: str) -> set[int]:
-    found: set[int] = set()
-    for hierarchy in _hierarchies():
-        # Cgroups vanish while we look: containers end on their own, too.
-        for directory, _, files in os.walk(hierarchy / cgroup):
-            if "cgroup.procs" in files:
-                with contextlib.suppress(OSError):
-                    text = (Path(directory) / "cgroup.procs").read_text(encoding="utf-8")
-                    found |= {int(line) for line in text.split()}
-    return found
-
-
-def _shims(socket: str) -> set[int]:
-    """Containerd's shims of this node: they outlive containerd by design."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                arguments = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"containerd-shim" in arguments[0] and socket.encode() in arguments:
-                    found.add(int(entry.name))
-    return found
-
-
-def _network_namespaces(socket: str) -> set[str]:
-    """Names of the network namespaces of this node's pods, as containerd knows them."""
-    base = ["ctr", "--address", socket, "-n", "k8s.io", "containers"]
-    listed = subprocess.run([*base, "ls", "-q"], check=False, capture_output=True, text=True)
-    found = set()
-    for container in listed.stdout.split():
-        info = subprocess.run([*base, "info", container], check=False, capture_output=True, text=True)
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            for namespace in json.loads(info.stdout)["Spec"]["linux"]["namespaces"]:
-                path = namespace.get("path", "")
-                if namespace["type"] == "network" and "/netns/" in path:
-                    found.add(path.rpartition("/")[2])
-    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,15 +18,13 @@ from hack.sandbox import directory as folder
 from hack.sandbox.binaries import Progress
 from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
+from hack.sandbox.janitor import Janitor
 from hack.sandbox.kwok import kwok_node, kwok_process
 from hack.sandbox.network import Bridge, make_bridge, remove_bridge
 from hack.sandbox.ports import free_ports
-from hack.sandbox.process import Identity, Process, stop
-from hack.sandbox.real_node import RealNode, clean_directory, clean_node, ensure_packages
-
-
-def silent(_line: str) -> None:
-    """Progress for nobody."""
+from hack.sandbox.process import Process
+from hack.sandbox.real_node import RealNode, ensure_packages
+from hack.sandbox.stopping import running, silent
 
 
 class Sandbox:
@@ -73,6 +70,7 @@ class Sandbox:
         """Started by ``start_process``: virtual nodes and the like."""
         self.bridge: Bridge | None = None
         self._real: dict[str, str] = {}
+        self._janitor: Janitor | None = None
         self._cleanups: list[Any] = []
 
     @property
@@ -112,11 +110,16 @@ class Sandbox:
     async def start_process(
         self, name: str, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None
     ) -> Process:
-        """Run a program as part of the sandbox: logged, and stopped with it."""
+        """Run a program as part of the sandbox: logged, and stopped with it.
+
+        Raises:
+            SandboxError: it cannot be started, or one of that name runs already.
+        """
         process = Process(name, argv, directory=self.directory, env=env, dies_with_us=not self._keep)
+        if any(other.pid_file == process.pid_file and other.running for other in self.processes):
+            raise SandboxError(f"a process named {name} runs in this sandbox already; give it another name")
         await process.start()
         self.processes.append(process)
-        self._save()
         return process
 
     async def start_virtual_node(
@@ -153,6 +156,8 @@ class Sandbox:
             await self.etcd.kill()
         if self.bridge is not None:
             remove_bridge(self.bridge.name)
+        if self._janitor is not None:
+            await self._janitor.stop()
         if self._temporary:
             folder.remove(self.directory)
 
@@ -168,9 +173,12 @@ class Sandbox:
             raise SandboxError(f"a sandbox runs in {self.directory} already; stop it first (make demo-down)")
         folder.empty(self.directory)
         self._save()
+        if not self._keep:
+            self._janitor = await Janitor.start(self.directory, remove=self._temporary)
         if self._real_node:
             # Pods of a real node must reach the apiservers: these listen on a bridge instead of loopback.
             self.bridge = make_bridge()
+            self._save()
         self._progress("starting etcd")
         await self._start_etcd()
         self.clusters = [self._cluster(name) for name in self._names()]
@@ -218,11 +226,7 @@ class Sandbox:
             dies_with_us=not self._keep,
             progress=self._progress,
         )
-        self._real = {
-            "directory": str(cluster.directory / "node"),
-            "cgroup": node.cgroup,
-            "bridge": self.bridge.name,
-        }
+        self._real = {"directory": str(cluster.directory / "node"), "cgroup": node.cgroup}
         self._save()
         self._cleanups.append(node.stop)
         await node.start()
@@ -262,67 +266,12 @@ class Sandbox:
         raise SandboxError(f"etcd is not healthy: {self.etcd.last_words()} (log: {self.etcd.log})")
 
     def _save(self) -> None:
-        """Note every pid, so that another process can stop what this one started."""
-        processes = [*self.processes]
-        for cluster in self.clusters:
-            processes += cluster.processes
-        if self.etcd is not None:
-            processes.append(self.etcd)
+        """Note what other commands must know to show and stop this; processes have pid files of their own."""
         state = {
             "directory": str(self.directory),
             "clusters": {cluster.name: str(cluster.kubeconfig) for cluster in self.clusters},
             "real_node": self._real,
+            "bridge": self.bridge.name if self.bridge is not None else "",
             "kubectl": str(self.binaries.get("kubectl", "")),
-            "processes": [
-                {"name": process.name, "pid": process.identity.pid, "started": process.identity.started}
-                for process in processes
-                if process.identity is not None
-            ],
         }
         (self.directory / folder.STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
-
-
-def read_state(directory: Path) -> dict[str, Any]:
-    """What runs in a folder, as ``Sandbox`` noted it; empty when nothing was."""
-    try:
-        state: dict[str, Any] = json.loads((directory / folder.STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return state
-
-
-def running(directory: Path) -> list[tuple[str, Identity]]:
-    """Names and identities of what was started in a folder and still runs."""
-    entries = read_state(directory).get("processes", ())
-    identities = [(entry["name"], Identity(entry["pid"], entry["started"])) for entry in entries]
-    return [(name, identity) for name, identity in identities if identity.alive()]
-
-
-async def stop_all(directory: Path, *, progress: Progress = silent) -> int:
-    """Stop what was started in a folder, by pid, and remove it; returns how many processes ran.
-
-    Raises:
-        SandboxError: the folder is not a sandbox's, or another command is at work in it.
-    """
-    if not directory.is_dir():
-        return 0
-    with folder.claimed(directory):
-        return await _stop_all(directory, progress)
-
-
-async def _stop_all(directory: Path, progress: Progress) -> int:
-    found = running(directory)
-    real = read_state(directory).get("real_node") or {}
-    for name, identity in found:
-        progress(f"stopping {name} (pid {identity.pid})")
-        if name == "containerd" and real:
-            clean_node(Path(real["directory"]), real["cgroup"])
-        if name in {"virtual-node", "kubelet", "containerd"}:
-            await stop(identity)
-        else:
-            identity.signal(signal.SIGKILL)
-    if real:
-        clean_directory(Path(real["directory"]))
-        remove_bridge(real["bridge"])
-    folder.remove(directory)
-    return len(found)

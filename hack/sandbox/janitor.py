@@ -1,0 +1,80 @@
+"""Cleans up after an owner that was killed: a test run ended with SIGKILL leaves no container, bridge or mount.
+
+``python -m hack.sandbox.janitor DIRECTORY`` waits until its standard input ends. The owner holds the other end of
+that pipe and never writes to it, so the end means that the owner is gone, however it went. An owner that ends well
+has cleaned up by itself and ends the janitor, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.stopping import stop_all
+
+
+class Janitor:
+    """The owner's end."""
+
+    def __init__(self, process: asyncio.subprocess.Process, pipe: int) -> None:
+        """Keep the pipe open for as long as the owner lives."""
+        self._process = process
+        self._pipe = pipe
+
+    @classmethod
+    async def start(cls, directory: Path, *, remove: bool) -> Self:
+        """Start one for a sandbox' folder, to be removed with the rest or not."""
+        argv = [sys.executable, "-m", __name__, str(directory), *(["--remove"] if remove else [])]
+        theirs, ours = os.pipe()
+        try:
+            # A session of its own: Ctrl-C in a terminal is meant for the owner.
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=theirs,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd=Path(__file__).resolve().parents[2],
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        return cls(process, ours)
+
+    async def stop(self) -> None:
+        """Not needed any more: all is clean."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Wait for the end of the owner, then stop all that is left; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m hack.sandbox.janitor", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--remove", action="store_true", help="the folder, too")
+    options = parser.parse_args(argv)
+    os.nice(10)
+    while sys.stdin.buffer.read(4096):
+        pass
+    try:
+        asyncio.run(stop_all(options.directory, remove=options.remove))
+    except SandboxError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""What a real node leaves on the machine, and how it is taken back: containers, cgroups, namespaces, mounts, links.
+
+Works whether containerd and the kubelet still run, ended well, or were killed with their owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from hack.sandbox.directory import mounts_below
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_NAMESPACES = Path("/run/netns")
+_CNI_RESULTS = Path("/var/lib/cni/results")
+_LOG_LINKS = Path("/var/log/containers")
+_KILL_SECONDS = 10.0
+
+
+def clean_node(directory: Path, cgroup: str) -> None:
+    """Kill a node's containers, then remove their network namespaces, cgroups and log links."""
+    socket = str(directory / "c.sock")
+    # A namespace is found by the processes in it: ask before they are gone.
+    namespaces = _network_namespaces(_processes_in(cgroup))
+    pods = set(_shims(socket).values())
+    deadline = time.monotonic() + _KILL_SECONDS
+    while (found := {*_processes_in(cgroup), *_shims(socket)}) and time.monotonic() < deadline:
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.02)
+    for name in namespaces:
+        subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+    _forget_results(pods)
+    for hierarchy in cgroup_hierarchies():
+        for home, _, _ in os.walk(hierarchy / cgroup, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(home).rmdir()
+    _remove_links_into(directory)
+
+
+def clean_directory(directory: Path) -> None:
+    """Unmount everything below a folder, deepest first."""
+    for mount in mounts_below(directory):
+        subprocess.run(["umount", "--lazy", str(mount)], check=False, capture_output=True)
+
+
+def cgroup_hierarchies() -> list[Path]:
+    """The cgroup hierarchies of this machine: one for v2, one per controller for v1."""
+    if (_CGROUPS / "cgroup.controllers").exists():
+        return [_CGROUPS]
+    return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _processes_in(cgroup: str) -> set[int]:
+    found: set[int] = set()
+    for hierarchy in cgroup_hierarchies():
+        # Cgroups vanish while we look: containers end on their own, too.
+        for directory, _, files in os.walk(hierarchy / cgroup):
+            if "cgroup.procs" in files:
+                with contextlib.suppress(OSError):
+                    text = (Path(directory) / "cgroup.procs").read_text(encoding="utf-8")
+                    found |= {int(line) for line in text.split()}
+    return found
+
+
+def _shims(socket: str) -> dict[int, str]:
+    """Containerd's shims of this node, which outlive containerd by design: pid → id of the pod's sandbox."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                if "containerd-shim" in arguments[0] and socket in arguments and "-id" in arguments:
+                    found[int(entry.name)] = arguments[arguments.index("-id") + 1]
+    return found
+
+
+def _network_namespaces(processes: Iterable[int]) -> set[str]:
+    """Names of the network namespaces that processes are in; the machine's own has none."""
+    inodes = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            inodes.add(Path(f"/proc/{process}/ns/net").stat().st_ino)
+    found = set()
+    for entry in _NAMESPACES.iterdir() if _NAMESPACES.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if entry.stat().st_ino in inodes:
+                found.add(entry.name)
+    return found
+
+
+def _forget_results(pods: set[str]) -> None:
+    """Remove the results that libcni keeps for these pods; there is no setting for where it keeps them."""
+    for entry in _CNI_RESULTS.iterdir() if _CNI_RESULTS.is_dir() else ():
+        # <network>-<container>-<interface>
+        if any(f"-{pod}-" in entry.name for pod in pods):
+            entry.unlink(missing_ok=True)
+
+
+def _remove_links_into(directory: Path) -> None:
+    """Remove the links to container logs that the kubelet makes in a place of its own choice."""
+    for entry in _LOG_LINKS.iterdir() if _LOG_LINKS.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if entry.is_symlink() and entry.readlink().is_relative_to(directory):
+                entry.unlink()

@@ -1,0 +1,94 @@
+"""What runs in a sandbox' folder, and stopping it from any process: all that is needed is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hack.sandbox import directory as folder
+from hack.sandbox.network import remove_bridge
+from hack.sandbox.node_remains import clean_directory, clean_node
+from hack.sandbox.process import Identity, stop
+
+_PID_FILES = ("*.pid", "*/*.pid", "*/node/*.pid")
+"""Ours; containerd has pid files of its own further down."""
+_DISPOSABLE = frozenset({"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"})
+"""Nothing is gained by letting these drain: what they hold goes with the folder."""
+_NODE = ("kubelet", "containerd")
+
+
+def silent(_line: str) -> None:
+    """Progress for nobody."""
+
+
+def read_state(directory: Path) -> dict[str, Any]:
+    """What ``Sandbox`` noted in its folder; empty when it did not."""
+    try:
+        state: dict[str, Any] = json.loads((directory / folder.STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return state
+
+
+def running(directory: Path) -> dict[str, Identity]:
+    """What was started in a folder and still runs, by names such as ``lower1/kube-apiserver``."""
+    found = {}
+    for pattern in _PID_FILES:
+        for path in sorted(directory.glob(pattern)):
+            identity = Identity.read(path)
+            if identity is not None and identity.alive():
+                found[str(path.relative_to(directory).with_suffix(""))] = identity
+    return found
+
+
+async def stop_all(directory: Path, *, progress: Callable[[str], None] = silent, remove: bool = True) -> int:
+    """Stop what was started in a folder, by pid, and take back what a real node made.
+
+    Args:
+        directory: the sandbox' folder.
+        progress: told what is stopped, a line at a time.
+        remove: the folder, too.
+
+    Returns:
+        How many processes ran.
+
+    Raises:
+        SandboxError: the folder is not a sandbox's, another command is at work in it, or the processes are
+            another user's.
+    """
+    if not directory.is_dir():
+        return 0
+    with folder.claimed(directory):
+        found = running(directory)
+        for name, identity in found.items():
+            progress(f"stopping {name} (pid {identity.pid})")
+        await _stop_processes(found, real_node=read_state(directory).get("real_node") or {})
+        if bridge := read_state(directory).get("bridge"):
+            remove_bridge(bridge)
+        if remove:
+            folder.remove(directory)
+    return len(found)
+
+
+async def _stop_processes(found: dict[str, Identity], *, real_node: dict[str, str]) -> None:
+    """Programs that users write first, then nodes, then control planes."""
+    by_kind = {name: Path(name).name for name in found}
+    polite = [found[name] for name, kind in by_kind.items() if kind not in _DISPOSABLE and kind not in _NODE]
+    await asyncio.gather(*(stop(identity) for identity in polite))
+    await asyncio.gather(
+        *(stop(found[name], seconds=5) for name, kind in by_kind.items() if kind == "kubelet")
+    )
+    if real_node:
+        await asyncio.to_thread(clean_node, Path(real_node["directory"]), real_node["cgroup"])
+    await asyncio.gather(
+        *(stop(found[name], seconds=5) for name, kind in by_kind.items() if kind == "containerd")
+    )
+    if real_node:
+        await asyncio.to_thread(clean_directory, Path(real_node["directory"]))
+    await asyncio.gather(
+        *(stop(found[name], first=signal.SIGKILL) for name, kind in by_kind.items() if kind in _DISPOSABLE)
+    )

@@ -1,0 +1,233 @@
+"""The sandbox on this machine: what it promises to bring up, and that it takes all of it down again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Sandbox, SandboxError
+from hack.sandbox.cluster import Cluster
+from hack.sandbox.node_remains import cgroup_hierarchies
+from hack.sandbox.process import start_time
+from hack.sandbox.stopping import running, stop_all
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="containers on a real node need root")
+
+OWNER = """
+import asyncio, json, sys
+from hack.sandbox import Sandbox
+from tests.integration.test_sandbox import busybox, create_and_wait
+
+async def main():
+    async with Sandbox(lower=1, real_node=True) as sandbox:
+        await create_and_wait(sandbox.lower[0], busybox("p"))
+        print(json.dumps({
+            "directory": str(sandbox.directory), "bridge": sandbox.bridge.name, "cgroup": sandbox._real["cgroup"],
+            "janitor": sandbox._janitor._process.pid,
+        }), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def busybox(name: str, script: str = "echo started; exec sleep 1000") -> dict[str, Any]:
+    """A pod that runs a shell script."""
+    container = {"name": "main", "image": "busybox:1.36", "command": ["sh", "-c", script]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
+    }
+
+
+async def create_and_wait(cluster: Cluster, pod: dict[str, Any]) -> None:
+    """Create a pod in the default namespace and wait until it is Ready."""
+    await cluster.apply(pod)
+    name = pod["metadata"]["name"]
+    await cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s", timeout=90)
+
+
+async def ended(pid: int) -> None:
+    """Wait until a process that is not our child has ended."""
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    handle = os.pidfd_open(pid)
+    try:
+        loop.add_reader(handle, gone.set)
+        async with asyncio.timeout(60):
+            await gone.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+
+
+def remains(directory: str, bridge: str, cgroup: str) -> dict[str, list[str]]:
+    """What is left on the machine of a sandbox with a real node, by kind."""
+    links = subprocess.run(["ip", "-br", "link"], check=True, capture_output=True, text=True).stdout
+    commands = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    logs = Path("/var/log/containers")
+    found = {
+        "processes": [line.replace(b"\0", b" ").decode() for line in commands if directory.encode() in line],
+        "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if directory in line],
+        "bridges": [line for line in links.splitlines() if line.split()[0] == bridge],
+        "cgroups": [str(home / cgroup) for home in cgroup_hierarchies() if (home / cgroup).exists()],
+        "logs": [str(link) for link in logs.glob("*") if str(link.readlink()).startswith(directory)],
+        "files": [directory] if Path(directory).exists() else [],
+    }
+    return {kind: lines for kind, lines in found.items() if lines}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox() -> AsyncIterator[Sandbox]:
+    """An upper cluster, and a lower one with two simulated nodes."""
+    async with Sandbox(lower=1, kwok_nodes=2) as running_sandbox:
+        yield running_sandbox
+
+
+async def test_every_control_plane_is_healthy(sandbox: Sandbox):
+    """Both apiservers are ready, and both clusters have a controller manager and a scheduler at work."""
+    for cluster in sandbox.clusters:
+        assert (await cluster.kubectl("get", "--raw=/readyz")).stdout == "ok"
+        assert cluster.controller_manager.running
+        assert cluster.scheduler.running
+
+
+async def test_nodes_are_ready_below_and_absent_above(sandbox: Sandbox):
+    """The lower cluster has the nodes asked for; the upper one is left to virtual nodes."""
+    below = json.loads((await sandbox.lower[0].kubectl("get", "nodes", "-o", "json")).stdout)["items"]
+    assert [node["metadata"]["name"] for node in below] == ["lower1-node-0", "lower1-node-1"]
+    above = json.loads((await sandbox.upper.kubectl("get", "nodes", "-o", "json")).stdout)["items"]
+    assert above == []
+
+
+async def test_a_pod_runs_on_a_simulated_node_and_its_deletion_ends(sandbox: Sandbox):
+    """The scheduler binds it, kwok runs it, and a deletion with a grace period comes to its end."""
+    lower = sandbox.lower[0]
+    await create_and_wait(lower, busybox("p"))
+    found = json.loads((await lower.kubectl("get", "pod", "p", "-o", "json")).stdout)
+    assert found["status"]["phase"] == "Running"
+    assert found["spec"]["nodeName"].startswith("lower1-node-")
+    await lower.kubectl("delete", "pod", "p", "--timeout=30s")
+    assert (await lower.kubectl("get", "pod", "p", check=False)).returncode == 1
+
+
+async def test_an_apiserver_killed_comes_back_on_its_port_with_its_data(sandbox: Sandbox):
+    """After kill -9 and a start the same kubeconfig works, and what was written is there."""
+    upper = sandbox.upper
+    await upper.kubectl("create", "configmap", "kept", "--from-literal=a=b")
+    before = upper.apiserver.pid
+    await upper.apiserver.kill()
+    assert (await upper.kubectl("get", "configmap", "kept", check=False)).returncode == 1
+    await upper.apiserver.start()
+    await upper.wait_ready()
+    assert upper.apiserver.pid != before
+    assert (await upper.kubectl("get", "configmap", "kept", "-o", "name")).stdout == "configmap/kept\n"
+
+
+async def test_a_failing_kubectl_says_what_it_said(sandbox: Sandbox):
+    """With check it raises kubectl's own words; without, they come back with the exit code."""
+    with pytest.raises(SandboxError, match='pods "nobody" not found'):
+        await sandbox.upper.kubectl("get", "pod", "nobody")
+    done = await sandbox.upper.kubectl("get", "pod", "nobody", check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert 'pods "nobody" not found' in done.stderr
+
+
+async def test_a_lower_cluster_joins_later(sandbox: Sandbox):
+    """A cluster added to a running sandbox is ready, with nodes, and apart from the others."""
+    added = await sandbox.add_lower(kwok_nodes=1)
+    assert (await added.kubectl("get", "nodes", "-o", "name")).stdout == "node/lower2-node-0\n"
+    uids = {
+        (await cluster.kubectl("get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}")).stdout
+        for cluster in sandbox.clusters
+    }
+    assert len(uids) == 3
+
+
+async def test_what_is_kept_is_stopped_by_another_command(tmp_path):
+    """Kept processes, one restarted since, outlive their owner; stopping by folder ends every one."""
+    directory = tmp_path / "kept"
+    async with Sandbox(lower=0, directory=directory, keep=True) as kept:
+        await kept.upper.apiserver.kill()
+        await kept.upper.apiserver.start()
+        pids = [kept.upper.apiserver.pid, kept.upper.scheduler.pid, kept.upper.controller_manager.pid]
+    assert set(running(directory)) == {
+        "etcd", "upper/kube-apiserver", "upper/kube-controller-manager", "upper/kube-scheduler",
+    }  # fmt: skip
+    with pytest.raises(SandboxError, match=r"runs in .*kept already"):
+        async with Sandbox(lower=0, directory=directory):
+            pytest.fail("two sandboxes in one folder")
+    assert await stop_all(directory) == 4
+    assert [start_time(pid) for pid in pids] == ["", "", ""]
+    assert not directory.exists()
+    # The parent reaps what init would reap once the command that started them has ended.
+    for process in [*kept.upper.processes, kept.etcd]:
+        assert process is not None
+        await process.stop()
+
+
+async def test_an_exception_in_the_body_stops_everything():
+    """What goes wrong inside the context leaves no process and no folder."""
+    broken = Sandbox(lower=0)
+
+    async def body() -> None:
+        async with broken:
+            seen.append(start_time(broken.upper.apiserver.pid))
+            raise ZeroDivisionError
+
+    seen: list[str] = []
+    with pytest.raises(ZeroDivisionError):
+        await body()
+    assert seen != [""]
+    assert not any(process.running for process in broken.upper.processes)
+    assert not broken.directory.exists()
+
+
+@root_only
+@pytest.mark.real_node
+async def test_a_real_node_runs_a_container_with_logs_and_exec():
+    """A process of a container's own, seen through the lower cluster; at the end nothing is left of the node."""
+    async with Sandbox(lower=1, real_node=True) as real:
+        lower = real.lower[0]
+        await create_and_wait(lower, busybox("p", "echo from inside; exec sleep 1000"))
+        assert (await lower.kubectl("logs", "p")).stdout == "from inside\n"
+        done = await lower.kubectl(
+            "exec", "-i", "p", "--", "sh", "-c", "cat; exit 7", input="in", check=False
+        )
+        assert (done.returncode, done.stdout) == (7, "in")
+        assert real.bridge is not None
+        facts = {
+            "directory": str(real.directory), "bridge": real.bridge.name, "cgroup": real._real["cgroup"],
+        }  # fmt: skip
+        assert set(remains(**facts)) == {"processes", "mounts", "bridges", "cgroups", "logs", "files"}
+    assert remains(**facts) == {}
+
+
+@root_only
+@pytest.mark.real_node
+async def test_nothing_is_left_when_the_owner_is_killed():
+    """After kill -9 of the program that made it, containers, bridge, cgroup, mounts and files all go."""
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", OWNER, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).resolve().parents[2]
+    )
+    assert owner.stdout is not None
+    facts = json.loads(await owner.stdout.readline())
+    janitor = facts.pop("janitor")
+    assert "processes" in remains(**facts)
+    waiting = asyncio.ensure_future(ended(janitor))
+    owner.send_signal(signal.SIGKILL)
+    await owner.wait()
+    await waiting
+    assert remains(**facts) == {}
