@@ -15,6 +15,7 @@ from rich.console import Console
 
 from hack.sandbox import binaries, demo
 from hack.sandbox.errors import SandboxError
+from hack.sandbox.programs import CONTROL_PLANE
 from hack.sandbox.real_node import ensure_packages
 from hack.sandbox.sandbox import Sandbox
 from hack.sandbox.stopping import read_state, running, stop_all
@@ -121,7 +122,7 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
 
 
 async def _prepare(console: Console, report: Reporter) -> int:
-    wanted = [*binaries.CONTROL_PLANE, "kwok"]
+    wanted = [*CONTROL_PLANE, "kwok"]
     if os.geteuid() == 0:
         await asyncio.to_thread(ensure_packages, report)
         wanted += ["kubelet", "pause"]

@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 from rich.console import Console
 
-from hack.sandbox.binaries import Progress
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.ports import free_ports
+from hack.sandbox.programs import Progress
 from hack.sandbox.sandbox import Sandbox
 
 _PORT = 8080

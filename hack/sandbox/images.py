@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import platform
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,12 +44,18 @@ def busybox_image(binary: Path, applets: Sequence[str]) -> Image:
     )
 
 
+def architecture() -> str:
+    """This machine's, as images and nodes name it."""
+    machine = platform.machine()
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
 def write_archive(image: Image, path: Path) -> None:
     """Write an image as the tar that ``docker save`` would write and ``ctr image import`` reads."""
     layer = _layer(image)
     digest = hashlib.sha256(layer).hexdigest()
     config: dict[str, Any] = {
-        "architecture": "amd64",
+        "architecture": architecture(),
         "os": "linux",
         "config": {
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],

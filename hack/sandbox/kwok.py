@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
+from hack.sandbox.images import architecture
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 
@@ -62,7 +63,7 @@ def kwok_node(
             "labels": {
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
-                "kubernetes.io/arch": "amd64",
+                "kubernetes.io/arch": architecture(),
                 "type": "kwok",
                 **(labels or {}),
             },

@@ -24,11 +24,11 @@ class Identity:
 
     pid: int
     started: str
-    """Start time in ticks since boot, as /proc says."""
+    """Start time in ticks since boot, as /proc says; empty when it had ended before we could ask."""
 
     def alive(self) -> bool:
         """Whether this very process still runs."""
-        return start_time(self.pid) == self.started
+        return bool(self.started) and start_time(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> bool:
         """Signal the process' whole session; False when it is gone.

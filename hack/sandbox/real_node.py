@@ -19,13 +19,13 @@ from typing import Any
 
 from controller_runtime.key_pairs import KeyPair, sign
 from hack.sandbox import images
-from hack.sandbox.binaries import Progress
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.network import Bridge, run
 from hack.sandbox.node_remains import cgroup_hierarchies, clean_directory, clean_node
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
+from hack.sandbox.programs import Progress
 
 _PACKAGES = {
     "containerd": "containerd",

@@ -15,7 +15,6 @@ import aiohttp
 
 from hack.sandbox import binaries
 from hack.sandbox import directory as folder
-from hack.sandbox.binaries import Progress
 from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.janitor import Janitor
@@ -23,6 +22,7 @@ from hack.sandbox.kwok import kwok_node, kwok_process
 from hack.sandbox.network import Bridge, make_bridge, remove_bridge
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
+from hack.sandbox.programs import CONTROL_PLANE, Progress
 from hack.sandbox.real_node import RealNode, ensure_packages
 from hack.sandbox.stopping import running, silent
 
@@ -162,7 +162,7 @@ class Sandbox:
             folder.remove(self.directory)
 
     async def _up(self) -> None:
-        wanted = list(binaries.CONTROL_PLANE)
+        wanted = list(CONTROL_PLANE)
         if self._kwok_nodes:
             wanted.append("kwok")
         if self._real_node:

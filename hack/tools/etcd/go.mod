@@ -1,6 +1,6 @@
 module github.com/virtual-node/hack/tools/etcd
 
-go 1.26.8
+go 1.24.0
 
 tool go.etcd.io/etcd/server/v3
 

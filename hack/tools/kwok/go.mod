@@ -1,6 +1,6 @@
 module github.com/virtual-node/hack/tools/kwok
 
-go 1.26.8
+go 1.24.0
 
 tool sigs.k8s.io/kwok/cmd/kwok
 

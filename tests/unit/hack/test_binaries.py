@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from hack.sandbox import binaries, go_build, programs
+from hack.sandbox.binaries import Installed, usable
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.programs import CONTROL_PLANE, PROGRAMS, parse_version
+
+TRIO = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+
+
+def installed(version: tuple[int, int], *names: str) -> dict[str, Installed]:
+    """Programs that a user has, all of one version."""
+    return {name: Installed(Path("/usr/bin") / name, version) for name in names}
+
+
+def script(path: Path, text: str) -> None:
+    """An executable shell script."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own, and nothing of the machine's on PATH but a shell."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return tmp_path / "cache" / "virtual-node"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("Kubernetes v1.34.4", (1, 34)),
+        ("Client Version: v1.31.0\nKustomize Version: v5.4.2", (1, 31)),
+        ("etcd Version: 3.6.5\nGit SHA: a061450", (3, 6)),
+        ("kwok version v0.7.0 go1.24.1 (linux/amd64)", (0, 7)),
+        ("unknown flag: --version", None),
+    ],
+)
+def test_versions_are_read_from_what_programs_say(text, version):
+    """The first complete version counts, whatever stands around it."""
+    assert parse_version(text) == version
+
+
+def test_a_whole_control_plane_of_the_users_is_used():
+    """Three parts at one minor version, etcd and kubectl: all of them the user's."""
+    found = installed((1, 33), *TRIO, "kubectl") | installed((3, 5), "etcd")
+    assert set(usable(found, CONTROL_PLANE)) == set(CONTROL_PLANE)
+
+
+def test_an_apiserver_alone_is_not_mixed_with_newer_parts():
+    """Envtest's apiserver, etcd and kubectl: the latter two serve, the apiserver comes from us with the rest."""
+    found = installed((1, 31), "kube-apiserver", "kubectl") | installed((3, 5), "etcd")
+    assert set(usable(found, CONTROL_PLANE)) == {"kubectl", "etcd"}
+
+
+def test_parts_of_different_versions_are_not_used():
+    """A scheduler newer than its apiserver waits for ever: none of the three is taken."""
+    found = installed((1, 33), "kube-apiserver", "kube-controller-manager") | installed(
+        (1, 34), "kube-scheduler"
+    )
+    assert usable(found, TRIO) == {}
+
+
+def test_a_kubelet_is_part_of_the_whole_only_when_wanted():
+    """Without a real node the missing kubelet does not matter; with one it does."""
+    found = installed((1, 33), *TRIO)
+    assert set(usable(found, TRIO)) == set(TRIO)
+    assert usable(found, [*TRIO, "kubelet"]) == {}
+
+
+@pytest.mark.parametrize(("name", "version"), [("kubectl", (1, 30)), ("etcd", (3, 4)), ("kwok", (0, 5))])
+def test_too_old_is_not_used(name, version):
+    """One minor version below the oldest is left alone; the oldest itself serves."""
+    assert usable(installed(version, name), [name]) == {}
+    assert set(usable(installed((version[0], version[1] + 1), name), [name])) == {name}
+
+
+async def test_kubebuilder_assets_come_before_path(cache, tmp_path, monkeypatch):
+    """The folder that the variable names wins over PATH, and PATH serves without it."""
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    script(assets / "etcd", "echo etcd Version: 3.6.1")
+    script(tmp_path / "bin" / "etcd", "echo etcd Version: 3.5.0")
+    assert await binaries.ensure(["etcd"]) == {"etcd": tmp_path / "bin" / "etcd"}
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
+    assert await binaries.ensure(["etcd"]) == {"etcd": assets / "etcd"}
+
+
+async def test_a_program_for_another_machine_is_passed_over(cache, tmp_path):
+    """One that cannot even start is not an error: the cached one is taken."""
+    broken = tmp_path / "bin" / "etcd"
+    broken.write_bytes(b"\x7fELF no such machine")
+    broken.chmod(0o755)
+    kept = programs.home("etcd") / "etcd"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    assert await binaries.ensure(["etcd"]) == {"etcd": kept}
+
+
+async def test_a_build_is_kept_and_not_repeated(cache, tmp_path):
+    """What Go leaves lands under the program's name in the cache; the next call builds nothing."""
+    script(
+        tmp_path / "bin" / "go",
+        'if [ "$1" = env ]; then echo go1.26.8; exit; fi\n'
+        f'echo "$@" >> {tmp_path}/calls; echo "$CGO_ENABLED $GOFLAGS" >> {tmp_path}/calls\n'
+        'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo program > "$2/server"; fi; shift; done',
+    )
+    said: list[str] = []
+    first = await binaries.ensure(["etcd"], progress=said.append)
+    assert first == {"etcd": programs.home("etcd") / "etcd"}
+    assert first["etcd"].read_text() == "program\n"
+    assert await binaries.ensure(["etcd"]) == first
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 2
+    assert calls[0].endswith("go.etcd.io/etcd/server/v3")
+    assert calls[1] == "0 -mod=readonly -buildvcs=false"
+    assert "building etcd" in said[0]
+    assert str(cache) in said[0]
+
+
+async def test_a_failed_build_is_one_line_with_the_log(cache, tmp_path):
+    """The reason that Go gave, and where all of it is; nothing half-built is kept."""
+    script(
+        tmp_path / "bin" / "go",
+        'if [ "$1" = env ]; then echo go1.26.8; exit; fi\n'
+        "echo k8s.io/api/core/v1; echo '# some/package'; echo 'a.go:3: undefined: x'; echo some/package; exit 1",
+    )
+    with pytest.raises(SandboxError) as caught:
+        await binaries.ensure(["etcd"], progress=lambda _: None)
+    log = programs.home("etcd") / "build.log"
+    assert str(caught.value) == f"building etcd failed: a.go:3: undefined: x (log: {log})"
+    assert [path.name for path in log.parent.iterdir()] == ["build.log"]
+
+
+@pytest.mark.parametrize(
+    ("said", "fits"), [("go1.24", True), ("go1.26.8", True), ("go1.23.12", False), ("", False)]
+)
+async def test_only_a_go_with_tool_directives_fits(tmp_path, said, fits):
+    """Go 1.24 brought them; a release without a patch number counts, too."""
+    script(tmp_path / "go", f"echo {said}")
+    assert await go_build._go_fits(tmp_path / "go") is fits
+
+
+def test_go_names_its_output_after_the_package():
+    """The last element, and the one before it where that is a major version."""
+    assert PROGRAMS["etcd"].output == "server"
+    assert PROGRAMS["kube-apiserver"].output == "kube-apiserver"
+    assert PROGRAMS["pause"].output == "pause"
+
+
+def test_other_pins_are_another_folder(tmp_path, monkeypatch):
+    """A changed go.mod or go.sum never finds what was built from the old one."""
+    monkeypatch.setattr(programs, "TOOLS", tmp_path)
+    (tmp_path / "kwok").mkdir()
+    (tmp_path / "kwok" / "go.mod").write_text("module a")
+    before = programs.home("kwok")
+    assert programs.home("kwok") == before
+    (tmp_path / "kwok" / "go.mod").write_text("module b")
+    assert programs.home("kwok") != before
+
+
+def test_every_program_has_a_pinned_module_that_an_older_go_can_read():
+    """Each module says the Go that build needs at least, not the one it happened to be tidied with."""
+    for module in {program.module for program in PROGRAMS.values()}:
+        lines = (programs.TOOLS / module / "go.mod").read_text().splitlines()
+        assert next(line for line in lines if line.startswith("go ")).startswith("go 1.24")

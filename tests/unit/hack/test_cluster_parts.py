@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import ssl
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from hack.sandbox import cli
+from hack.sandbox.cluster import Cluster
+from hack.sandbox.kwok import kwok_node
+from hack.sandbox.network import Bridge
+from hack.sandbox.pki import USERS
+from hack.sandbox.ports import free_ports
+
+PATHS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Cluster:
+    """A cluster that is set up and not started."""
+    directory = tmp_path_factory.mktemp("upper")
+    paths = {name: directory / name for name in PATHS}
+    return Cluster("upper", directory=directory, binaries=paths, etcd_url="http://127.0.0.1:1", number=0)
+
+
+def certificate(cluster: Cluster, name: str) -> x509.Certificate:
+    """One of the cluster's certificates."""
+    return x509.load_pem_x509_certificate(cluster.pki.certificate(name).read_bytes())
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_every_user_has_a_client_certificate_of_the_cluster(cluster, user):
+    """Signed by the cluster's authority, for the name and groups that Kubernetes' RBAC knows."""
+    name, groups = USERS[user]
+    found = certificate(cluster, user)
+    found.verify_directly_issued_by(certificate(cluster, "ca"))
+    subject = found.subject
+    assert [item.value for item in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [name]
+    assert [item.value for item in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == list(groups)
+    usage = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    key = load_pem_private_key(cluster.pki.key(user).read_bytes(), None)
+    assert key.public_key() == found.public_key()
+
+
+def test_the_apiserver_is_known_by_all_its_names(cluster):
+    """Loopback, the service's address and names: clients inside and outside verify it."""
+    names = (
+        certificate(cluster, "apiserver")
+        .extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        .value
+    )
+    assert {str(address) for address in names.get_values_for_type(x509.IPAddress)} == {
+        "127.0.0.1",
+        "10.96.0.1",
+    }
+    assert {"localhost", "kubernetes", "kubernetes.default.svc"} <= set(
+        names.get_values_for_type(x509.DNSName)
+    )
+
+
+def test_private_keys_are_private(cluster):
+    """Nobody else on the machine reads a key or a kubeconfig."""
+    assert cluster.pki.directory.stat().st_mode & 0o077 == 0
+    assert cluster.kubeconfig.stat().st_mode & 0o077 == 0
+
+
+def test_a_kubeconfig_stands_on_its_own(cluster):
+    """Server, authority and identity are inside: it works wherever it is copied to."""
+    config = json.loads(cluster.kubeconfig.read_text())
+    assert config["clusters"][0]["cluster"]["server"] == cluster.server
+    authority = base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
+    assert ssl.create_default_context(cadata=authority).get_ca_certs()
+    assert (
+        base64.b64decode(config["users"][0]["user"]["client-key-data"])
+        == cluster.pki.key("admin").read_bytes()
+    )
+
+
+def test_ports_differ_and_are_free():
+    """Many at once, none twice, and each can be listened on."""
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", ports[0]))
+
+
+def test_a_simulated_node_has_what_it_was_given():
+    """Resources, labels and taints of the caller, capacity and allocatable alike."""
+    node = kwok_node(
+        "gpu", cpu="8", memory="64Gi", pods=20, labels={"pool": "gpu"},
+        taints=[{"key": "gpu", "effect": "NoSchedule"}], extended={"nvidia.com/gpu": "4"},
+    )  # fmt: skip
+    assert node["status"]["capacity"] == node["status"]["allocatable"]
+    capacity = node["status"]["capacity"]
+    assert (capacity["cpu"], capacity["memory"], capacity["pods"]) == ("8", "64Gi", "20")
+    assert capacity["nvidia.com/gpu"] == "4"
+    assert node["metadata"]["labels"]["pool"] == "gpu"
+    assert node["metadata"]["labels"]["kubernetes.io/hostname"] == "gpu"
+    assert node["spec"]["taints"] == [{"key": "gpu", "effect": "NoSchedule"}]
+
+
+def test_a_bridge_has_addresses_of_its_own():
+    """Two sandboxes with real nodes never share a subnet."""
+    one, two = Bridge("vnode1", 1), Bridge("vnode2", 2)
+    assert (one.address, one.subnet) == ("10.200.1.1", "10.200.1.0/24")
+    assert one.subnet != two.subnet
+
+
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_a_folder_that_is_not_ours_is_one_line_and_exit_code_1(tmp_path, capsys, monkeypatch, command):
+    """The command line refuses it, without a traceback, and everything in it stays."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    assert cli.main([command, "--directory", str(tmp_path / "mine")]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert "choose another --directory" in err
+    assert err.count("\n") == 1
+    assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+def test_no_lower_cluster_is_refused(capsys, tmp_path):
+    """The message names the option."""
+    assert cli.main(["up", "--lower", "0", "--directory", str(tmp_path)]) == 1
+    assert "--lower: at least one" in capsys.readouterr().err
+
+
+def test_down_without_a_sandbox_is_fine(capsys, tmp_path):
+    """Stopping what does not run says so and succeeds."""
+    assert cli.main(["down", "--directory", str(tmp_path / "none")]) == 0
+    assert capsys.readouterr().out == "nothing was running\n"
