@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.flags import add_boolean, add_log_flags, comma_list, duration, positive, take_klog
 from virtual_node import config as configuration
 from virtual_node.config import CapacityPolicy, ClusterConfig, Config, KubeletConfig, Taint
 
 DEFAULT_NODE_NAME = "virtual-kubelet"
 PROVIDER_TAINT = "virtual-kubelet.io/provider"
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
-_DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +34,6 @@ class Options:
     """Seconds the upper cluster may take to answer at start. 0: for ever."""
     warnings: tuple[str, ...]
     """What was accepted for compatibility but has no effect here, for the log."""
-
-
-def duration(text: str) -> float:
-    """Seconds of a Go duration such as ``1m30s``; a bare ``0`` is allowed, as Go allows it.
-
-    Raises:
-        ValueError: the text is not a duration.
-    """
-    if text == "0":
-        return 0.0
-    parts = _DURATION_PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration such as 10s or 1m30s")
-    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +67,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     upper.add_argument(
         "--startup-timeout",
-        type=_duration,
+        type=duration,
         default=0.0,
         metavar="D",
         help="how long the upper cluster may take to answer at start (0: for ever)",
@@ -125,11 +109,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     node.add_argument(
         "--os", default="Linux", metavar="OS", help="accepted for compatibility; read from the lower nodes"
     )
-    _add_boolean(node, "--disable-taint", default=False, help_text="register without the virtual-node taint")
+    add_boolean(node, "--disable-taint", default=False, help_text="register without the virtual-node taint")
     node.add_argument(
         "--taint", default="", metavar="KEY", help="deprecated: key of the taint; use VKUBELET_TAINT_KEY"
     )
-    _add_boolean(
+    add_boolean(
         node,
         "--enable-node-lease",
         default=True,
@@ -143,7 +127,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="which optional controllers run (PVControllers,ServiceControllers)",
     )
-    _add_boolean(
+    add_boolean(
         pods,
         "--enable-serviceaccount",
         default=True,
@@ -160,7 +144,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     pods.add_argument(
         "--full-resync-period",
-        type=_duration,
+        type=duration,
         default=600.0,
         metavar="D",
         help="how often every pod is compared again, from the caches (10m)",
@@ -185,13 +169,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CA of the upper apiserver's client certificate ($APISERVER_CA_CERT_LOCATION, else the upper cluster's own)",
     )
-    _add_boolean(
+    add_boolean(
         kubelet,
         "--no-verify-clients",
         default=False,
         help_text="serve anyone who can reach the port (never in production)",
     )
-    _add_boolean(
+    add_boolean(
         kubelet,
         "--authentication-token-webhook",
         default=True,
@@ -205,15 +189,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="serve /healthz, /readyz and /metrics there (off)",
     )
-    process.add_argument(
-        "--log-level", default="info", metavar="LEVEL", help="trace, debug, info, warn or error (info)"
-    )
-    process.add_argument(
-        "--log-format",
-        default="auto",
-        choices=("auto", "json", "console"),
-        help="json, console, or by whether stderr is a terminal (auto)",
-    )
+    add_log_flags(process)
 
 
 def parse(
@@ -226,7 +202,7 @@ def parse(
         SystemExit: argparse's own, for unknown flags and ``--help``.
     """
     environment = os.environ if environment is None else environment
-    rest, klog_verbosity = _take_klog(list(argv))
+    rest, klog_verbosity = take_klog(list(argv))
     parser = argparse.ArgumentParser(prog=prog, allow_abbrev=False, description=__doc__.splitlines()[0])
     add_flags(parser)
     flags = parser.parse_args(rest)
@@ -271,7 +247,7 @@ def _single_cluster(flags: argparse.Namespace, environment: Mapping[str, str], w
         or DEFAULT_NODE_NAME
     )
     controllers = []
-    for name in _comma_list(flags.enable_controllers):
+    for name in comma_list(flags.enable_controllers):
         if name in configuration.KNOWN_CONTROLLERS:
             controllers.append(name)
         else:
@@ -280,8 +256,8 @@ def _single_cluster(flags: argparse.Namespace, environment: Mapping[str, str], w
     cluster = ClusterConfig(
         name=node_name,
         kubeconfig=flags.client_kubeconfig,
-        client_qps=_positive("--client-qps", flags.client_qps),
-        client_burst=int(_positive("--client-burst", flags.client_burst)),
+        client_qps=positive("--client-qps", flags.client_qps),
+        client_burst=int(positive("--client-burst", flags.client_burst)),
         node_name=node_name,
         labels=_node_label(environment, warnings),
         taints=_taints(flags, environment),
@@ -294,8 +270,8 @@ def _single_cluster(flags: argparse.Namespace, environment: Mapping[str, str], w
         kube_api_burst=flags.kube_api_burst if flags.kube_api_burst > 0 else 1000,
         enable_controllers=controllers,
         enable_serviceaccount=flags.enable_serviceaccount,
-        ignore_labels=_comma_list(flags.ignore_labels),
-        pod_sync_workers=int(_positive("--pod-sync-workers", flags.pod_sync_workers)),
+        ignore_labels=comma_list(flags.ignore_labels),
+        pod_sync_workers=int(positive("--pod-sync-workers", flags.pod_sync_workers)),
         full_resync_period=flags.full_resync_period,
         metrics_address=flags.metrics_addr,
         clusters=[cluster],
@@ -345,57 +321,3 @@ def _taints(flags: argparse.Namespace, environment: Mapping[str, str]) -> list[T
     return [
         Taint(key=key, value=environment.get("VKUBELET_TAINT_VALUE", "") or flags.provider, effect=effect)
     ]
-
-
-def _take_klog(argv: list[str]) -> tuple[list[str], int]:
-    """Take klog's flags out: ``--klog.v`` is a verbosity, the others have no meaning without klog."""
-    rest: list[str] = []
-    verbosity = 0
-    position = 0
-    while position < len(argv):
-        argument = argv[position]
-        position += 1
-        if not argument.startswith(("--klog.", "-klog.")):
-            rest.append(argument)
-            continue
-        name, equals, value = argument.lstrip("-").partition("=")
-        if not equals and position < len(argv) and not argv[position].startswith("-"):
-            value = argv[position]
-            position += 1
-        if name == "klog.v":
-            if not value.isdigit():
-                raise ConfigError(f"--klog.v: {value!r} is not a number")
-            verbosity = int(value)
-    return rest, verbosity
-
-
-def _comma_list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _positive(flag: str, value: float) -> float:
-    if value <= 0:
-        raise ConfigError(f"{flag}: {value:g} must be more than 0")
-    return value
-
-
-def _add_boolean(group: argparse._ArgumentGroup, flag: str, *, default: bool, help_text: str) -> None:
-    group.add_argument(
-        flag, type=_boolean, nargs="?", const=True, metavar="BOOL", default=default, help=help_text
-    )
-
-
-def _boolean(text: str) -> bool:
-    # strconv.ParseBool's words, so that manifests written for Go flags keep working.
-    if text in {"1", "t", "T", "true", "TRUE", "True"}:
-        return True
-    if text in {"0", "f", "F", "false", "FALSE", "False"}:
-        return False
-    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-
-
-def _duration(text: str) -> float:
-    try:
-        return duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

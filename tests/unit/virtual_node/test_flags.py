@@ -108,18 +108,3 @@ def test_unknown_controller_and_bad_label_warn():
     options = parse("--enable-controllers=PVControllers,Foo", VKUBELET_NODE_LABEL="a:b:c")
     assert options.config.enable_controllers == ["PVControllers"]
     assert len(options.warnings) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("0", 0), ("10s", 10), ("1m30s", 90), ("250ms", 0.25), ("1.5h", 5400)]
-)
-def test_durations_are_gos(text, seconds):
-    """Durations are written as Go writes them."""
-    assert flags.duration(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "10", "s", "1d", "-5s", "1m 30s"])
-def test_other_durations_are_refused(text):
-    """A number without a unit, or an unknown unit, is an error and not a guess."""
-    with pytest.raises(ValueError, match="duration"):
-        flags.duration(text)

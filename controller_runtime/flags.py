@@ -1,0 +1,110 @@
+"""What the command lines of all components share: Go's spelling of durations, booleans and lists, klog's flags.
+
+A flag beats the environment, the environment beats the default. Booleans follow Go: ``--flag`` and
+``--flag=false``. Manifests written for programs in Go keep working.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from controller_runtime.errors import ConfigError
+
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
+_DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a Go duration such as ``1m30s``; a bare ``0`` is allowed, as Go allows it.
+
+    Raises:
+        ValueError: the text is not a duration.
+    """
+    if text == "0":
+        return 0.0
+    parts = _DURATION_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a duration such as 10s or 1m30s")
+    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
+
+
+def duration(text: str) -> float:
+    """The argparse type of a Go duration, in seconds."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def boolean(text: str) -> bool:
+    """The argparse type of a Go boolean: the words that ``strconv.ParseBool`` takes."""
+    if text in {"1", "t", "T", "true", "TRUE", "True"}:
+        return True
+    if text in {"0", "f", "F", "false", "FALSE", "False"}:
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+def add_boolean(group: argparse._ActionsContainer, flag: str, *, default: bool, help_text: str) -> None:
+    """Declare a boolean flag as Go has them: ``--flag``, ``--flag=true`` or ``--flag=false``."""
+    group.add_argument(
+        flag, type=boolean, nargs="?", const=True, metavar="BOOL", default=default, help=help_text
+    )
+
+
+def add_log_flags(parser: argparse._ActionsContainer) -> None:
+    """Declare ``--log-level`` and ``--log-format``, for ``log.configure``."""
+    parser.add_argument(
+        "--log-level", default="info", metavar="LEVEL", help="trace, debug, info, warn or error (info)"
+    )
+    parser.add_argument(
+        "--log-format",
+        default="auto",
+        choices=("auto", "json", "console"),
+        help="json, console, or by whether stderr is a terminal (auto)",
+    )
+
+
+def comma_list(text: str) -> list[str]:
+    """The parts of a comma-separated list, without blanks and empty ones."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def positive(flag: str, value: float) -> float:
+    """The value, if it is more than 0.
+
+    Raises:
+        ConfigError: it is not; names the flag.
+    """
+    if value <= 0:
+        raise ConfigError(f"{flag}: {value:g} must be more than 0")
+    return value
+
+
+def take_klog(argv: list[str]) -> tuple[list[str], int]:
+    """Take klog's flags out: ``--klog.v`` is a verbosity, the others have no meaning without klog.
+
+    Returns the remaining arguments and the verbosity.
+
+    Raises:
+        ConfigError: the verbosity is no number.
+    """
+    rest: list[str] = []
+    verbosity = 0
+    position = 0
+    while position < len(argv):
+        argument = argv[position]
+        position += 1
+        if not argument.startswith(("--klog.", "-klog.")):
+            rest.append(argument)
+            continue
+        name, equals, value = argument.lstrip("-").partition("=")
+        if not equals and position < len(argv) and not argv[position].startswith("-"):
+            value = argv[position]
+            position += 1
+        if name == "klog.v":
+            if not value.isdigit():
+                raise ConfigError(f"--klog.v: {value!r} is not a number")
+            verbosity = int(value)
+    return rest, verbosity
