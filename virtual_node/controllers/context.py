@@ -48,6 +48,10 @@ class ClusterContext:
             for name in self.nodes
         }
 
+    def lower_namespace(self, upper: str) -> str:
+        """The lower namespace that stands for an upper one."""
+        return next(iter(self.options.values())).namespace_map(upper)
+
 
 @dataclass(slots=True)
 class PodCaches:
