@@ -58,16 +58,25 @@ async def _build(module: str, programs: Sequence[Program], progress: Progress) -
     progress(f"building {names} from the Go module proxy (minutes the first time), kept in {place}")
     log = place / "build.log"
     with tempfile.TemporaryDirectory(dir=place, prefix=".partial-") as partial:
-        argv = [
-            str(go), "build", "-v", "-trimpath", "-ldflags", _linker_flags(), "-o", f"{partial}/",
-            *(program.package for program in wanted),
-        ]  # fmt: skip
-        code = await _run(argv, cwd=TOOLS / module, log=log, name=names, progress=progress)
-        if code:
-            raise SandboxError(f"building {names} failed: {reason(log, code)} (log: {log})")
+        for argv in _commands(str(go), wanted, partial):
+            code = await _run(argv, cwd=TOOLS / module, log=log, name=names, progress=progress)
+            if code:
+                raise SandboxError(f"building {names} failed: {reason(log, code)} (log: {log})")
         for program in wanted:
             (Path(partial) / program.output).rename(built[program.name])
     return built
+
+
+def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list[str]]:
+    """What Go is to be told: one command for all ordinary programs, and one for each that is made of tests."""
+    flags = ["-v", "-trimpath", "-ldflags", _linker_flags(), "-o"]
+    packages = [program.package for program in programs if not program.test]
+    commands = [[go, "build", *flags, f"{directory}/", *packages]] if packages else []
+    return commands + [
+        [go, "test", "-c", *flags, f"{directory}/{program.output}", program.package]
+        for program in programs
+        if program.test
+    ]
 
 
 def _linker_flags() -> str:

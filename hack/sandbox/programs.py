@@ -23,10 +23,14 @@ class Program:
     module: str
     """Folder under ``hack/tools``."""
     package: str
+    test: bool = False
+    """The package's tests, as a program (``go test -c``)."""
 
     @property
     def output(self) -> str:
-        """The file name that ``go build`` gives it: the package's last element that is no major version."""
+        """The file name that Go gives it: the package's last element that is no major version."""
+        if self.test:
+            return self.name
         if self.package == ".":
             return self.module
         elements = self.package.split("/")
@@ -44,6 +48,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "agnhost": Program("agnhost", "kubernetes", "k8s.io/kubernetes/test/images/agnhost"),
     "ginkgo": Program("ginkgo", "kubernetes", "github.com/onsi/ginkgo/v2/ginkgo"),
+    "e2e.test": Program("e2e.test", "e2e", "k8s.io/kubernetes/test/e2e", test=True),
     "pause": Program("pause", "pause", "."),
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
