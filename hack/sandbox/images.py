@@ -9,7 +9,7 @@ import platform
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 PAUSE = "registry.k8s.io/pause:3.10"
@@ -23,10 +23,20 @@ class Image:
     tags: Sequence[str]
     files: Mapping[str, Path]
     """File in the image → file here; all executable."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """File in the image → its content."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Symbolic link → target."""
+    modes: Mapping[str, int] = field(default_factory=dict)
+    """Permissions of files that want others than 0755 (programs) and 0644 (texts), and of further directories."""
     entrypoint: Sequence[str] = ()
     command: Sequence[str] = ()
+    user: str = ""
+    working_directory: str = ""
+    accounts: Mapping[str, int] = field(default_factory=dict)
+    """Users beside root and nobody → uid; each has a group of its own number."""
+    groups: Mapping[str, tuple[int, Sequence[str]]] = field(default_factory=dict)
+    """Groups → number and members."""
 
 
 def pause_image(binary: Path) -> Image:
@@ -61,6 +71,8 @@ def write_archive(image: Image, path: Path) -> None:
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
             "Entrypoint": list(image.entrypoint) or None,
             "Cmd": list(image.command) or None,
+            "User": image.user,
+            "WorkingDir": image.working_directory,
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
         "history": [{"created_by": "virtual-node sandbox"}],
@@ -76,28 +88,41 @@ def write_archive(image: Image, path: Path) -> None:
 
 def _layer(image: Image) -> bytes:
     buffer = io.BytesIO()
+    directories = {"bin": 0o755, "etc": 0o755, "tmp": 0o1777, "root": 0o700, "var": 0o755}
+    texts = {"etc/passwd": _passwd(image), "etc/group": _group(image), **image.texts}
+    files = {*image.files, *texts, *image.links}
+    directories |= {name: mode for name, mode in image.modes.items() if name not in files}
+    for name in sorted(files):
+        for parent in reversed(PurePosixPath(name).parents):
+            if str(parent) != ".":
+                directories.setdefault(str(parent), 0o755)
     with tarfile.open(fileobj=buffer, mode="w") as layer:
-        for directory, mode in (
-            ("bin", 0o755),
-            ("etc", 0o755),
-            ("tmp", 0o1777),
-            ("root", 0o700),
-            ("var", 0o755),
-        ):
+        for directory, mode in sorted(directories.items()):
             entry = tarfile.TarInfo(directory)
             entry.type, entry.mode = tarfile.DIRTYPE, mode
             layer.addfile(entry)
-        _add(
-            layer, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
-        )
-        _add(layer, "etc/group", b"root:x:0:\nnogroup:x:65534:\n")
+        for name, text in sorted(texts.items()):
+            _add(layer, name, text.encode(), mode=image.modes.get(name, 0o644))
         for name, source in sorted(image.files.items()):
-            _add(layer, name, source.read_bytes(), mode=0o755)
+            _add(layer, name, source.read_bytes(), mode=image.modes.get(name, 0o755))
         for name, target in sorted(image.links.items()):
             entry = tarfile.TarInfo(name)
             entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, target, 0o777
             layer.addfile(entry)
     return buffer.getvalue()
+
+
+def _passwd(image: Image) -> str:
+    users = [f"{name}:x:{number}:{number}::/:/bin/sh" for name, number in image.accounts.items()]
+    return "\n".join(
+        ["root:x:0:0:root:/root:/bin/sh", *users, "nobody:x:65534:65534:nobody:/:/bin/false", ""]
+    )
+
+
+def _group(image: Image) -> str:
+    own = [f"{name}:x:{number}:" for name, number in image.accounts.items()]
+    more = [f"{name}:x:{number}:{','.join(members)}" for name, (number, members) in image.groups.items()]
+    return "\n".join(["root:x:0:", *own, *more, "nogroup:x:65534:", ""])
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:

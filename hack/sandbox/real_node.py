@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,16 @@ def ensure_packages(progress: Progress) -> None:
     missing = sorted({package for probe, package in _PACKAGES.items() if not _there(probe)})
     if not missing:
         return
+    install(missing, progress)
+
+
+def install(packages: Iterable[str], progress: Progress) -> None:
+    """Install Debian packages, visibly.
+
+    Raises:
+        SandboxError: they cannot be had; says which.
+    """
+    missing = sorted(packages)
     names = " ".join(missing)
     if shutil.which("apt-get") is None:
         raise SandboxError(f"a real node needs {names}; install them, or leave --real-node out")
@@ -110,7 +120,7 @@ class RealNode:
         await self.containerd.start()
         self._cluster.nodes.append(self.containerd)
         await self._wait_for_containerd()
-        await asyncio.to_thread(self._import_images)
+        await asyncio.to_thread(self.import_images, self._own_images())
         await self.kubelet.start()
         self._cluster.nodes.insert(0, self.kubelet)
         await self._cluster.kubectl("wait", "--for=create", f"node/{self.name}", "--timeout=60s", timeout=90)
@@ -136,17 +146,20 @@ class RealNode:
         """Kill the containers and remove their network namespaces."""
         clean_node(self._directory, self.cgroup)
 
-    def _import_images(self) -> None:
-        applets = run("/bin/busybox", "--list").split()
-        wanted = [
-            images.pause_image(self._binaries["pause"]),
-            images.busybox_image(Path("/bin/busybox"), applets),
-        ]
-        for number, image in enumerate(wanted):
-            archive = self._directory / f"image{number}.tar"
+    def import_images(self, wanted: Iterable[images.Image]) -> None:
+        """Give containerd images. It has no registry to pull others from."""
+        for image in wanted:
+            archive = self._directory / "image.tar"
             images.write_archive(image, archive)
             run("ctr", "--address", str(self._socket), "-n", "k8s.io", "image", "import", str(archive))
             archive.unlink()
+
+    def _own_images(self) -> list[images.Image]:
+        applets = run("/bin/busybox", "--list").split()
+        return [
+            images.pause_image(self._binaries["pause"]),
+            images.busybox_image(Path("/bin/busybox"), applets),
+        ]
 
     async def _wait_for_containerd(self) -> None:
         for _ in range(300):

@@ -69,6 +69,7 @@ class Sandbox:
         self.processes: list[Process] = []
         """Started by ``start_process``: virtual nodes and the like."""
         self.bridge: Bridge | None = None
+        self.real_node: RealNode | None = None
         self._real: dict[str, str] = {}
         self._janitor: Janitor | None = None
         self._cleanups: list[Any] = []
@@ -228,6 +229,7 @@ class Sandbox:
         )
         self._real = {"directory": str(cluster.directory / "node"), "cgroup": node.cgroup}
         self._save()
+        self.real_node = node
         self._cleanups.append(node.stop)
         await node.start()
 

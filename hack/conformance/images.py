@@ -1,0 +1,120 @@
+"""The images that the e2e suite asks for, made on the spot and tagged with the names it uses.
+
+The real ones are built on Alpine. These hold the same programs (agnhost and friends come from the same sources)
+on busybox, with curl, dig and bash of this machine. Where an image is only a web server to look at, busybox'
+httpd plays it. Images of cloud providers, CSI drivers and the like are not made: tests that need them fail both
+ways and count neither way.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from controller_runtime.key_pairs import self_signed
+from hack.sandbox.images import Image
+
+_BUSYBOX = Path("/bin/busybox")
+_TOOLS = ("curl", "dig", "bash", "ss", "ip", "nc", "iperf")
+_LIBRARY = re.compile(r"(/\S+) \(0x")
+
+
+def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[Image]:
+    """Every image of the list that can be made here.
+
+    Args:
+        wanted: full names, as ``e2e.test --list-images`` prints them.
+        binaries: agnhost, nonewprivs and pause.
+    """
+    tags: dict[str, list[str]] = {}
+    for name in wanted:
+        if not name.startswith("invalid.") and "authenticated" not in name:
+            tags.setdefault(name.rpartition(":")[0].rpartition("/")[2], []).append(name)
+    shell = _shell()
+    tools = {name: path for tool in _TOOLS for name, path in host_program(tool).items()}
+    pair = self_signed("localhost", hosts=["localhost"])
+    agnhost = Image(
+        tags=tags.get("agnhost", []),
+        files={"bin/busybox": _BUSYBOX, "agnhost": binaries["agnhost"], **tools},
+        texts={"localhost.crt": pair.certificate.decode(), "localhost.key": pair.key.decode()},
+        links={
+            **{name: target for name, target in shell.items() if name.removeprefix("bin/") not in _TOOLS},
+            "agnhost-2": "agnhost",
+            "usr/local/bin/iperf": "/usr/bin/iperf",
+        },
+        modes={"uploads": 0o755},
+        entrypoint=("/agnhost",),
+        command=("pause",),
+        accounts={"user-defined-in-image": 1000},
+        groups={"group-defined-in-image": (50000, ("user-defined-in-image",))},
+    )
+    busybox = Image(
+        tags=tags.get("busybox", []), files={"bin/busybox": _BUSYBOX}, links=shell, command=("sh",)
+    )
+    found = [
+        agnhost,
+        busybox,
+        Image(tags=tags.get("pause", []), files={"pause": binaries["pause"]}, entrypoint=("/pause",)),
+        Image(
+            tags=tags.get("nonewprivs", []),
+            files={"bin/busybox": _BUSYBOX, "usr/local/bin/nnp": binaries["nonewprivs"]},
+            links=shell,
+            modes={"usr/local/bin/nnp": 0o4755},
+            command=("nnp",),
+        ),
+        Image(
+            tags=tags.get("nonroot", []),
+            files={"bin/busybox": _BUSYBOX},
+            links=shell,
+            command=("id", "-u"),
+            user="1234",
+        ),
+        _web("nginx", tags, "usr/share/nginx/html", "Welcome to nginx!"),
+        _web("httpd", tags, "usr/local/apache2/htdocs", "<html><body><h1>It works!</h1></body></html>"),
+        _web("kitten", tags, "html", "", {"html/data.json": '{\n"image": "kitten.jpg"\n}\n'}),
+        _web("nautilus", tags, "html", "", {"html/data.json": '{\n"image": "nautilus.jpg"\n}\n'}),
+        Image(
+            tags=tags.get("jessie-dnsutils", []),
+            files={"bin/busybox": _BUSYBOX, **tools},
+            links={name: target for name, target in shell.items() if name.removeprefix("bin/") not in _TOOLS},
+            command=("sh",),
+        ),
+    ]
+    return [image for image in found if image.tags]
+
+
+def host_program(name: str) -> dict[str, Path]:
+    """A program of this machine and the libraries it is linked with: place in an image → file here."""
+    found = shutil.which(name)
+    if found is None:
+        return {}
+    program = Path(found)
+    done = subprocess.run(["ldd", program], check=False, capture_output=True, text=True)
+    files = {f"bin/{name}": program.resolve()}
+    for library in _LIBRARY.findall(done.stdout):
+        files[library.lstrip("/")] = Path(library).resolve()
+    return files
+
+
+def _web(
+    name: str, tags: Mapping[str, list[str]], root: str, page: str, more: Mapping[str, str] | None = None
+) -> Image:
+    """Something that serves files on port 80 and writes what it was asked to its log."""
+    texts = {**(more or {})}
+    if page:
+        texts[f"{root}/index.html"] = page + "\n"
+    return Image(
+        tags=tags.get(name, []),
+        files={"bin/busybox": _BUSYBOX},
+        texts=texts,
+        links=_shell(),
+        command=("httpd", "-f", "-vv", "-p", "80", "-h", f"/{root}"),
+    )
+
+
+def _shell() -> dict[str, str]:
+    listed = subprocess.run([_BUSYBOX, "--list"], check=True, capture_output=True, text=True)
+    return {f"bin/{applet}": "busybox" for applet in listed.stdout.split() if applet != "busybox"}

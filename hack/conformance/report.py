@@ -1,0 +1,81 @@
+"""What ginkgo says of a run, and how two runs compare: pure functions over its JSON report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One test of one run."""
+
+    name: str
+    state: str
+    """passed, failed, timedout, panicked, interrupted, aborted."""
+    seconds: float
+    why: str = ""
+    """The failure's first line."""
+
+
+def outcomes(report: Iterable[Mapping[str, Any]]) -> dict[str, Outcome]:
+    """The tests that ran, by name.
+
+    Args:
+        report: ginkgo's ``--json-report``: a list of suites.
+    """
+    found: dict[str, Outcome] = {}
+    for suite in report:
+        for spec in suite.get("SpecReports") or ():
+            if spec.get("LeafNodeType") != "It" or spec.get("State") in {"skipped", "pending"}:
+                continue
+            name = " ".join([*(spec.get("ContainerHierarchyTexts") or ()), spec["LeafNodeText"]])
+            message = (spec.get("Failure") or {}).get("Message", "")
+            found[name] = Outcome(
+                name=name,
+                state=spec["State"],
+                seconds=spec.get("RunTime", 0) / 1e9,
+                why=next((line.strip() for line in message.splitlines() if line.strip()), ""),
+            )
+    return found
+
+
+def compare(direct: Mapping[str, Outcome], through: Mapping[str, Outcome]) -> tuple[list[str], list[Outcome]]:
+    """Names that pass directly, and those of them that do not pass through the virtual node."""
+    passing = sorted(name for name, outcome in direct.items() if outcome.state == "passed")
+    lost = [
+        through.get(name, Outcome(name, "not run", 0.0))
+        for name in passing
+        if name not in through or through[name].state != "passed"
+    ]
+    return passing, lost
+
+
+def render(direct: Mapping[str, Outcome], through: Mapping[str, Outcome]) -> str:
+    """The comparison, for people."""
+    passing, lost = compare(direct, through)
+    kept = len(passing) - len(lost)
+    gained = sorted(
+        name
+        for name, outcome in through.items()
+        if outcome.state == "passed" and name in direct and direct[name].state != "passed"
+    )
+    both = sorted(
+        name for name, outcome in direct.items() if outcome.state != "passed" and name not in gained
+    )
+    passed_through = sum(outcome.state == "passed" for outcome in through.values())
+    ratio = f"{kept / len(passing):.1%}" if passing else "-"
+    lines = [
+        f"directly on the lower cluster:   {len(passing)} of {len(direct)} pass",
+        f"through the virtual node:        {passed_through} of {len(through)} pass",
+        f"of those that pass directly:     {kept} of {len(passing)} pass through it = {ratio}",
+    ]
+    if lost:
+        lines += ["", "pass directly, but not through the virtual node:"]
+        lines += [f"  {outcome.state:<9} {outcome.name}\n            {outcome.why}" for outcome in lost]
+    if gained:
+        lines += ["", "pass through the virtual node, but not directly:", *(f"  {name}" for name in gained)]
+    if both:
+        lines += ["", "fail either way (mostly for want of an image):", *(f"  {name}" for name in both)]
+    return "\n".join(lines)

@@ -1,0 +1,88 @@
+"""One run of e2e.test under ginkgo against one cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hack.conformance.report import Outcome, outcomes
+from hack.sandbox.errors import SandboxError
+
+NEVER = r"\[Serial\]|\[Disruptive\]|\[Slow\]|\[Flaky\]"
+"""Skipped both ways: these tests want a cluster of their own, or an hour."""
+_NEWS_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which tests run, and how many at a time."""
+
+    focus: str
+    skip: str = NEVER
+    processes: int = 4
+
+
+async def run(
+    selection: Selection,
+    *,
+    kubeconfig: Path,
+    binaries: Mapping[str, Path],
+    directory: Path,
+    title: str,
+    progress: Callable[[str], None],
+) -> dict[str, Outcome]:
+    """Run the selected tests; the log and ginkgo's report stay in ``directory``.
+
+    Raises:
+        SandboxError: the suite could not run at all.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    report, log = directory / f"{title}.json", directory / f"{title}.log"
+    report.unlink(missing_ok=True)
+    argv = [
+        str(binaries["ginkgo"]), f"-procs={selection.processes}", "--no-color", "--timeout=24h",
+        f"--focus={selection.focus}", f"--skip={selection.skip}", f"--json-report={report}",
+        str(binaries["e2e.test"]), "--",
+        "--provider=local", f"--kubeconfig={kubeconfig}", f"--kubectl-path={binaries['kubectl']}",
+        # The suite waits at start until all is calm; nothing in these clusters is ever in the way.
+        "--minStartupPods=0", "--dump-logs-on-failure=false", "--disable-log-dump",
+    ]  # fmt: skip
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            cwd=directory,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            start_new_session=True,
+        )
+    waiting = asyncio.ensure_future(process.wait())
+    try:
+        while not (await asyncio.wait({waiting}, timeout=_NEWS_SECONDS))[0]:
+            done, failed = _progress(log)
+            progress(f"{title}: {done} tests ended, {failed} failed, {time.monotonic() - started:.0f} s")
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await waiting
+    if not report.is_file():
+        tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        raise SandboxError(f"{title}: the suite did not run: {' '.join(tail)} (log: {log})")
+    return outcomes(json.loads(report.read_bytes()))
+
+
+def _progress(log: Path) -> tuple[int, int]:
+    """Tests that have ended, and those of them that failed, by ginkgo's running commentary."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    failed = text.count("\n• [FAILED]") + text.count("\n• [PANICKED]") + text.count("\n• [TIMEDOUT]")
+    return text.count("\n• ") + text.startswith("• "), failed
