@@ -94,6 +94,7 @@ class LowerCluster:
                 upper=upper,
                 lower=lower,
                 settings=settings,
+                config=config,
                 nodes={node.name: node for node in config.virtual_nodes()},
                 recorder=recorder,
                 log=self._log,
@@ -120,7 +121,11 @@ class LowerCluster:
         )
         controllers: list[PodController] = []
         health = HealthController(context, changed=lambda: _refresh(self.nodes.values()))
-        namespaces = Namespaces(context)
+        upper_namespaces = Informer(context.upper, resources.NAMESPACES)
+        lower_namespaces = Informer(context.lower, resources.NAMESPACES, label_selector=ours)
+        namespaces = Namespaces(
+            context, upper=upper_namespaces, lower=lower_namespaces, config=self.config.namespaces
+        )
         status = StatusWriter(context)
         dependencies = DependencyController(
             context,
@@ -141,7 +146,16 @@ class LowerCluster:
             find_upper=lambda pod: caches.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, "")),
         )
         self.health, self.pods = health, pods
-        informers = [*caches.upper.values(), caches.lower, config_maps, secrets, lower_nodes, foreign]
+        informers = [
+            *caches.upper.values(),
+            caches.lower,
+            config_maps,
+            secrets,
+            lower_nodes,
+            foreign,
+            upper_namespaces,
+            lower_namespaces,
+        ]
         services: list[KubeletService] = []
         try:
             async with asyncio.TaskGroup() as group:
@@ -167,10 +181,17 @@ class LowerCluster:
                     group.create_task(lease.run(), name=f"lease {name}")
                 # A pod is judged only when both sides have been read completely: an upper pod that is not
                 # listed yet must not make its lower pod look like an orphan.
-                for informer in [*caches.upper.values(), caches.lower, config_maps, secrets]:
+                for informer in [
+                    *caches.upper.values(),
+                    caches.lower,
+                    config_maps,
+                    secrets,
+                    upper_namespaces,
+                ]:
                     await informer.wait_synced()
                 await _refuse_upper_as_lower(context)
                 group.create_task(pods.controller.run(), name=f"{context.name} pods")
+                group.create_task(namespaces.run(), name=f"{context.name} namespaces")
                 group.create_task(dependencies.run(), name=f"{context.name} dependencies")
                 group.create_task(identities.run(), name=f"{context.name} identities")
                 group.create_task(mirror.run(), name=f"{context.name} events down")

@@ -27,6 +27,7 @@ KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
 
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -68,6 +69,19 @@ class NodeConfig(_Base):
     """The kubelet API's port. Unset: the first free one from ``kubelet.port`` on. 0: any free one."""
 
 
+class NamespaceConfig(_Base):
+    """Which lower namespace stands for which upper one, and which upper ones may come."""
+
+    prefix: str = ""
+    """Put before every name. Empty: the same name below as above."""
+    map: dict[str, str] = {}
+    """Upper name to lower name, over the prefix."""
+    allowed: list[str] = []
+    """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
+    remove: bool = True
+    """Remove a lower namespace that we made when its upper one is gone and nothing of others is in it."""
+
+
 class ClusterConfig(_Base):
     """One lower cluster. ``nodeName`` and the node fields beside it are short for a single ``nodes`` entry."""
 
@@ -86,6 +100,9 @@ class ClusterConfig(_Base):
     taints: list[Taint] | None = None
     capacity: CapacityPolicy | None = None
     port: Port | None = None
+    namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
+    pod_selector: str = ""
+    """Label selector (``key=value,key in (a,b)``) of the pods that may run in this cluster. Empty: all."""
     nodes: list[NodeConfig] = []
     """Several virtual nodes for one lower cluster, so that no giant node becomes a scheduling black hole."""
 
@@ -228,11 +245,29 @@ def validate(config: Config) -> list[str]:
         seen_clusters.add(cluster.name)
         if not cluster.kubeconfig:
             problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
+        problems += _namespace_problems(f"{where}.namespaces", cluster.namespaces)
         for node in cluster.virtual_nodes():
             problems += _node_problems(where, node)
             if node.name in seen_nodes:
                 problems.append(f"{where}: the node name {node.name!r} is there twice")
             seen_nodes.add(node.name)
+    return problems
+
+
+def _namespace_problems(where: str, config: NamespaceConfig) -> list[str]:
+    problems: list[str] = []
+    if config.prefix and not _LABEL.fullmatch(config.prefix + "x"):
+        problems.append(f"{where}.prefix: {config.prefix!r} cannot begin a namespace's name")
+    problems += [
+        f"{where}.map.{upper}: {lower!r} is not a namespace's name (DNS-1123 label)"
+        for upper, lower in config.map.items()
+        if not _LABEL.fullmatch(lower)
+    ]
+    targets: dict[str, str] = {}
+    for upper, lower in config.map.items():
+        if lower in targets:
+            problems.append(f"{where}.map: {targets[lower]!r} and {upper!r} both lead to {lower!r}")
+        targets[lower] = upper
     return problems
 
 

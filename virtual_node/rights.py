@@ -36,7 +36,7 @@ class Right:
 
 
 UPPER: tuple[Right, ...] = (
-    Right("", "namespaces", ("get",), "the upper cluster's identity"),
+    Right("", "namespaces", READ, "the upper cluster's identity; namespaces that pods need below"),
     Right("", "nodes", (*READ, "create", "patch"), "register the virtual node"),
     Right("", "nodes", ("patch",), "report capacity and conditions", "status"),
     Right(
@@ -55,7 +55,7 @@ UPPER: tuple[Right, ...] = (
 
 LOWER: tuple[Right, ...] = (
     Right("", "nodes", READ, "capacity"),
-    Right("", "namespaces", ("get", "create"), "namespaces for pods"),
+    Right("", "namespaces", (*READ, "create", "patch", "delete"), "namespaces for pods"),
     Right("", "pods", (*READ, "create", "patch", "delete"), "run pods"),
     Right("", "pods", ("get",), "kubectl logs", "log"),
     Right("", "pods", ("get", "create"), "kubectl exec", "exec"),

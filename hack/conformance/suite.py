@@ -84,5 +84,5 @@ async def run(
 def _progress(log: Path) -> tuple[int, int]:
     """Tests that have ended, and those of them that failed, by ginkgo's running commentary."""
     text = log.read_text(encoding="utf-8", errors="replace")
-    failed = text.count("\n• [FAILED]") + text.count("\n• [PANICKED]") + text.count("\n• [TIMEDOUT]")
-    return text.count("\n• ") + text.startswith("• "), failed
+    failed = sum(text.count(f"• [{state}]") for state in ("FAILED", "PANICKED", "TIMEDOUT"))
+    return text.count("•"), failed

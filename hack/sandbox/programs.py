@@ -51,6 +51,7 @@ PROGRAMS: dict[str, Program] = {
     "ginkgo": Program("ginkgo", "kubernetes", "github.com/onsi/ginkgo/v2/ginkgo"),
     "e2e.test": Program("e2e.test", "e2e", "k8s.io/kubernetes/test/e2e", test=True),
     "pause": Program("pause", "pause", "."),
+    "coredns": Program("coredns", "coredns", "."),
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")

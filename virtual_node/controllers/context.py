@@ -10,7 +10,8 @@ from controller_runtime.client import Client
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
-from virtual_node.config import Config, NodeConfig
+from virtual_node.config import ClusterConfig, Config, NodeConfig
+from virtual_node.translate.namespaces import NamespaceMap
 from virtual_node.translate.ownership import Owner
 from virtual_node.translate.pod_down import PodOptions
 
@@ -29,6 +30,8 @@ class ClusterContext:
     upper: Client
     lower: Client
     settings: Config
+    config: ClusterConfig
+    """The lower cluster's own settings."""
     nodes: dict[str, NodeConfig]
     """The virtual nodes of this lower cluster by name."""
     recorder: EventRecorder
@@ -39,11 +42,13 @@ class ClusterContext:
 
     def __post_init__(self) -> None:
         """Derive the translation options once; they are read for every pod."""
+        mapping = NamespaceMap(self.config.namespaces.prefix, self.config.namespaces.map)
         self.options = {
             name: PodOptions(
                 owner=Owner(cluster_id=self.cluster_id, node_name=name),
                 ignore_labels=tuple(self.settings.ignore_labels),
                 service_accounts=self.settings.enable_serviceaccount,
+                namespace_map=mapping,
             )
             for name in self.nodes
         }

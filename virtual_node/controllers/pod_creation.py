@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import resources
@@ -23,6 +24,7 @@ _CONFLICT_RETRY = 30.0
 """Seconds between two looks at a name that somebody else's pod holds below (its end is no event of ours)."""
 _PREDECESSOR_RETRY = 5.0
 """Safety net while a predecessor of the same name ends below; normally its delete event comes first."""
+_QUOTA_RETRY = 10.0
 _DEPENDENCY_RETRY = 60.0
 """Safety net while a dependency is missing; normally its watch brings the pod back at once."""
 
@@ -45,12 +47,6 @@ class PodCreator:
         self._identities = identities
         self._status = status
 
-    def lower_namespace(self, upper: Object) -> str:
-        """The lower namespace that this upper pod's lower pod lives in."""
-        for options in self._context.options.values():
-            return options.namespace_map(upper.namespace)
-        return upper.namespace
-
     def release(self, uid: str) -> None:
         """The upper pod is gone: what only it needed below may go too."""
         self._dependencies.release(uid)
@@ -62,13 +58,8 @@ class PodCreator:
         Raises:
             ApiError: a passing trouble; the caller retries with back-off.
         """
-        if upper.namespace == _NEVER_MIRRORED:
-            self._complain(
-                upper,
-                record,
-                "NotMirrored",
-                f"Pods in {_NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes",
-            )
+        if not_here := self._not_here(upper):
+            await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
             return None
         upper_pod = upper.to_dict()
         options = self._context.options[upper_pod["spec"]["nodeName"]]
@@ -93,7 +84,12 @@ class PodCreator:
         except ApiError as error:
             if is_retryable(error):
                 raise
-            await self._refused(upper, record, error)
+            reason = pod_status.refusal_reason(error.code, error.reason, error.message)
+            message = f"Lower cluster {self._context.name} refused the pod: {error.message}"
+            await self._refused(upper, record, reason, message)
+            if reason == "ExceededQuota":
+                # Not a failure of ours; quota is freed at any moment, and no watch of ours tells when.
+                return Result(requeue_after=_QUOTA_RETRY)
             raise
         record.lower_uid = created["metadata"]["uid"]
         record.created_at = asyncio.get_running_loop().time()
@@ -139,11 +135,23 @@ class PodCreator:
         # A predecessor of the same name is still ending below; its deletion wakes this pod.
         return Result(requeue_after=_PREDECESSOR_RETRY)
 
-    async def _refused(self, upper: Object, record: PodRecord, error: ApiError) -> None:
-        message = f"Lower cluster {self._context.name} refused the pod: {error.message}"
-        if self._complain(upper, record, "FailedCreate", message):
-            status = pod_status.pending_status(
-                upper.to_dict(), reason="ProviderFailed", message=message, pod_reason="ProviderFailed"
+    def _not_here(self, upper: Object) -> str:
+        """Why the policy keeps a pod out of this lower cluster; empty when it does not."""
+        if upper.namespace == _NEVER_MIRRORED:
+            return f"Pods in {_NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes"
+        if not self._namespaces.allowed(upper.namespace):
+            return (
+                f"Lower cluster {self._context.name} takes no pods of namespace {upper.namespace} "
+                "(namespaces.allowed in the virtual node's configuration)"
+            )
+        return ""
+
+    async def _refused(
+        self, upper: Object, record: PodRecord, reason: str, message: str, *, event: str = "FailedCreate"
+    ) -> None:
+        if self._complain(upper, record, event, message):
+            status = pod_status.refused_status(
+                upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
             )
             await self._status.say(upper, status)
 

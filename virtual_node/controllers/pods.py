@@ -105,7 +105,8 @@ class PodController:
                 record.saw(pod)
             queue.add(uid, priority=_STATUS_FIRST)
             # The name is free now: a successor of the same name may be waiting for it.
-            successor = self._caches.upper_by_name(pod.namespace, pod.name)
+            namespace = pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, pod.namespace)
+            successor = self._caches.upper_by_name(namespace, pod.name)
             if successor is not None and successor.uid != uid:
                 queue.add(successor.uid)
 
@@ -162,9 +163,9 @@ class PodController:
         upper_pod = upper.to_dict()
         if pod_status.is_finished(upper_pod):
             return None
-        lower_name = (self._creator.lower_namespace(upper), upper.name)
+        namespace = self._context.lower_namespace(upper.namespace)
         try:
-            live = await self._context.lower.get(resources.PODS, lower_name[1], namespace=lower_name[0])
+            live = await self._context.lower.get(resources.PODS, upper.name, namespace=namespace)
         except NotFound:
             live = None
         if (

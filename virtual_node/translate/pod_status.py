@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import timestamps
+from controller_runtime.api import names, timestamps
 
 FINISHED = ("Succeeded", "Failed")
 
@@ -28,8 +28,10 @@ _KUBELET_CONDITIONS = frozenset(
         "DisruptionTarget",
         "PodResizePending",
         "PodResizeInProgress",
+        names.CONDITION_ADMITTED,
     }
 )
+"""Conditions that speak of the lower pod: they go with what they say, where those of others stay."""
 _MERGED_LISTS = {"conditions": "type"}
 _REPLACED_LISTS = ("podIPs", "hostIPs")
 _CONTAINER_STATUSES = (
@@ -176,6 +178,39 @@ def pending_status(
     if pod_reason:
         status |= {"reason": pod_reason, "message": message}
     return status
+
+
+def refused_status(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
+    """The status of a pod that the lower cluster refuses to take: Pending, with a condition that says why.
+
+    Args:
+        upper: the upper pod.
+        reason: ExceededQuota, Forbidden, Invalid, NotAllowed, …, for the condition.
+        message: in full.
+        now: when it was refused.
+    """
+    status = pending_status(upper, reason="ProviderFailed", message=message, pod_reason="ProviderFailed")
+    before = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    old = before.get(names.CONDITION_ADMITTED)
+    since = old["lastTransitionTime"] if old and old.get("status") == "False" else timestamps.rfc3339(now)
+    before[names.CONDITION_ADMITTED] = {
+        "type": names.CONDITION_ADMITTED,
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since,
+    }
+    status["conditions"] = list(before.values())
+    return status
+
+
+def refusal_reason(status: int, reason: str, message: str) -> str:
+    """One word for why an apiserver refused a pod: its own, but for quota, which it only tells in prose."""
+    if "exceeded quota" in message:
+        return "ExceededQuota"
+    if "violates PodSecurity" in message:
+        return "PodSecurity"
+    return reason or f"HTTP{status}"
 
 
 def _conditions(
