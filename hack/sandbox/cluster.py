@@ -213,6 +213,8 @@ class Cluster:
             f"--service-cluster-ip-range={self.service_cidr}",
             "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
+            # No kube-proxy runs beside it: webhooks and aggregated APIs are reached at their endpoints.
+            "--enable-aggregator-routing=true",
             f"--client-ca-file={self.ca}",
             f"--tls-cert-file={pki.certificate('apiserver')}",
             f"--tls-private-key-file={pki.key('apiserver')}",

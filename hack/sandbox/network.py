@@ -1,16 +1,28 @@
-"""A bridge of our own: node address, pod gateway and where apiservers listen when a real node needs them."""
+"""The network of a sandbox with a real node: a bridge for the machine's end, a network namespace for the node's.
+
+::
+
+      machine (apiservers, virtual node)                 namespace vnode3 (kubelet, containerd, kube-proxy, CoreDNS)
+      vnode3 10.200.3.1 ─── vnode3-node ═══ veth pair ═══ node0 10.200.3.2 ─── routed ─── pods 10.201.3.0/24
+
+A node has a firewall of its own that way: kube-proxy and the port mappings of pods write rules that the machine
+never sees, two sandboxes do not meet, and removing the namespace takes everything back. Pods and the machine reach
+each other by routing, without address translation.
+"""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hack.sandbox.errors import SandboxError
 
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """A Linux bridge and its /24."""
+    """A Linux bridge and its /24, and the namespace of the node behind it."""
 
     name: str
     number: int
@@ -21,37 +33,53 @@ class Bridge:
         return f"10.200.{self.number}.1"
 
     @property
+    def node_address(self) -> str:
+        """The node's address on it."""
+        return f"10.200.{self.number}.2"
+
+    @property
     def subnet(self) -> str:
         """Where pods get their addresses."""
-        return f"10.200.{self.number}.0/24"
+        return f"10.201.{self.number}.0/24"
+
+    def inside(self, argv: Sequence[str | Path]) -> list[str | Path]:
+        """The command line that runs a program in the node's network namespace, under the same pid.
+
+        Not ``ip netns exec``: that would give it a mount namespace of its own, too.
+        """
+        return ["nsenter", f"--net=/run/netns/{self.name}", "--", *argv]
 
 
 def make_bridge() -> Bridge:
-    """Make the first bridge that is free on this machine.
+    """Make the first bridge that is free on this machine, and the namespace behind it.
 
     Raises:
         SandboxError: the kernel does not let us.
     """
-    taken = run("ip", "-o", "-4", "addr")
+    taken = run("ip", "-o", "-4", "addr") + run("ip", "-4", "route")
     for number in range(1, 250):
         bridge = Bridge(f"vnode{number}", number)
-        if f"10.200.{number}." in taken:
+        if f"10.200.{number}." in taken or f"10.201.{number}." in taken:
             continue
         try:
             run("ip", "link", "add", bridge.name, "type", "bridge")
-            run("ip", "addr", "add", f"{bridge.address}/24", "dev", bridge.name)
-            run("ip", "link", "set", bridge.name, "up")
         except SandboxError as error:
             if "File exists" in str(error):
                 continue
+            raise
+        try:
+            _connect(bridge)
+        except BaseException:
+            remove_bridge(bridge.name)
             raise
         return bridge
     raise SandboxError("no free 10.200.x.0/24 on this machine for a real node")
 
 
 def remove_bridge(name: str) -> None:
-    """Remove a bridge; one that is gone already is fine."""
-    subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
+    """Remove a bridge and the namespace behind it; what is gone already is fine."""
+    for what in (("link", "delete", f"{name}-node"), ("netns", "delete", name), ("link", "delete", name)):
+        subprocess.run(["ip", *what], check=False, capture_output=True)
 
 
 def run(*argv: str) -> str:
@@ -67,3 +95,19 @@ def run(*argv: str) -> str:
     if done.returncode:
         raise SandboxError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
+
+
+def _connect(bridge: Bridge) -> None:
+    """Addresses and routes of both ends."""
+    outer, inner, space = f"{bridge.name}-node", "node0", bridge.name
+    run("ip", "addr", "add", f"{bridge.address}/24", "dev", bridge.name)
+    run("ip", "link", "set", bridge.name, "up")
+    run("ip", "netns", "add", space)
+    run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
+    run("ip", "link", "set", outer, "master", bridge.name, "up")
+    run("ip", "-n", space, "link", "set", "lo", "up")
+    run("ip", "-n", space, "addr", "add", f"{bridge.node_address}/24", "dev", inner)
+    run("ip", "-n", space, "link", "set", inner, "up")
+    run("ip", "-n", space, "route", "add", "default", "via", bridge.address)
+    run(*map(str, bridge.inside(["sysctl", "-qw", "net.ipv4.ip_forward=1"])))
+    run("ip", "route", "add", bridge.subnet, "via", bridge.node_address)

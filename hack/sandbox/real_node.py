@@ -1,8 +1,8 @@
-"""A real node for a lower cluster: containerd and the kubelet, with images made on the spot.
+"""A real node for a lower cluster: containerd, kubelet, kube-proxy and CoreDNS, with images made on the spot.
 
 Needs root, and of Debian: containerd, runc, containernetworking-plugins, iptables, conntrack, busybox-static.
-Everything it makes is its own (root, state, socket, cgroup, bridge), so that the machine's containerd, if there
-is one, is not touched and nothing is left at the end.
+Everything it makes is its own (root, state, socket, cgroup, network namespace), so that neither the machine's
+containerd, if there is one, nor its firewall is touched, and nothing is left at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from controller_runtime.key_pairs import KeyPair, sign
 from hack.sandbox import images
@@ -23,17 +22,19 @@ from hack.sandbox.cluster import Cluster
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.network import Bridge, run
 from hack.sandbox.node_remains import cgroup_hierarchies, clean_directory, clean_node
-from hack.sandbox.ports import free_ports
+from hack.sandbox.node_services import NodeServices, dns_address
 from hack.sandbox.process import Process
 from hack.sandbox.programs import Progress
 
 _PACKAGES = {
     "containerd": "containerd",
     "runc": "runc",
-    "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "/usr/lib/cni/ptp": "containernetworking-plugins",
     "iptables": "iptables",
     "conntrack": "conntrack",
     "ip": "iproute2",
+    "nsenter": "util-linux",
+    "sysctl": "procps",
     "mount": "mount",
     "/bin/busybox": "busybox-static",
 }
@@ -81,7 +82,7 @@ def _there(probe: str) -> bool:
 
 
 class RealNode:
-    """One containerd and one kubelet, registered in a lower cluster."""
+    """One containerd, one kubelet and what makes services work, registered in a lower cluster."""
 
     def __init__(
         self,
@@ -107,6 +108,14 @@ class RealNode:
             [shutil.which("containerd") or "containerd", "--config", self._directory / "containerd.toml"],
         )
         self.kubelet = self._process("kubelet", [binaries["kubelet"], *self._kubelet_args()])
+        self.services = NodeServices(
+            cluster,
+            node=self.name,
+            bridge=bridge,
+            binaries=binaries,
+            directory=self._directory,
+            dies_with_us=dies_with_us,
+        )
 
     async def start(self) -> None:
         """Bring the node up and wait until it is Ready.
@@ -123,6 +132,7 @@ class RealNode:
         await asyncio.to_thread(self.import_images, self._own_images())
         await self.kubelet.start()
         self._cluster.nodes.insert(0, self.kubelet)
+        await self.services.start()
         await self._cluster.kubectl("wait", "--for=create", f"node/{self.name}", "--timeout=60s", timeout=90)
         done = await self._cluster.kubectl(
             "wait",
@@ -138,6 +148,7 @@ class RealNode:
     async def stop(self) -> None:
         """Stop the kubelet, every container, and containerd; take back all it made."""
         await self.kubelet.stop(seconds=5)
+        await self.services.stop()
         await asyncio.to_thread(self.clean)
         await self.containerd.stop(seconds=5)
         await asyncio.to_thread(clean_directory, self._directory)
@@ -179,8 +190,10 @@ class RealNode:
             f"containerd does not answer: {self.containerd.last_words()} (log: {self.containerd.log})"
         )
 
-    def _process(self, name: str, argv: list[Any]) -> Process:
-        return Process(name, argv, directory=self._directory, dies_with_us=self._dies_with_us)
+    def _process(self, name: str, argv: list[str | Path]) -> Process:
+        return Process(
+            name, self._bridge.inside(argv), directory=self._directory, dies_with_us=self._dies_with_us
+        )
 
     # --- configuration ----------------------------------------------------------------------------
 
@@ -191,7 +204,7 @@ class RealNode:
             f"--root-dir={self._directory / 'kubelet'}",
             f"--cert-dir={self._directory / 'pki'}",
             f"--hostname-override={self.name}",
-            f"--node-ip={self._bridge.address}",
+            f"--node-ip={self._bridge.node_address}",
             "--node-labels=pool=real",
             "--v=1",
         ]
@@ -203,10 +216,9 @@ class RealNode:
         pki.issue("kubelet", sign(ca, user, organizations=["system:nodes"], usage="client"))
         pki.issue(
             "kubelet-serving",
-            sign(ca, user, organizations=["system:nodes"], hosts=[self._bridge.address, self.name]),
+            sign(ca, user, organizations=["system:nodes"], hosts=[self._bridge.node_address, self.name]),
         )
         self._cluster.write_kubeconfig("kubelet", path=self._directory / "kubeconfig")
-        port, health = free_ports(2)
         kubelet = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -216,9 +228,9 @@ class RealNode:
                 "x509": {"clientCAFile": str(pki.certificate("ca"))},
             },
             "authorization": {"mode": "Webhook"},
-            "address": self._bridge.address,
-            "port": port,
-            "healthzPort": health,
+            "address": self._bridge.node_address,
+            "port": 10250,
+            "healthzPort": 10248,
             "readOnlyPort": 0,
             "tlsCertFile": str(pki.certificate("kubelet-serving")),
             "tlsPrivateKeyFile": str(pki.key("kubelet-serving")),
@@ -226,13 +238,12 @@ class RealNode:
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.cgroup}",
             "failSwapOn": False,
-            # Its chains would change the machine's firewall, and nothing here needs them.
-            "makeIPTablesUtilChains": False,
+            "makeIPTablesUtilChains": True,
             "failCgroupV1": False,
             "enforceNodeAllocatable": [],
             "localStorageCapacityIsolation": False,
             "clusterDomain": "cluster.local",
-            "clusterDNS": [self._cluster.service_ip + "0"],
+            "clusterDNS": [dns_address(self._cluster)],
             "resolvConf": str(self._directory / "resolv.conf"),
             "maxPods": 200,
             "serializeImagePulls": False,
@@ -254,14 +265,13 @@ class RealNode:
             "name": self._bridge.name,
             "plugins": [
                 {
-                    "type": "bridge",
-                    "bridge": self._bridge.name,
-                    "isGateway": True,
-                    "hairpinMode": True,
+                    # Each pod is routed by the node, which so sees, and translates back, what a service answers:
+                    # on a bridge that takes br_netfilter.
+                    "type": "ptp",
                     "ipam": {
                         "type": "host-local",
                         "dataDir": str(self._directory / "ipam"),
-                        "ranges": [[{"subnet": self._bridge.subnet, "gateway": self._bridge.address}]],
+                        "ranges": [[{"subnet": self._bridge.subnet}]],
                         "routes": [{"dst": "0.0.0.0/0"}],
                     },
                 },

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from hack.sandbox import binaries
+from hack.sandbox import binaries, node_services
 from hack.sandbox import directory as folder
 from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
@@ -167,7 +167,7 @@ class Sandbox:
         if self._kwok_nodes:
             wanted.append("kwok")
         if self._real_node:
-            wanted += ["kubelet", "pause"]
+            wanted += ["kubelet", "pause", *node_services.PROGRAMS]
             await asyncio.to_thread(ensure_packages, self._progress)
         self.binaries = await binaries.ensure(wanted, progress=self._progress)
         if running(self.directory):

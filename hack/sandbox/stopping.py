@@ -16,7 +16,12 @@ from hack.sandbox.process import Identity, stop
 
 _PID_FILES = ("*.pid", "*/*.pid", "*/node/*.pid")
 """Ours; containerd has pid files of its own further down."""
-_DISPOSABLE = frozenset({"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"})
+_DISPOSABLE = frozenset(
+    {
+        *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"),
+        *("kube-proxy", "coredns"),
+    }
+)
 """Nothing is gained by letting these drain: what they hold goes with the folder."""
 _NODE = ("kubelet", "containerd")
 

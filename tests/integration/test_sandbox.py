@@ -82,6 +82,7 @@ def remains(directory: str, bridge: str, cgroup: str) -> dict[str, list[str]]:
         "processes": [line.replace(b"\0", b" ").decode() for line in commands if directory.encode() in line],
         "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if directory in line],
         "bridges": [line for line in links.splitlines() if line.split()[0] == bridge],
+        "namespaces": [bridge] if (Path("/run/netns") / bridge).exists() else [],
         "cgroups": [str(home / cgroup) for home in cgroup_hierarchies() if (home / cgroup).exists()],
         "logs": [str(link) for link in logs.glob("*") if str(link.readlink()).startswith(directory)],
         "files": [directory] if Path(directory).exists() else [],
@@ -211,8 +212,38 @@ async def test_a_real_node_runs_a_container_with_logs_and_exec():
         facts = {
             "directory": str(real.directory), "bridge": real.bridge.name, "cgroup": real._real["cgroup"],
         }  # fmt: skip
-        assert set(remains(**facts)) == {"processes", "mounts", "bridges", "cgroups", "logs", "files"}
+        kinds = {"processes", "mounts", "bridges", "namespaces", "cgroups", "logs", "files"}
+        assert set(remains(**facts)) == kinds
     assert remains(**facts) == {}
+
+
+@root_only
+@pytest.mark.real_node
+async def test_pods_of_a_real_node_reach_services_by_name_and_the_firewall_stays():
+    """CoreDNS resolves, kube-proxy leads to the endpoint, and the machine has the rules it had before."""
+
+    def rules() -> list[str]:
+        saved = subprocess.run(["iptables-save"], check=True, capture_output=True, text=True).stdout
+        return [line for line in saved.splitlines() if line.startswith("-A")]
+
+    before = rules()
+    async with Sandbox(lower=1, real_node=True) as real:
+        lower = real.lower[0]
+        server = busybox("s", "echo served > /tmp/index.html; exec httpd -f -p 8080 -h /tmp")
+        server["metadata"]["labels"] = {"app": "s"}
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"selector": {"app": "s"}, "ports": [{"port": 80, "targetPort": 8080}]},
+        }
+        await lower.apply(service)
+        await create_and_wait(lower, server)
+        await create_and_wait(lower, busybox("c"))
+        fetch = "until wget -q -O- http://web.default.svc.cluster.local; do sleep 0.2; done"
+        done = await lower.kubectl("exec", "c", "--", "timeout", "20", "sh", "-c", fetch)
+        assert done.stdout == "served\n"
+        assert rules() == before
 
 
 @root_only

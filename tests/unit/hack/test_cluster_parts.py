@@ -108,7 +108,7 @@ def test_a_simulated_node_has_what_it_was_given():
 def test_a_bridge_has_addresses_of_its_own():
     """Two sandboxes with real nodes never share a subnet."""
     one, two = Bridge("vnode1", 1), Bridge("vnode2", 2)
-    assert (one.address, one.subnet) == ("10.200.1.1", "10.200.1.0/24")
+    assert (one.address, one.node_address, one.subnet) == ("10.200.1.1", "10.200.1.2", "10.201.1.0/24")
     assert one.subnet != two.subnet
 
 
