@@ -7,13 +7,13 @@ What is *about the workload* is carried to the letter, fields unknown to us incl
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import cluster_selector, names
+from virtual_node.translate import downward, service_account
 from virtual_node.translate import labels as tripping
-from virtual_node.translate import service_account
 from virtual_node.translate.ownership import Owner, ownership_labels
 
 _UPPER_ONLY = (
@@ -74,6 +74,10 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     if tripped:
         annotations[names.ANNOTATION_TRIPPED_LABELS] = tripping.render(tripped)
     annotations[names.ANNOTATION_UPPER_NAMESPACE] = metadata["namespace"]
+    spec = _lower_spec(upper, options, tripped)
+    if spec.get("volumes"):
+        spec["volumes"], told = downward.volumes(spec["volumes"], upper)
+        annotations |= told
     annotations[names.ANNOTATION_APPLIED] = json.dumps(applied, separators=(",", ":"))
     return {
         "apiVersion": "v1",
@@ -88,11 +92,11 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
             },
             "annotations": annotations,
         },
-        "spec": _lower_spec(upper, options),
+        "spec": spec,
     }
 
 
-def _lower_spec(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
+def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collection[str]) -> dict[str, Any]:
     above = upper["spec"]
     spec = {key: value for key, value in above.items() if key not in _UPPER_ONLY}
     annotations = upper["metadata"].get("annotations") or {}
@@ -104,7 +108,7 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]
         spec["priorityClassName"] = priority_class
     for kind in _CONTAINER_KINDS:
         if kind in spec:
-            spec[kind] = [_literal_fields(container, upper) for container in spec[kind]]
+            spec[kind] = [_literal_fields(container, upper, tripped) for container in spec[kind]]
     if options.service_accounts:
         service_account.with_upper_identity(spec, upper, cluster_id=options.owner.cluster_id)
     else:
@@ -157,25 +161,11 @@ def _per_host(affinity: Mapping[str, Any] | None) -> dict[str, Any]:
     return kept
 
 
-def _literal_fields(container: Mapping[str, Any], upper: Mapping[str, Any]) -> Mapping[str, Any]:
+def _literal_fields(
+    container: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str]
+) -> Mapping[str, Any]:
     """Environment that the lower kubelet would fill with lower values becomes the upper value."""
     env = container.get("env")
     if not env or not any("valueFrom" in variable for variable in env):
         return container
-    return {**container, "env": [_literal(variable, upper) for variable in env]}
-
-
-def _literal(variable: Mapping[str, Any], upper: Mapping[str, Any]) -> Mapping[str, Any]:
-    path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
-    match path:
-        case "metadata.uid":
-            value = upper["metadata"]["uid"]
-        case "metadata.namespace":
-            value = upper["metadata"]["namespace"]
-        case "spec.nodeName":
-            value = upper["spec"].get("nodeName", "")
-        case "spec.serviceAccountName":
-            value = upper["spec"].get("serviceAccountName", "")
-        case _:
-            return variable
-    return {"name": variable["name"], "value": value}
+    return {**container, "env": [downward.literal(variable, upper, tripped) for variable in env]}

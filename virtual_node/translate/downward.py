@@ -1,0 +1,159 @@
+"""The downward API: what a pod reads about itself is what the upper cluster would say.
+
+The lower kubelet fills these fields from the lower pod. Where the lower pod says the same (name, IPs, single
+labels and annotations, resources) the reference is left to it. Where it does not:
+
+- In the environment a value that cannot change (uid, namespace, node, account) becomes a literal.
+- In a volume the reference is turned to an annotation of the lower pod that holds the upper value. The kubelet
+  follows annotations, so a label that changes above changes the file below.
+
+``resourceFieldRef`` without a limit means the allocatable of the node that runs the pod: the lower one's, which is
+the one that a heap should be sized by.
+
+Source: kubelet ``pkg/fieldpath``, ``pkg/volume/downwardapi``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from controller_runtime.api import names
+
+ANNOTATION_UID = f"{names.DOMAIN}/downward-uid"
+ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"
+ANNOTATION_ANNOTATIONS = f"{names.DOMAIN}/downward-annotations"
+_ANNOTATIONS_ABOVE = (names.ANNOTATION_LAST_APPLIED, names.ANNOTATION_LOWER_UID)
+"""Annotations of an upper pod that are not carried below."""
+_LONGEST = 100 * 1024
+"""Bytes of annotations that are repeated; an object may have 256 KiB of them in all."""
+_SIMPLE_ESCAPES = {
+    "\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v",
+    "\\": r"\\", '"': r"\"",
+}  # fmt: skip
+
+
+def literal(
+    variable: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str] = ()
+) -> Mapping[str, Any]:
+    """An environment variable as the lower pod is to have it.
+
+    Args:
+        variable: of a container of the upper pod.
+        upper: the upper pod.
+        tripped: keys of the labels that are not carried below.
+    """
+    path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
+    match path:
+        case "metadata.uid":
+            value = upper["metadata"]["uid"]
+        case "metadata.namespace":
+            value = upper["metadata"]["namespace"]
+        case "spec.nodeName":
+            value = upper["spec"].get("nodeName", "")
+        case "spec.serviceAccountName":
+            value = upper["spec"].get("serviceAccountName", "")
+        case str() if (field := _subscript(path)) is not None:
+            kind, key = field
+            if not (key in tripped if kind == "labels" else key in _ANNOTATIONS_ABOVE):
+                return variable
+            value = (upper["metadata"].get(kind) or {}).get(key, "")
+        case _:
+            return variable
+    return {"name": variable["name"], "value": value}
+
+
+def volumes(
+    spec_volumes: Sequence[Mapping[str, Any]], upper: Mapping[str, Any]
+) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
+    """A pod's volumes with their downward API items turned to annotations, and those annotations.
+
+    Args:
+        spec_volumes: the lower pod's volumes.
+        upper: the upper pod.
+    """
+    annotations: dict[str, str] = {}
+    rewritten = []
+    for volume in spec_volumes:
+        if "downwardAPI" in volume:
+            source = _source(volume["downwardAPI"], upper, annotations)
+            rewritten.append({**volume, "downwardAPI": source})
+        elif "projected" in volume:
+            sources = [
+                {**source, "downwardAPI": _source(source["downwardAPI"], upper, annotations)}
+                if "downwardAPI" in source
+                else source
+                for source in volume["projected"].get("sources") or ()
+            ]
+            rewritten.append({**volume, "projected": {**volume["projected"], "sources": sources}})
+        else:
+            rewritten.append(volume)
+    return rewritten, annotations
+
+
+def format_map(values: Mapping[str, str]) -> str:
+    """Labels or annotations as the kubelet writes them to a file: sorted ``key="value"`` lines."""
+    return "\n".join(f"{key}={quote(value)}" for key, value in sorted(values.items()))
+
+
+def quote(text: str) -> str:
+    """A string as Go's ``%q`` prints it."""
+    parts = []
+    for character in text:
+        if character in _SIMPLE_ESCAPES:
+            parts.append(_SIMPLE_ESCAPES[character])
+        elif character.isprintable():
+            parts.append(character)
+        elif (code := ord(character)) < 0x80:
+            parts.append(f"\\x{code:02x}")
+        elif code < 0x10000:
+            parts.append(f"\\u{code:04x}")
+        else:
+            parts.append(f"\\U{code:08x}")
+    return '"' + "".join(parts) + '"'
+
+
+def _source(
+    source: Mapping[str, Any], upper: Mapping[str, Any], annotations: dict[str, str]
+) -> dict[str, Any]:
+    items = []
+    for item in source.get("items") or ():
+        path = (item.get("fieldRef") or {}).get("fieldPath")
+        entry = _annotation_for(path, upper) if path else None
+        if entry is None:
+            items.append(item)
+            continue
+        key, value = entry
+        annotations[key] = value
+        items.append(
+            {**item, "fieldRef": {**item["fieldRef"], "fieldPath": f"metadata.annotations['{key}']"}}
+        )
+    return {**source, "items": items}
+
+
+def _annotation_for(path: str, upper: Mapping[str, Any]) -> tuple[str, str] | None:
+    metadata = upper["metadata"]
+    match path:
+        case "metadata.uid":
+            return ANNOTATION_UID, metadata["uid"]
+        case "metadata.namespace":
+            return names.ANNOTATION_UPPER_NAMESPACE, metadata["namespace"]
+        case "metadata.labels":
+            return ANNOTATION_LABELS, format_map(metadata.get("labels") or {})
+        case "metadata.annotations":
+            said = metadata.get("annotations") or {}
+            text = format_map(
+                {key: value for key, value in said.items() if key != names.ANNOTATION_LOWER_UID}
+            )
+            return (ANNOTATION_ANNOTATIONS, text) if len(text.encode()) <= _LONGEST else None
+        case _:
+            return None
+
+
+def _subscript(path: str) -> tuple[str, str] | None:
+    """``metadata.labels['app']`` → (labels, app)."""
+    for kind in ("labels", "annotations"):
+        prefix = f"metadata.{kind}['"
+        if path.startswith(prefix) and path.endswith("']"):
+            return kind, path[len(prefix) : -2]
+    return None
