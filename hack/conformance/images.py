@@ -51,8 +51,12 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
         accounts={"user-defined-in-image": 1000},
         groups={"group-defined-in-image": (50000, ("user-defined-in-image",))},
     )
+    # Bash as its shell: Debian's busybox drops variables such as ``data-1`` that no shell could name.
     busybox = Image(
-        tags=tags.get("busybox", []), files={"bin/busybox": _BUSYBOX}, links=shell, command=("sh",)
+        tags=tags.get("busybox", []),
+        files={"bin/busybox": _BUSYBOX, **host_program("bash")},
+        links={**{name: target for name, target in shell.items() if name != "bin/bash"}, "bin/sh": "bash"},
+        command=("sh",),
     )
     found = [
         agnhost,

@@ -73,7 +73,7 @@ def volumes(
         upper: the upper pod.
     """
     annotations: dict[str, str] = {}
-    rewritten = []
+    rewritten: list[Mapping[str, Any]] = []
     for volume in spec_volumes:
         if "downwardAPI" in volume:
             source = _source(volume["downwardAPI"], upper, annotations)
