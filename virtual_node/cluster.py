@@ -33,6 +33,7 @@ from virtual_node.controllers.node_lease import NodeLeaseController
 from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.pods import PodController
+from virtual_node.controllers.service_links import INDEX_NAMESPACE, ServiceLinks
 from virtual_node.kubelet_service import KubeletEndpoints, KubeletService
 
 COMPONENT = "virtual-node"
@@ -123,6 +124,12 @@ class LowerCluster:
         health = HealthController(context, changed=lambda: _refresh(self.nodes.values()))
         upper_namespaces = Informer(context.upper, resources.NAMESPACES)
         lower_namespaces = Informer(context.lower, resources.NAMESPACES, label_selector=ours)
+        upper_services = Informer(
+            context.upper,
+            resources.SERVICES,
+            indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)},
+        )
+        lower_services = Informer(context.lower, resources.SERVICES, label_selector=ours)
         namespaces = Namespaces(
             context, upper=upper_namespaces, lower=lower_namespaces, config=self.config.namespaces
         )
@@ -136,7 +143,12 @@ class LowerCluster:
         )
         identities = IdentityController(context, secrets=secrets, find_upper=caches.upper_pod)
         creator = PodCreator(
-            context, namespaces=namespaces, dependencies=dependencies, identities=identities, status=status
+            context,
+            namespaces=namespaces,
+            dependencies=dependencies,
+            identities=identities,
+            service_links=ServiceLinks(context, upper=upper_services, lower=lower_services),
+            status=status,
         )
         pods = PodController(context, caches, creator=creator, status=status)
         controllers.append(pods)
@@ -155,6 +167,8 @@ class LowerCluster:
             foreign,
             upper_namespaces,
             lower_namespaces,
+            upper_services,
+            lower_services,
         ]
         services: list[KubeletService] = []
         try:
@@ -181,14 +195,9 @@ class LowerCluster:
                     group.create_task(lease.run(), name=f"lease {name}")
                 # A pod is judged only when both sides have been read completely: an upper pod that is not
                 # listed yet must not make its lower pod look like an orphan.
-                for informer in [
-                    *caches.upper.values(),
-                    caches.lower,
-                    config_maps,
-                    secrets,
-                    upper_namespaces,
-                ]:
-                    await informer.wait_synced()
+                for informer in informers:
+                    if informer not in (lower_nodes, foreign):
+                        await informer.wait_synced()
                 await _refuse_upper_as_lower(context)
                 group.create_task(pods.controller.run(), name=f"{context.name} pods")
                 group.create_task(namespaces.run(), name=f"{context.name} namespaces")

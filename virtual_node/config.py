@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 import yaml
@@ -21,6 +22,7 @@ from controller_runtime.errors import ConfigError
 API_VERSION = "virtual-node.io/v1alpha1"
 KIND = "VirtualNodeConfiguration"
 
+KUBERNETES_SERVICE_UPPER = "Upper"
 PV_CONTROLLERS = "PVControllers"
 SERVICE_CONTROLLERS = "ServiceControllers"
 KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
@@ -160,6 +162,11 @@ class Config(_Base):
     enable_controllers: list[str] = msgspec.field(default_factory=lambda: list(KNOWN_CONTROLLERS))
     enable_serviceaccount: bool = True
     """Give pods below tokens of the upper cluster. Off: the lower cluster supplies identities."""
+    kubernetes_service: Literal["Lower", "Upper"] = "Lower"
+    """Whose apiserver KUBERNETES_SERVICE_HOST and _PORT name in pods. A pod's annotation
+    ``virtual-node.io/kubernetes-service`` (upper or lower) wins."""
+    kubernetes_service_url: str = ""
+    """The upper apiserver as pods below reach it. Empty: the URL that we use ourselves."""
     ignore_labels: list[str] = msgspec.field(default_factory=lambda: ["group.batch.scheduler.tencent.com"])
     """Pod labels that are not carried below (kept in the ``tripped-labels`` annotation)."""
     pod_sync_workers: Annotated[int, Meta(gt=0)] = 50
@@ -232,6 +239,10 @@ def validate(config: Config) -> list[str]:
         for name in config.enable_controllers
         if name not in KNOWN_CONTROLLERS
     ]
+    if config.kubernetes_service_url and not urlsplit(config.kubernetes_service_url).hostname:
+        problems.append(
+            f"kubernetesServiceUrl: {config.kubernetes_service_url!r} is not a URL such as https://10.0.0.1:6443"
+        )
     if bool(config.kubelet.tls_cert_file) != bool(config.kubelet.tls_private_key_file):
         problems.append("kubelet: tlsCertFile and tlsPrivateKeyFile go together")
     seen_clusters: set[str] = set()

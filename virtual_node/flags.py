@@ -134,6 +134,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help_text="pods below get tokens of the upper cluster (true)",
     )
     pods.add_argument(
+        "--kubernetes-service",
+        default="lower",
+        choices=("lower", "upper"),
+        help="whose apiserver KUBERNETES_SERVICE_HOST names in pods (lower)",
+    )
+    pods.add_argument(
+        "--kubernetes-service-url",
+        default="",
+        metavar="URL",
+        help="the upper apiserver as pods below reach it (the URL that we use ourselves)",
+    )
+    pods.add_argument(
         "--ignore-labels",
         default="group.batch.scheduler.tencent.com",
         metavar="LIST",
@@ -270,6 +282,8 @@ def _single_cluster(flags: argparse.Namespace, environment: Mapping[str, str], w
         kube_api_burst=flags.kube_api_burst if flags.kube_api_burst > 0 else 1000,
         enable_controllers=controllers,
         enable_serviceaccount=flags.enable_serviceaccount,
+        kubernetes_service="Upper" if flags.kubernetes_service == "upper" else "Lower",
+        kubernetes_service_url=flags.kubernetes_service_url,
         ignore_labels=comma_list(flags.ignore_labels),
         pod_sync_workers=int(positive("--pod-sync-workers", flags.pod_sync_workers)),
         full_resync_period=flags.full_resync_period,

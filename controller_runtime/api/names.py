@@ -24,6 +24,8 @@ ANNOTATION_APPLIED = f"{DOMAIN}/applied"
 # --- ours: on objects in the upper cluster ----------------------------------------------------------
 ANNOTATION_LOWER_UID = f"{DOMAIN}/lower-uid"
 """On an upper pod: uid of its lower pod; proof that it was mirrored once."""
+ANNOTATION_KUBERNETES_SERVICE = f"{DOMAIN}/kubernetes-service"
+"""On an upper pod: which apiserver KUBERNETES_SERVICE_HOST names, ``upper`` or ``lower``, over the flag."""
 CONDITION_ADMITTED = f"{DOMAIN}/Admitted"
 """Condition of an upper pod, only while it is False: the lower cluster refuses the pod (quota, admission, policy)."""
 ANNOTATION_SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"

@@ -114,6 +114,15 @@ class DependencyController:
                 problems.append(problem)
         return problems
 
+    def keys_of(self, uid: str) -> dict[ObjectKey, frozenset[str]]:
+        """The data keys of everything that a pod names and that exists."""
+        found = {}
+        for key in self._needs.get(uid, frozenset()):
+            source = self._watches.peek(key)
+            if source is not None:
+                found[key] = frozenset([*(source.field("data") or ()), *(source.field("binaryData") or ())])
+        return found
+
     def release(self, uid: str) -> None:
         """The upper pod is gone: what nobody else needs goes after a while."""
         for key in self._needs.pop(uid, frozenset()):

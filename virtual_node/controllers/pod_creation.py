@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from controller_runtime import resources
@@ -17,6 +18,7 @@ from virtual_node.controllers.identities import IdentityController
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.records import PodRecord
+from virtual_node.controllers.service_links import ServiceLinks
 from virtual_node.translate import pod_down, pod_status
 
 _NEVER_MIRRORED = "kube-system"
@@ -39,12 +41,14 @@ class PodCreator:
         namespaces: Namespaces,
         dependencies: DependencyController,
         identities: IdentityController,
+        service_links: ServiceLinks,
         status: StatusWriter,
     ) -> None:
         self._context = context
         self._namespaces = namespaces
         self._dependencies = dependencies
         self._identities = identities
+        self._service_links = service_links
         self._status = status
 
     def release(self, uid: str) -> None:
@@ -75,6 +79,7 @@ class PodCreator:
             if pool:
                 # Several virtual nodes share the cluster: each one's pods stay on its own lower nodes.
                 body["spec"]["nodeSelector"] = {**(body["spec"].get("nodeSelector") or {}), **pool}
+            self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
             created = await self._context.lower.create(resources.PODS, body, namespace=namespace)
         except AlreadyExists:
             return await self._name_is_taken(upper, record, namespace)

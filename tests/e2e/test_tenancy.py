@@ -1,0 +1,223 @@
+"""Namespaces below: mapped, guarded by policy, shared by two upper clusters, and removed when nobody needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.process import Process
+from tests.e2e.conftest import SIMULATED, create, eventually, get, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+OTHER = "vn-other"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def other(sandbox: Sandbox) -> AsyncIterator[Cluster]:
+    """Another upper cluster, whose virtual node stands for the simulated lower cluster too."""
+    upper = await sandbox.add_lower(kwok_nodes=0)
+    lower = sandbox.lower[1]
+    configuration = {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "VirtualNodeConfiguration",
+        "kubeconfig": str(upper.kubeconfig),
+        "kubelet": {"port": 0, "nodeIp": LOOPBACK},
+        "clusters": [
+            {
+                "name": lower.name,
+                "kubeconfig": str(lower.kubeconfig),
+                "nodeName": OTHER,
+                "namespaces": {
+                    "prefix": "other-",
+                    "map": {"same": "unmapped", "clash": "clash"},
+                    "allowed": ["t-*", "same", "clash"],
+                },
+                "podSelector": "refused!=true",
+            }
+        ],
+    }
+    file = sandbox.directory / "other.yaml"
+    file.write_text(json.dumps(configuration), encoding="utf-8")
+    process: Process = await sandbox.start_virtual_node(
+        f"--kubeconfig={upper.kubeconfig}",
+        "--config",
+        str(file),
+        "--log-level=debug",
+        name="virtual-node-other",
+    )
+    await upper.kubectl("wait", "--for=create", f"node/{OTHER}", "--timeout=60s", timeout=90)
+    await upper.kubectl("wait", "--for=condition=Ready", f"node/{OTHER}", "--timeout=60s", timeout=90)
+    yield upper
+    await process.stop()
+
+
+async def namespace_in(cluster: Cluster, name: str, **metadata: Any) -> None:
+    """A namespace, ready for pods."""
+    await cluster.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}},
+    )
+    await cluster.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+
+
+async def is_there(cluster: Cluster, *what: str) -> bool:
+    """Whether an object exists."""
+    done = await cluster.kubectl("get", *what, check=False)
+    return done.returncode == 0
+
+
+async def events(cluster: Cluster, namespace: str, name: str) -> str:
+    """The messages of an object's events."""
+    done = await cluster.kubectl(
+        "-n", namespace, "get", "events", "--field-selector", f"involvedObject.name={name}",
+        "-o", "jsonpath={range .items[*]}{.reason}: {.message}{'\\n'}{end}",
+    )  # fmt: skip
+    return done.stdout
+
+
+async def test_two_upper_clusters_share_a_lower_one(
+    sandbox: Sandbox, upper: Cluster, other: Cluster, namespace
+):
+    """The same pod in the same namespace of both: two pods below, and each end is only its own."""
+    lower = sandbox.lower[1]
+    await namespace_in(other, namespace, labels={"pod-security.kubernetes.io/enforce": "baseline"})
+    await create(upper, namespace, pod("web", "sleep 3600", node=SIMULATED))
+    await create(other, namespace, pod("web", "sleep 3600", node=OTHER))
+    await asyncio.gather(ready(upper, namespace, "web"), ready(other, namespace, "web"))
+
+    mine = await get(lower, namespace, "pod", "web")
+    theirs = await get(lower, f"other-{namespace}", "pod", "web")
+    assert (
+        mine["metadata"]["labels"]["virtual-node.io/upper-cluster"]
+        != (theirs["metadata"]["labels"]["virtual-node.io/upper-cluster"])
+    )
+    carried = (await get(lower, "default", "namespace", f"other-{namespace}"))["metadata"]["labels"]
+    assert carried["pod-security.kubernetes.io/enforce"] == "baseline"
+
+    await other.kubectl(
+        "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted", "--overwrite"
+    )
+
+    async def followed() -> bool:
+        labels = (await get(lower, "default", "namespace", f"other-{namespace}"))["metadata"]["labels"]
+        return bool(labels["pod-security.kubernetes.io/enforce"] == "restricted")
+
+    await eventually(followed, what="the pod security label follows")
+    logs = await other.kubectl("-n", namespace, "logs", "web", check=False)
+    assert logs.returncode == 0, logs.stderr
+
+    await other.kubectl("delete", "namespace", namespace, "--timeout=60s", timeout=90)
+
+    async def gone() -> bool:
+        return not await is_there(lower, "namespace", f"other-{namespace}")
+
+    await eventually(gone, within=60, what="the namespace made for the other upper cluster goes")
+    assert (await get(lower, namespace, "pod", "web"))["metadata"]["uid"] == mine["metadata"]["uid"]
+
+
+async def test_an_explicit_name_wins_over_the_prefix(sandbox: Sandbox, other: Cluster):
+    """namespaces.map."""
+    await namespace_in(other, "same")
+    await create(other, "same", pod("web", "sleep 3600", node=OTHER))
+    await ready(other, "same", "web")
+    assert await is_there(sandbox.lower[1], "-n", "unmapped", "pod/web")
+    await other.kubectl("delete", "namespace", "same", "--timeout=60s", timeout=90)
+
+
+async def test_a_namespace_with_a_strangers_object_is_kept(sandbox: Sandbox, other: Cluster):
+    """Whatever its kind: deleting the namespace would delete it."""
+    lower, name = sandbox.lower[1], f"t-{secrets.token_hex(4)}"
+    await namespace_in(other, name)
+    await create(other, name, pod("web", "sleep 3600", node=OTHER))
+    await ready(other, name, "web")
+    await lower.kubectl(
+        "-n", f"other-{name}", "create", "deployment", "stranger", "--image=x", "--replicas=0"
+    )
+    await other.kubectl("delete", "namespace", name, "--timeout=60s", timeout=90)
+
+    async def said() -> bool:
+        log = (sandbox.directory / "virtual-node-other.log").read_text(encoding="utf-8")
+        return "namespace is kept below" in log and "stranger" in log
+
+    await eventually(said, within=60, what="the log says why the namespace is kept")
+    assert await is_there(lower, "-n", f"other-{name}", "deployment/stranger")
+
+
+async def test_two_upper_clusters_in_one_namespace_do_not_touch_each_other(
+    sandbox: Sandbox, upper: Cluster, other: Cluster
+):
+    """Without a mapping the second pod of a name waits, with a reason, until the first is gone."""
+    await namespace_in(upper, "clash")
+    await namespace_in(other, "clash")
+    await create(upper, "clash", pod("web", "sleep 3600", node=SIMULATED))
+    await ready(upper, "clash", "web")
+    await create(other, "clash", pod("web", "sleep 3600", node=OTHER))
+
+    async def told() -> bool:
+        return "NameConflict" in await events(other, "clash", "web")
+
+    await eventually(told, what="the second pod is told of the conflict")
+    lower = await get(sandbox.lower[1], "clash", "pod", "web")
+    assert lower["metadata"]["labels"]["virtual-node.io/node"] == SIMULATED
+    await other.kubectl("delete", "namespace", "clash", "--timeout=60s", timeout=90)
+    assert await is_there(sandbox.lower[1], "-n", "clash", "pod/web")
+    await upper.kubectl("delete", "namespace", "clash", "--timeout=60s", timeout=90)
+
+
+async def test_policy_keeps_pods_out(other: Cluster):
+    """A namespace that is not allowed, and a pod that the selector leaves out: Pending, and told why."""
+    await namespace_in(other, "elsewhere")
+    await create(other, "elsewhere", pod("web", "sleep 3600", node=OTHER))
+    name = f"t-{secrets.token_hex(4)}"
+    await namespace_in(other, name)
+    refused = pod("refused", "sleep 3600", node=OTHER)
+    refused["metadata"]["labels"]["refused"] = "true"
+    await create(other, name, refused)
+
+    async def told() -> bool:
+        return "takes no pods of namespace elsewhere" in await events(
+            other, "elsewhere", "web"
+        ) and "podSelector" in await events(other, name, "refused")
+
+    await eventually(told, what="events name the policy")
+    status = (await get(other, "elsewhere", "pod", "web"))["status"]
+    condition = next(one for one in status["conditions"] if one["type"] == "virtual-node.io/Admitted")
+    assert (status["phase"], condition["status"], condition["reason"]) == ("Pending", "False", "NotAllowed")
+    await other.kubectl("delete", "namespace", "elsewhere", name, "--timeout=60s", timeout=90)
+
+
+async def test_lower_quota_is_told_and_waited_for(sandbox: Sandbox, upper: Cluster, namespace):
+    """A condition and an event say which quota; the pod runs as soon as there is room."""
+    lower = sandbox.lower[1]
+    await namespace_in(lower, namespace)
+    await lower.kubectl("-n", namespace, "create", "quota", "tight", "--hard=pods=1")
+
+    async def counted() -> bool:
+        quota = await get(lower, namespace, "resourcequota", "tight")
+        return "pods" in (quota.get("status") or {}).get("used", {})
+
+    await eventually(counted, what="the quota counts")
+    await create(upper, namespace, pod("first", "sleep 3600", node=SIMULATED))
+    await ready(upper, namespace, "first")
+    await create(upper, namespace, pod("second", "sleep 3600", node=SIMULATED))
+
+    async def refused() -> bool:
+        status = (await get(upper, namespace, "pod", "second"))["status"]
+        return any(
+            one["type"] == "virtual-node.io/Admitted" and one["reason"] == "ExceededQuota"
+            for one in status.get("conditions", ())
+        )
+
+    await eventually(refused, what="the condition names the quota")
+    assert "exceeded quota: tight" in await events(upper, namespace, "second")
+    await upper.kubectl("-n", namespace, "delete", "pod", "first", "--timeout=60s", timeout=90)
+    await ready(upper, namespace, "second")
+    status = (await get(upper, namespace, "pod", "second"))["status"]
+    assert not [one for one in status["conditions"] if one["type"] == "virtual-node.io/Admitted"]

@@ -1,0 +1,108 @@
+"""Service variables for new pods: the Services that the upper cluster has, at addresses that the pod can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from controller_runtime.api import names
+from controller_runtime.informer import Informer
+from virtual_node.config import KUBERNETES_SERVICE_UPPER
+from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.object_watch import ObjectKey
+from virtual_node.translate import service_environment
+
+INDEX_NAMESPACE = "namespace"
+Defined = Mapping[ObjectKey, Collection[str]]
+_CONTAINER_KINDS = ("initContainers", "containers")
+
+
+class ServiceLinks:
+    """Adds service variables to the containers of lower pods."""
+
+    def __init__(self, context: ClusterContext, *, upper: Informer, lower: Informer) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
+            lower: Services of the lower cluster that carry our ownership label.
+        """
+        self._context = context
+        self._upper = upper
+        self._lower = lower
+
+    def add(
+        self,
+        body: dict[str, Any],
+        upper_pod: Mapping[str, Any],
+        env_from: Callable[[], Defined],
+    ) -> None:
+        """Put the variables into a lower pod, in place.
+
+        Args:
+            body: the lower pod that is about to be created.
+            upper_pod: the pod it is made for.
+            env_from: gives the keys of the ConfigMaps and Secrets that the pod names; asked only when needed.
+        """
+        metadata, spec = upper_pod["metadata"], upper_pod["spec"]
+        namespace = metadata["namespace"]
+        services = [
+            {"metadata": {"namespace": service.namespace, "name": service.name}, "spec": service.spec or {}}
+            for service in self._upper.store.by_index(INDEX_NAMESPACE, namespace)
+        ]
+        variables = service_environment.service_variables(
+            services,
+            namespace=namespace,
+            links=spec.get("enableServiceLinks", True) is not False,
+            address=self._address,
+            master=self._master(metadata.get("annotations") or {}),
+        )
+        if spec.get("enableServiceLinks", True) is not False:
+            # The lower cluster's own Services in that namespace are nobody's business.
+            body["spec"]["enableServiceLinks"] = False
+        if not variables:
+            return
+        for kind in _CONTAINER_KINDS:
+            if kind in body["spec"]:
+                body["spec"][kind] = [
+                    service_environment.with_variables(
+                        container,
+                        variables,
+                        _names(container, namespace, env_from()) if container.get("envFrom") else (),
+                    )
+                    for container in body["spec"][kind]
+                ]
+
+    def _address(self, service: Mapping[str, Any]) -> str:
+        """Where the Service answers below: the copy's address, or its own where it has no copy."""
+        upper_ip = str(service["spec"].get("clusterIP") or "")
+        if not upper_ip or upper_ip == "None":
+            return ""
+        metadata = service["metadata"]
+        namespace = self._context.lower_namespace(metadata["namespace"])
+        copy = self._lower.store.get(f"{namespace}/{metadata['name']}")
+        lower_ip = str(((copy.spec if copy is not None else None) or {}).get("clusterIP") or "")
+        return lower_ip if lower_ip and lower_ip != "None" else upper_ip
+
+    def _master(self, annotations: Mapping[str, str]) -> tuple[str, int] | None:
+        """The apiserver that the pod asks for: the upper one's address, or None for the lower kubelet's choice."""
+        wanted = (
+            annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or self._context.settings.kubernetes_service
+        )
+        if wanted.lower() != KUBERNETES_SERVICE_UPPER.lower():
+            return None
+        url = urlsplit(self._context.settings.kubernetes_service_url or self._context.upper.config.server)
+        return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+
+
+def _names(container: Mapping[str, Any], namespace: str, env_from: Defined) -> set[str]:
+    """The variables that a container's ``envFrom`` sources define."""
+    found: set[str] = set()
+    for source in container.get("envFrom") or ():
+        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            if reference := source.get(field):
+                keys = env_from.get(ObjectKey(kind, namespace, reference.get("name", "")), ())
+                found |= {f"{source.get('prefix') or ''}{key}" for key in keys}
+    return found
