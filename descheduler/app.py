@@ -1,0 +1,170 @@
+"""The process: caches, leader election, and while it leads, memory, records and strategies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+
+from controller_runtime import kubeconfig, lifecycle, log, resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError
+from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.health import Check
+from controller_runtime.informer import Informer
+from controller_runtime.leader_election import LeaderElector
+from controller_runtime.objects import Object
+from controller_runtime.serving import HealthServer
+from descheduler import pods
+from descheduler.cluster import ClusterView
+from descheduler.flags import PROGRAM
+from descheduler.memory import Memory
+from descheduler.mover import Mover
+from descheduler.options import Options
+from descheduler.policy import convert
+from descheduler.recreation import Recreator
+from descheduler.strategies import registry
+from descheduler.strategies.base import Context, Strategy
+
+_RETRY = 2.0
+
+
+class App:
+    """Runs until cancelled."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._log = log.get_logger(component=PROGRAM)
+        self._informers: list[Informer] = []
+
+    async def run(self) -> None:
+        """Stand for election, work while leading.
+
+        Raises:
+            ConfigError: something that only the user can mend.
+        """
+        options = self._options
+        for warning in options.warnings:
+            self._log.warning(warning)
+        config = await kubeconfig.load(options.kubeconfig or None, server=options.server or None)
+        async with contextlib.AsyncExitStack() as stack:
+            client = await stack.enter_async_context(
+                Client(config, qps=options.qps, burst=options.burst, user_agent=PROGRAM, cluster="upper")
+            )
+            view = self._view(client)
+            if options.health_address:
+                await stack.enter_async_context(HealthServer(options.health_address, checks=self._checks()))
+            lifecycle.tune_gc()
+            async with asyncio.TaskGroup() as group:
+                for informer in self._informers:
+                    group.create_task(informer.run(), name=informer.name)
+                # Two of the process would fight over nothing in a dry run, and a Lease is a write.
+                if options.leader_elect and not options.eviction.dry_run:
+                    await self._elector(client, view).run()
+                else:
+                    await self._work(client, view)
+
+    def _view(self, client: Client) -> ClusterView:
+        nodes = Informer(client, resources.NODES, transform=_shrink_node, name="nodes")
+        cached = Informer(
+            client,
+            resources.PODS,
+            transform=pods.shrink,
+            indexers={pods.INDEX_NODE: pods.by_node, pods.INDEX_OWNER: pods.by_owner},
+            name="pods",
+        )
+        self._informers = [nodes, cached]
+        return ClusterView(nodes=nodes, pods=cached, node_selector=self._options.node_selector)
+
+    def _checks(self) -> Mapping[str, Check]:
+        def caches() -> str | None:
+            waiting = [informer.name for informer in self._informers if not informer.has_synced]
+            return f"not read yet: {', '.join(waiting)}" if waiting else None
+
+        return {"caches": caches}
+
+    def _elector(self, client: Client, view: ClusterView) -> LeaderElector:
+        lease = self._options.lease
+        return LeaderElector(
+            client,
+            namespace=self._options.freeze_namespace,
+            name=PROGRAM,
+            identity=f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}",
+            on_started=lambda: self._work(client, view),
+            lease_duration=float(lease["lease_duration"]),
+            renew_deadline=float(lease["renew_deadline"]),
+            retry_period=float(lease["retry_period"]),
+        )
+
+    async def _work(self, client: Client, view: ClusterView) -> None:
+        """What the leader does, until cancelled."""
+        options = self._options
+        # Made anew with every term: what an earlier one remembered may be out of date.
+        recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
+        memory = Memory(
+            client,
+            namespace=options.freeze_namespace,
+            freeze_period=options.freeze_period,
+            limits=options.eviction.limits,
+        )
+        recreator = Recreator(client, pods=view.pods, recorder=recorder)
+        mover = Mover(
+            client,
+            view=view,
+            memory=memory,
+            recreator=recreator,
+            recorder=recorder,
+            options=options.eviction,
+            freeze_period=options.freeze_period,
+        )
+        context = Context(client=client, view=view, mover=mover, memory=memory, interval=options.interval)
+        strategies = self._strategies(context)
+        for informer in self._informers:
+            await informer.wait_synced()
+        lifecycle.tune_gc()
+        await _read(memory)
+        self._log.info(
+            "descheduling",
+            strategies=[strategy.name for strategy in strategies],
+            virtual_nodes=[node.name for node in view.virtual_nodes()],
+            dry_run=options.eviction.dry_run,
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(recorder.run(), name="events")
+            if not options.eviction.dry_run:
+                group.create_task(recreator.run(), name="recreation")
+                group.create_task(memory.run(), name="memory")
+            for strategy in strategies:
+                group.create_task(strategy.run(), name=strategy.name)
+
+    def _strategies(self, context: Context) -> list[Strategy]:
+        found = registry.strategies()
+        made = []
+        for config in self._options.strategies:
+            kind = found[config.name]
+            params = convert(config.params, kind.params_type, where=config.where)
+            made.append(kind(context, params, where=config.where))
+        return made
+
+
+async def _read(memory: Memory) -> None:
+    """Nothing may be moved before it is known what has been."""
+    while True:
+        try:
+            await memory.load()
+        except ApiError as error:
+            log.get_logger(component=PROGRAM).warning("memory cannot be read yet", error=str(error))
+            await asyncio.sleep(_RETRY)
+        else:
+            return
+
+
+def _shrink_node(node: Object) -> Object:
+    """A node's list of images is the largest part of it, and nothing to us."""
+    status = node.status or {}
+    return node.with_fields(
+        status={field: status[field] for field in ("allocatable", "conditions") if field in status}
+    )

@@ -1,0 +1,359 @@
+"""The one place that moves pods: every strategy asks here, and every rule about moving holds here.
+
+A pod may go when it is evictable, another ready virtual node would take it, its owner is neither backing off nor
+given up, and the pass has room. Bare pods are re-created (``recreation``); others are evicted, after what they are
+to avoid has been written where the webhook reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from prometheus_client import Counter
+
+from controller_runtime import log, resources
+from controller_runtime.backoff import ExponentialBackoff
+from controller_runtime.client import Client
+from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests
+from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.objects import Object
+from descheduler import eviction, history, pods, replacement
+from descheduler.cluster import ClusterView
+from descheduler.history import Verdict
+from descheduler.limits import PassLimits
+from descheduler.memory import Memory
+from descheduler.options import EvictionOptions
+from descheduler.recreation import Recreator
+
+_MOVED = Counter(
+    "virtual_node_descheduler_moved_total", "Pods moved off a virtual node.", ["node", "strategy", "how"]
+)
+_REFUSED = Counter(
+    "virtual_node_descheduler_not_moved_total",
+    "Pods that a strategy wanted moved and that stayed.",
+    ["cause"],
+)
+_SETTLE = 0.25
+"""Seconds that the webhook's replicas get to see what a pod's successor is to avoid."""
+_REFUSAL_RETRY = 60.0
+_REJUDGE = 0.5
+_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a strategy asks for."""
+
+    strategy: str
+    reason: str
+    """A sentence's beginning for the event: ``Unschedulable: 0/3 nodes are available…``."""
+    avoid: bool = True
+    """Whether its successor is to avoid the node for the freeze period."""
+    counts: bool = True
+    """Whether it counts for the owner's back-off and cap."""
+    force: bool = False
+    """Nobody can confirm the pod's end: bare pods are deleted without grace."""
+    budget_matters: bool = True
+    """Whether a disruption budget may keep the pod; if not, the pod is deleted when its eviction is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a move."""
+
+    moved: bool
+    why: str = ""
+    retry_after: float | None = None
+    """Seconds after which to ask again; None: when something changes."""
+    needs_node: bool = False
+    """Another look is worth while when the virtual nodes have changed."""
+
+
+class Mover:
+    """Moves pods for all strategies."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        view: ClusterView,
+        memory: Memory,
+        recreator: Recreator,
+        recorder: EventRecorder,
+        options: EvictionOptions,
+        freeze_period: float,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._memory = memory
+        self._recreator = recreator
+        self._recorder = recorder
+        self._options = options
+        self._freeze_period = freeze_period
+        self._now = now
+        self._limits = PassLimits(options)
+        self._budget_backoff = ExponentialBackoff(1.0, 60.0)
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._log = log.get_logger(component="mover")
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether nothing is ever moved."""
+        return self._options.dry_run
+
+    def why_not_movable(self, pod: Object) -> str:
+        """Why a pod must stay, whatever a strategy thinks; empty when it may go."""
+        spec = pod.spec or {}
+        if self._options.ignore_pvc and pods.claims(spec):
+            return "it has a persistent volume claim (ignorePvcPods)"
+        return pods.why_not_evictable(
+            pod, local_storage=self._options.local_storage, system_critical=self._options.system_critical
+        )
+
+    async def move(self, pod: Object, request: Move) -> Outcome:
+        """Move one pod off its virtual node, if that is allowed and of use.
+
+        Args:
+            pod: as cached.
+            request: what the strategy asks for.
+
+        Raises:
+            ApiError: trouble with the upper cluster; the pod has not been touched, or will be finished by a record.
+        """
+        node = (pod.spec or {}).get("nodeName") or ""
+        if why := self.why_not_movable(pod):
+            return self._stays(pod, why, cause="not evictable")
+        if not self._view.alternatives(pod):
+            return self._stays(
+                pod, "no other virtual node is ready and would take it", cause="no node", needs_node=True
+            )
+        if claim := await self._pinning_claim(pod, node):
+            return self._stays(pod, f"its claim {claim} is bound to this node", cause="claim")
+        async with self._owner_lock(pods.owner_key(pod)):
+            return await self._move_one(pod, node, request)
+
+    async def _move_one(self, pod: Object, node: str, request: Move) -> Outcome:
+        key = pods.owner_key(pod)
+        owner = pods.controller_of(pod)
+        decision = history.Decision(Verdict.SAME_ROUND)
+        if request.counts:
+            decision = history.decide(
+                self._memory.history(key),
+                created=pods.created(pod),
+                now=self._now(),
+                limits=self._options.limits,
+                is_bare=owner is None,
+            )
+        if decision.verdict is Verdict.GIVE_UP:
+            return self._give_up(pod, decision)
+        if decision.verdict is Verdict.WAIT:
+            _REFUSED.labels("back-off").inc()
+            return Outcome(moved=False, why="its owner backs off", retry_after=decision.wait)
+        wait = self._limits.take(node, pod.namespace, now=asyncio.get_running_loop().time())
+        if wait:
+            _REFUSED.labels("limit").inc()
+            return Outcome(moved=False, why="the pass has moved its number of pods", retry_after=wait)
+        if self._options.dry_run:
+            return self._pretend(pod, node, request)
+        try:
+            if decision.verdict is Verdict.NEW_ROUND:
+                await self._memory.note_round(key, pod.namespace)
+            if owner is None:
+                outcome = await self._recreate(pod, node, request, rounds=decision.rounds)
+            else:
+                await self._keep_away(key, pod, node, request)
+                outcome = await self._evict(pod, node, request)
+        except BaseException:
+            self._limits.give_back(node, pod.namespace)
+            raise
+        if not outcome.moved:
+            self._limits.give_back(node, pod.namespace)
+        return outcome
+
+    async def _keep_away(self, key: str, pod: Object, node: str, request: Move) -> None:
+        """Write down what the owner's next pods avoid, before this one goes."""
+        if not request.avoid or node in self._memory.frozen(key):
+            return
+        await self._memory.freeze(key, pod.namespace, [node])
+        await asyncio.sleep(_SETTLE)
+
+    async def _evict(self, pod: Object, node: str, request: Move) -> Outcome:
+        try:
+            await eviction.evict(self._client, pod)
+        except (NotFound, Conflict):
+            return Outcome(moved=False, why="it has gone by itself")
+        except TooManyRequests as error:
+            if request.budget_matters:
+                wait = max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
+                self._tell(pod, "Warning", "RescheduleDelayed", f"Eviction refused: {error.message}")
+                _REFUSED.labels("disruption budget").inc()
+                return Outcome(moved=False, why=error.message, retry_after=wait)
+            try:
+                await self._client.delete(resources.PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
+            except (NotFound, Conflict):
+                return Outcome(moved=False, why="it has gone by itself")
+        self._budget_backoff.forget(pod.uid)
+        return self._moved(pod, node, request, how="evicted")
+
+    async def _recreate(self, pod: Object, node: str, request: Move, *, rounds: int) -> Outcome:
+        whole = await self._fresh(pod)
+        if whole is None:
+            return Outcome(moved=False, why="it has just changed", retry_after=_REJUDGE)
+        successor = replacement.of(
+            whole,
+            avoid=replacement.avoided(whole, self._now(), self._freeze_period),
+            node=node if request.avoid else "",
+            usable=self._view.open_names(),
+            now=self._now(),
+        )
+        try:
+            await self._recreator.begin(
+                whole, replacement=successor, reason=request.reason, force=request.force
+            )
+        except (Invalid, Forbidden) as error:
+            why = f"the upper cluster would refuse its replacement: {error.message}"
+            return self._stays(pod, why, cause="replacement refused", retry_after=_REFUSAL_RETRY)
+        return self._moved(pod, node, request, how="re-created")
+
+    async def release(self, pod: Object) -> float | None:
+        """A pod that waits for a node may be waiting only because it avoids one: give it a new chance.
+
+        Once an avoided node's time has passed, or when it avoids every node there is, it is made anew without.
+
+        Args:
+            pod: as cached; not bound, and made to avoid nodes.
+
+        Returns:
+            Seconds after which to ask again; None: when something changes.
+
+        Raises:
+            ApiError: trouble with the upper cluster.
+        """
+        now = self._now()
+        metadata = {"metadata": {"annotations": pod.annotations}}
+        noted = replacement.avoided(metadata, now, None)
+        active = replacement.avoided(metadata, now, self._freeze_period)
+        usable = self._view.open_names()
+        gives_way = bool(usable) and not usable - active.keys()
+        if len(active) == len(noted) and not gives_way:
+            oldest = min(active.values())
+            return self._freeze_period - (now - oldest).total_seconds() + 1.0
+        if self.why_not_movable(pod) or self._options.dry_run or not usable:
+            return None
+        whole = await self._fresh(pod)
+        if whole is None:
+            return None
+        successor = replacement.of(whole, avoid=active, node="", usable=usable, now=now, counts=False)
+        await self._recreator.begin(whole, replacement=successor, reason="it may use all nodes again")
+        return None
+
+    async def _fresh(self, pod: Object) -> dict[str, Any] | None:
+        """The pod as the server has it, if that is still what the cache has."""
+        try:
+            whole = await self._client.get(resources.PODS, pod.name, namespace=pod.namespace)
+        except NotFound:
+            return None
+        is_same = whole["metadata"]["resourceVersion"] == pod.resource_version
+        return whole if is_same else None
+
+    def _moved(self, pod: Object, node: str, request: Move, *, how: str) -> Outcome:
+        _MOVED.labels(node, request.strategy, how).inc()
+        self._log.info(
+            "pod moves",
+            pod=pod.key,
+            uid=pod.uid,
+            node=node,
+            strategy=request.strategy,
+            how=how,
+            why=request.reason,
+        )
+        if how == "evicted":  # a re-created pod's event is about the new one
+            self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {node}: {request.reason}")
+        return Outcome(moved=True)
+
+    def _pretend(self, pod: Object, node: str, request: Move) -> Outcome:
+        how = "re-created" if pods.controller_of(pod) is None else "evicted"
+        if self._tell(pod, "Normal", "WouldReschedule", f"Would be {how} to leave {node}: {request.reason}"):
+            self._log.info(
+                "dry run: pod would move",
+                pod=pod.key,
+                uid=pod.uid,
+                node=node,
+                strategy=request.strategy,
+                how=how,
+                why=request.reason,
+            )
+        return Outcome(moved=False, why="dry run")
+
+    def _give_up(self, pod: Object, decision: history.Decision) -> Outcome:
+        _REFUSED.labels("given up").inc()
+        self._tell(
+            pod,
+            "Warning",
+            "RescheduleGivenUp",
+            f"Stays: {decision.rounds} attempts to place it elsewhere have not helped (--max-deschedules)",
+        )
+        return Outcome(moved=False, why="given up", retry_after=decision.wait)
+
+    def _stays(
+        self,
+        pod: Object,
+        why: str,
+        *,
+        cause: str,
+        needs_node: bool = False,
+        retry_after: float | None = None,
+    ) -> Outcome:
+        _REFUSED.labels(cause).inc()
+        self._tell(pod, "Normal", "NotRescheduled", f"Stays: {why}")
+        return Outcome(moved=False, why=why, needs_node=needs_node, retry_after=retry_after)
+
+    def _tell(self, pod: Object, kind: Any, reason: str, message: str) -> bool:
+        """An event, once per pod and reason; False when it had been told."""
+        key = (pod.uid, reason)
+        if key in self._told:
+            self._told.move_to_end(key)
+            return False
+        self._told[key] = None
+        while len(self._told) > _REMEMBERED:
+            self._told.popitem(last=False)
+        self._recorder.event(pod, kind, reason, message)
+        return True
+
+    async def _pinning_claim(self, pod: Object, node: str) -> str:
+        """The name of a claim that holds the pod on this virtual node; empty when none does."""
+        for name in pods.claims(pod.spec or {}):
+            try:
+                claim: Mapping[str, Any] = await self._client.get(
+                    resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=pod.namespace
+                )
+            except NotFound:
+                continue
+            annotations = claim["metadata"].get("annotations") or {}
+            bound = (claim.get("status") or {}).get("phase") == "Bound"
+            if bound and annotations.get("volume.kubernetes.io/selected-node") == node:
+                return name
+        return ""
+
+    @asynccontextmanager
+    async def _owner_lock(self, key: str) -> AsyncIterator[None]:
+        """One pod of an owner at a time, so that its pods see one another's round."""
+        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, users - 1)

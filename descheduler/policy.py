@@ -1,0 +1,312 @@
+"""DeschedulerPolicy files: sigs.k8s.io/descheduler's v1alpha1 (a map of strategies) and v1alpha2 (profiles).
+
+Both become the same ``Policy``. What cannot be honoured is an error that names the field, never silence: a policy
+that does nothing looks exactly like one that has nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from controller_runtime.errors import ConfigError
+
+_GROUP = "descheduler/"
+_V1ALPHA1_TOP = {
+    "apiVersion",
+    "kind",
+    "strategies",
+    "nodeSelector",
+    "evictLocalStoragePods",
+    "evictSystemCriticalPods",
+    "ignorePvcPods",
+    "maxNoOfPodsToEvictPerNode",
+    "maxNoOfPodsToEvictPerNamespace",
+}
+_V1ALPHA2_TOP = {
+    "apiVersion",
+    "kind",
+    "profiles",
+    "nodeSelector",
+    "maxNoOfPodsToEvictPerNode",
+    "maxNoOfPodsToEvictPerNamespace",
+    "maxNoOfPodsToEvictTotal",
+}
+_EVICTOR = "DefaultEvictor"
+_EVICTOR_ARGS = {
+    "evictLocalStoragePods",
+    "evictSystemCriticalPods",
+    "ignorePvcPods",
+    "nodeSelector",
+    "evictFailedBarePods",
+    "nodeFit",
+}
+_NESTED_PARAMS = ("podLifeTime", "removeDuplicates", "nodeResourceUtilizationThresholds")
+_PRIORITY_PARAMS = {"thresholdPriority": "value", "thresholdPriorityClassName": "name"}
+_ELSEWHERE = frozenset(
+    {
+        "HighNodeUtilization",
+        "RemoveFailedPods",
+        "RemovePodsHavingTooManyRestarts",
+        "RemovePodsViolatingInterPodAntiAffinity",
+        "RemovePodsViolatingNodeAffinity",
+        "RemovePodsViolatingNodeTaints",
+        "RemovePodsViolatingTopologySpreadConstraint",
+    }
+)
+
+Params = TypeVar("Params", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyConfig:
+    """One strategy that is to run."""
+
+    name: str
+    params: Mapping[str, Any]
+    where: str
+    """The field that holds the parameters, for errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a policy file says; None: it does not say."""
+
+    strategies: tuple[StrategyConfig, ...] = ()
+    node_selector: str | None = None
+    local_storage: bool | None = None
+    system_critical: bool | None = None
+    ignore_pvc: bool | None = None
+    max_per_node: int | None = None
+    max_per_namespace: int | None = None
+    max_total: int | None = None
+    warnings: tuple[str, ...] = field(default=())
+
+
+def load(path: str, *, known: Mapping[str, str]) -> Policy:
+    """Read a policy file.
+
+    Args:
+        path: YAML or JSON.
+        known: every name of a strategy, aliases included, and the name it is registered under.
+
+    Raises:
+        ConfigError: names the file, the field and what to write there.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--policy-config-file {path}: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    try:
+        return parse(document, known=known)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse(document: Any, *, known: Mapping[str, str]) -> Policy:
+    """Read a decoded policy.
+
+    Raises:
+        ConfigError: names the field.
+    """
+    if not isinstance(document, dict):
+        raise ConfigError("the policy is empty: write apiVersion, kind and strategies or profiles")
+    if document.get("kind") != "DeschedulerPolicy":
+        raise ConfigError(f"kind: {document.get('kind')!r}: write DeschedulerPolicy")
+    match document.get("apiVersion"):
+        case "descheduler/v1alpha1":
+            return _v1alpha1(document, known)
+        case "descheduler/v1alpha2":
+            return _v1alpha2(document, known)
+        case other:
+            raise ConfigError(f"apiVersion: {other!r}: write {_GROUP}v1alpha1 or {_GROUP}v1alpha2")
+
+
+def convert(params: Mapping[str, Any], kind: type[Params], *, where: str) -> Params:
+    """A strategy's parameters as its own type.
+
+    Raises:
+        ConfigError: names the field within ``where``.
+    """
+    try:
+        return msgspec.convert(dict(params), kind)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        raise ConfigError(f"{where}{path.rstrip('`')}: {text}") from None
+
+
+def _v1alpha1(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
+    _only(document, _V1ALPHA1_TOP, "")
+    strategies = []
+    for name, entry in _mapping(document.get("strategies"), "strategies").items():
+        where = f'strategies["{name}"]'
+        entry = _mapping(entry, where)  # noqa: PLW2901 - the same entry, checked
+        _only(entry, {"enabled", "weight", "params"}, where)
+        if not _boolean(entry.get("enabled", False), f"{where}.enabled"):
+            continue
+        registered = _registered(name, where, known)
+        params = _flat(_mapping(entry.get("params"), f"{where}.params"))
+        strategies.append(StrategyConfig(registered, params, f"{where}.params"))
+    return Policy(strategies=tuple(strategies), **_limits(document, ""), **_evictor(document, ""))
+
+
+def _flat(params: dict[str, Any]) -> dict[str, Any]:
+    """v1alpha1 wraps a strategy's own parameters in a struct named after it; 0.18 did not yet."""
+    flat = {name: value for name, value in params.items() if name not in _NESTED_PARAMS}
+    for name in _NESTED_PARAMS:
+        flat |= _mapping(params.get(name), name)
+    threshold = {new: flat.pop(old) for old, new in _PRIORITY_PARAMS.items() if old in flat}
+    if threshold:
+        flat["priorityThreshold"] = threshold
+    return flat
+
+
+def _v1alpha2(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
+    _only(document, _V1ALPHA2_TOP, "")
+    profiles = document.get("profiles") or []
+    if not isinstance(profiles, list):
+        raise ConfigError("profiles: write a list")
+    strategies: list[StrategyConfig] = []
+    evictor: dict[str, Any] = {}
+    for number, entry in enumerate(profiles):
+        where = f"profiles[{number}]"
+        profile = _mapping(entry, where)
+        _only(profile, {"name", "pluginConfig", "plugins"}, where)
+        configs = _plugin_configs(profile, where)
+        if _EVICTOR in configs:
+            args, at = configs[_EVICTOR]
+            _only(args, _EVICTOR_ARGS, at)
+            evictor |= _evictor(args, at)
+            if args.get("nodeSelector"):
+                evictor["node_selector"] = str(args["nodeSelector"])
+        for name, at in _enabled(profile, where):
+            registered = _registered(name, at, known)
+            params, params_at = configs.get(name, ({}, f"{where}.pluginConfig[{name}].args"))
+            strategies.append(StrategyConfig(registered, params, params_at))
+    limits = _limits(document, "")
+    if "node_selector" in evictor:
+        limits["node_selector"] = evictor.pop("node_selector")
+    return Policy(strategies=tuple(strategies), **limits, **evictor)
+
+
+def _plugin_configs(profile: dict[str, Any], where: str) -> dict[str, tuple[dict[str, Any], str]]:
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    for number, entry in enumerate(profile.get("pluginConfig") or []):
+        at = f"{where}.pluginConfig[{number}]"
+        config = _mapping(entry, at)
+        _only(config, {"name", "args"}, at)
+        name = config.get("name")
+        if not isinstance(name, str):
+            raise ConfigError(f"{at}.name: write a plugin's name")
+        args = {
+            key: value for key, value in _mapping(config.get("args"), f"{at}.args").items() if key != "kind"
+        }
+        args.pop("apiVersion", None)
+        found[name] = (args, f"{at}.args")
+    return found
+
+
+def _enabled(profile: dict[str, Any], where: str) -> list[tuple[str, str]]:
+    """The plugins that profile runs, and the field that says so."""
+    found = []
+    plugins = _mapping(profile.get("plugins"), f"{where}.plugins")
+    _only(
+        plugins,
+        {"deschedule", "balance", "filter", "preEvictionFilter", "preevictionfilter", "sort"},
+        f"{where}.plugins",
+    )
+    for point in ("deschedule", "balance"):
+        at = f"{where}.plugins.{point}"
+        entry = _mapping(plugins.get(point), at)
+        _only(entry, {"enabled", "disabled"}, at)
+        enabled = entry.get("enabled") or []
+        if not isinstance(enabled, list):
+            raise ConfigError(f"{at}.enabled: write a list of plugin names")
+        found += [(str(name), f"{at}.enabled[{number}]") for number, name in enumerate(enabled)]
+    return found
+
+
+def _registered(name: str, where: str, known: Mapping[str, str]) -> str:
+    registered = known.get(name)
+    if registered is not None:
+        return registered
+    names = ", ".join(sorted(set(known)))
+    if name in _ELSEWHERE:
+        raise ConfigError(
+            f"{where}: {name} is no strategy of this descheduler, which moves pods between virtual nodes; "
+            f"disable it and run sigs.k8s.io/descheduler beside this one for it. Known here: {names}"
+        )
+    raise ConfigError(f"{where}: there is no strategy {name!r}; known are {names}")
+
+
+def _limits(document: dict[str, Any], where: str) -> dict[str, Any]:
+    selector = document.get("nodeSelector")
+    if selector is not None and not isinstance(selector, str):
+        raise ConfigError(
+            f"{_join(where, 'nodeSelector')}: write a label selector as text, such as type=virtual-kubelet"
+        )
+    return {
+        "node_selector": selector,
+        "max_per_node": _count(document, "maxNoOfPodsToEvictPerNode", where),
+        "max_per_namespace": _count(document, "maxNoOfPodsToEvictPerNamespace", where),
+        "max_total": _count(document, "maxNoOfPodsToEvictTotal", where),
+    }
+
+
+def _evictor(document: dict[str, Any], where: str) -> dict[str, Any]:
+    wanted = (
+        ("evictLocalStoragePods", "local_storage"),
+        ("evictSystemCriticalPods", "system_critical"),
+        ("ignorePvcPods", "ignore_pvc"),
+    )
+    return {
+        name: _boolean(document[key], _join(where, key))
+        for key, name in wanted
+        if document.get(key) is not None
+    }
+
+
+def _count(document: dict[str, Any], key: str, where: str) -> int | None:
+    value = document.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"{_join(where, key)}: {value!r}: write a number of pods, 0 for no limit")
+    return value
+
+
+def _boolean(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where}: {value!r}: write true or false")
+    return value
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: write a mapping")
+    return value
+
+
+def _only(value: dict[str, Any], allowed: set[str], where: str) -> None:
+    for key in value:
+        if key not in allowed:
+            raise ConfigError(
+                f"{_join(where, str(key))}: unknown field; known are {', '.join(sorted(allowed))}"
+            )
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key

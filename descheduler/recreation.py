@@ -1,0 +1,248 @@
+"""Re-creates bare pods: recorded, deleted, created, forgotten; finished by whoever leads next after a crash.
+
+One key per record. Every step begins with the pod as the server has it (``record.next_step``), so a step may be
+repeated, and nothing depends on what an earlier process remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import Counter
+
+from controller_runtime import log, resources
+from controller_runtime.backoff import ExponentialBackoff
+from controller_runtime.client import Client
+from controller_runtime.controller import Controller, Result
+from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from controller_runtime.work_queue import WorkQueue
+from descheduler import record as records
+from descheduler.record import Record, Step
+
+_SAFETY = 30.0
+"""Seconds after which an ending pod is looked at again; normally its delete event comes first."""
+_CREATED = Counter("virtual_node_descheduler_recreated_total", "Bare pods re-created.", ["node"])
+
+
+class Recreator:
+    """Carries every record to its end."""
+
+    def __init__(self, client: Client, *, pods: Informer, recorder: EventRecorder) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._log = log.get_logger(component="recreation")
+        self.records = Informer(
+            client, resources.CONFIG_MAPS, label_selector=records.SELECTOR, name="descheduler-records"
+        )
+        queue: WorkQueue[str] = WorkQueue("recreation", rate_limiter=ExponentialBackoff(0.1, 60.0))
+        self.controller: Controller[str] = Controller("recreation", self._reconcile, workers=8, queue=queue)
+        self._own: dict[str, Record] = {}
+        """Written by this process and not deleted yet; the informer may be behind."""
+        self._untouched: set[str] = set()
+        """Of those, the ones whose pod this process has not tried to delete yet."""
+        self._finished: set[str] = set()
+        """Removed by this process; the informer may still show them."""
+        self._registrations = [
+            self.records.add_handler(
+                on_add=lambda found, _initial: self.controller.enqueue(found.key),
+                on_delete=self._record_deleted,
+            ),
+            pods.add_handler(on_delete=self._pod_deleted),
+        ]
+
+    async def run(self) -> None:
+        """Work until cancelled; begins with what others have left behind."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.records.run(), name="descheduler records")
+                await self.records.wait_synced()
+                group.create_task(self.controller.run(), name="recreation")
+        finally:
+            for registration in self._registrations:
+                registration.remove()
+
+    @property
+    def under_way(self) -> int:
+        """Records that exist."""
+        return len((self.records.store.keys() | self._own.keys()) - self._finished)
+
+    async def begin(
+        self, pod: Mapping[str, Any], *, replacement: dict[str, Any], reason: str, force: bool = False
+    ) -> None:
+        """Put a bare pod on its way; returns once that is recorded, and so certain.
+
+        Args:
+            pod: as the server has it now; any later state of it stops the move.
+            replacement: the pod to create in its place.
+            reason: why, for the event.
+            force: delete it without grace.
+
+        Raises:
+            Invalid, Forbidden: the upper cluster would not take the replacement; nothing was done.
+            ApiError: it is not recorded; nothing was done.
+        """
+        metadata = pod["metadata"]
+        await self._rehearse(replacement)
+        record = Record(
+            namespace=metadata["namespace"],
+            pod_name=metadata["name"],
+            old_uid=metadata["uid"],
+            old_version=metadata["resourceVersion"],
+            node=pod["spec"].get("nodeName") or "",
+            reason=reason,
+            force=force,
+            replacement=replacement,
+        )
+        key = f"{record.namespace}/{record.name}"
+        try:
+            await self._client.create(
+                resources.CONFIG_MAPS, records.render(record), namespace=record.namespace
+            )
+        except AlreadyExists:
+            self.controller.enqueue(key)
+            return
+        self._own[key] = record
+        self._untouched.add(key)
+        self.controller.enqueue(key)
+
+    async def _rehearse(self, replacement: Mapping[str, Any]) -> None:
+        """Have the server judge the replacement under another name, before the pod is deleted for it."""
+        metadata = {**replacement["metadata"], "generateName": "descheduler-rehearsal-"}
+        del metadata["name"]
+        await self._client.create(
+            resources.PODS,
+            {**replacement, "metadata": metadata},
+            namespace=metadata["namespace"],
+            params={"dryRun": "All"},
+        )
+
+    def _record_deleted(self, found: Object) -> None:
+        self._own.pop(found.key, None)
+        self._untouched.discard(found.key)
+        self._finished.discard(found.key)
+
+    def _pod_deleted(self, pod: Object) -> None:
+        key = f"{pod.namespace}/{records.record_name(pod.uid)}"
+        if key in self._own or key in self.records.store:
+            self.controller.enqueue(key)
+
+    async def _reconcile(self, key: str) -> Result | None:
+        record = self._find(key)
+        if record is None:
+            return None
+        pod = await self._read(record)
+        match records.next_step(record, pod):
+            case Step.DELETE:
+                assert pod is not None
+                return await self._delete(key, record, pod)
+            case Step.WAIT:
+                return Result(requeue_after=_SAFETY)
+            case Step.CREATE:
+                await self._create(record)
+                await self._forget(key, record)
+            case Step.DONE:
+                assert pod is not None
+                if not records.is_replacement(record, pod):
+                    self._log.info("somebody else has made a pod of that name", pod=key_of(record))
+                await self._forget(key, record)
+            case Step.WITHDRAW:
+                self._log.info("pod has changed and is judged anew", pod=key_of(record))
+                await self._forget(key, record)
+        return None
+
+    def _find(self, key: str) -> Record | None:
+        if key in self._finished:
+            return None
+        own = self._own.get(key)
+        if own is not None:
+            return own
+        found = self.records.store.get(key)
+        if found is None:
+            return None
+        try:
+            return records.parse(found)
+        except ValueError as error:
+            self._log.error("record is unusable: restore it or delete it", record=key, error=str(error))
+            return None
+
+    async def _read(self, record: Record) -> dict[str, Any] | None:
+        try:
+            return await self._client.get(resources.PODS, record.pod_name, namespace=record.namespace)
+        except NotFound:
+            return None
+
+    async def _delete(self, key: str, record: Record, pod: Mapping[str, Any]) -> Result | None:
+        is_ending = bool(pod["metadata"].get("deletionTimestamp"))
+        is_first = key in self._untouched
+        self._untouched.discard(key)
+        try:
+            await self._client.delete(
+                resources.PODS,
+                record.pod_name,
+                namespace=record.namespace,
+                uid=record.old_uid,
+                resource_version=None if is_ending else record.old_version,
+                grace_period_seconds=0 if record.force else None,
+            )
+        except (Conflict, NotFound):
+            if is_first:
+                # Changed or deleted by somebody just now: whoever deleted it does not want it back.
+                await self._forget(key, record)
+                return None
+            return Result(requeue_after=0)
+        return Result(requeue_after=_SAFETY if not record.force else 0)
+
+    async def _create(self, record: Record) -> None:
+        try:
+            created = await self._client.create(
+                resources.PODS, record.replacement, namespace=record.namespace
+            )
+        except AlreadyExists:
+            return
+        except (Forbidden, Invalid) as error:
+            # A quota that somebody else has used up meanwhile, say. The record stays and is tried again.
+            self._recorder.event(
+                _reference(record),
+                "Warning",
+                "RescheduleDelayed",
+                f"Cannot be re-created yet: {error.message}",
+            )
+            raise
+        _CREATED.labels(record.node).inc()
+        self._recorder.event(created, "Normal", "Rescheduled", _sentence(record))
+        self._log.info("pod re-created", pod=key_of(record), uid=record.old_uid, node=record.node)
+
+    async def _forget(self, key: str, record: Record) -> None:
+        try:
+            await self._client.delete(resources.CONFIG_MAPS, record.name, namespace=record.namespace)
+        except NotFound:
+            self._log.debug("record is gone already", record=key)
+        else:
+            self._finished.add(key)
+        self._own.pop(key, None)
+        self._untouched.discard(key)
+
+
+def key_of(record: Record) -> str:
+    """``namespace/name`` of the pod."""
+    return f"{record.namespace}/{record.pod_name}"
+
+
+def _reference(record: Record) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": record.namespace,
+        "name": record.pod_name,
+        "uid": record.old_uid,
+    }
+
+
+def _sentence(record: Record) -> str:
+    whence = f"Moved off {record.node}" if record.node else "Re-created"
+    return f"{whence}: {record.reason}" if record.reason else whence

@@ -1,0 +1,1 @@
+"""The strategies, a module each. ``registry`` finds them; ``base`` is what one has to be."""

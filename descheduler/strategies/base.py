@@ -1,0 +1,147 @@
+"""What a strategy is: something that runs beside the others and asks the mover to move pods.
+
+To add one: a module with a ``Strategy`` subclass, registered under the entry-point group
+``virtual_node.descheduler``. Its parameters are a msgspec struct; the policy file's are checked against it.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import msgspec
+
+from controller_runtime import log
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.objects import Object
+from descheduler import matching
+from descheduler.cluster import ClusterView
+from descheduler.memory import Memory
+from descheduler.mover import Mover
+
+_SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_RETRY = 10.0
+
+
+class Struct(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """Base of everything read from a policy file."""
+
+
+class Namespaces(Struct):
+    """Which namespaces a strategy looks at."""
+
+    include: list[str] = msgspec.field(default_factory=list)
+    exclude: list[str] = msgspec.field(default_factory=list)
+
+
+class PriorityThreshold(Struct):
+    """Pods of this priority or a higher one stay."""
+
+    value: int | None = None
+    name: str = ""
+
+
+class Params(Struct):
+    """What every strategy's parameters have: which pods it is about."""
+
+    namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
+    label_selector: dict[str, Any] = msgspec.field(default_factory=dict)
+    priority_threshold: PriorityThreshold = msgspec.field(default_factory=PriorityThreshold)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What strategies work with."""
+
+    client: Client
+    view: ClusterView
+    mover: Mover
+    memory: Memory
+    interval: float
+    """Seconds between two passes of periodic strategies; 0: one pass."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+
+class Strategy(abc.ABC):
+    """One strategy, running while its process leads."""
+
+    name: ClassVar[str]
+    """In policy files, logs and metrics."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names for it in policy files."""
+    params_type: ClassVar[type[Params]] = Params
+
+    def __init__(self, context: Context, params: Any, *, where: str = "") -> None:
+        """Set up.
+
+        Args:
+            context: what to work with.
+            params: of ``params_type``.
+            where: the field that holds them, for errors.
+
+        Raises:
+            ConfigError: a parameter makes no sense; names the field.
+        """
+        self.context = context
+        self.params = params
+        self.log = log.get_logger(component="strategy", strategy=self.name)
+        try:
+            self._matches = matching.compile_selector(params.label_selector)
+        except ValueError as error:
+            raise ConfigError(f"{where}.labelSelector: {error}") from None
+        self._priority = _threshold(params.priority_threshold, where)
+
+    @abc.abstractmethod
+    async def run(self) -> None:
+        """Work until cancelled; a periodic strategy without an interval ends after its pass."""
+
+    def concerns(self, pod: Object) -> bool:
+        """Whether the pod is one of those that the parameters select."""
+        wanted = self.params.namespaces
+        if wanted.include and pod.namespace not in wanted.include:
+            return False
+        if pod.namespace in wanted.exclude or not self._matches(pod.labels):
+            return False
+        if self._priority is None:
+            return True
+        return ((pod.spec or {}).get("priority") or 0) < self._priority
+
+
+class PeriodicStrategy(Strategy):
+    """A strategy that looks at everything now and then, because no single event calls for it."""
+
+    async def run(self) -> None:
+        """Pass, sleep, pass."""
+        while True:
+            try:
+                await self.work_through()
+            except ApiError as error:
+                self.log.warning("pass not finished", error=str(error))
+                if not self.context.interval:
+                    await asyncio.sleep(_RETRY)
+                    continue
+            if not self.context.interval:
+                return
+            await asyncio.sleep(self.context.interval)
+
+    @abc.abstractmethod
+    async def work_through(self) -> None:
+        """One pass."""
+
+
+def _threshold(threshold: PriorityThreshold, where: str) -> int | None:
+    if threshold.value is not None:
+        return threshold.value
+    if not threshold.name:
+        return None
+    try:
+        return _SYSTEM_PRIORITIES[threshold.name]
+    except KeyError:
+        raise ConfigError(
+            f"{where}.priorityThreshold.name: {threshold.name!r} is looked up nowhere; write its value instead"
+        ) from None

@@ -1,0 +1,83 @@
+"""Pods of one owner that crowd on one virtual node while others have none: RemoveDuplicates, for clusters.
+
+sigs.k8s.io/descheduler allows one pod of an owner per node where there are enough nodes. A virtual node is a whole
+cluster, so the fair share counts: an owner's pods divided by the virtual nodes that would take them, rounded up.
+What one node has beyond that is moved, youngest first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from controller_runtime.objects import Object
+from descheduler import pods
+from descheduler.mover import Move
+from descheduler.strategies.base import Params, PeriodicStrategy
+
+
+class DuplicatesParams(Params):
+    """Parameters of ``RemoveDuplicates``."""
+
+    exclude_owner_kinds: list[str] = msgspec.field(default_factory=list)
+
+
+class Duplicates(PeriodicStrategy):
+    """Spreads an owner's pods over clusters."""
+
+    name: ClassVar[str] = "RemoveDuplicates"
+    aliases: ClassVar[tuple[str, ...]] = ("Duplicates",)
+    params_type: ClassVar[type[Params]] = DuplicatesParams
+
+    async def work_through(self) -> None:
+        """One pass over all owners."""
+        for owned in self._owned().values():
+            nodes = [node.name for node in self.context.view.open_nodes_for(owned[0])]
+            for pod, why in excess(owned, nodes):
+                await self.context.mover.move(pod, Move(strategy=self.name, reason=why))
+
+    def _owned(self) -> Mapping[str, Sequence[Object]]:
+        excluded = set(self.params.exclude_owner_kinds)
+        found: dict[str, list[Object]] = defaultdict(list)
+        for node in self.context.view.virtual_nodes():
+            for pod in self.context.view.pods_on(node.name):
+                owner = pods.controller_of(pod)
+                if (
+                    owner is not None
+                    and owner.get("kind") not in excluded
+                    and self.concerns(pod)
+                    and not self.context.mover.why_not_movable(pod)
+                ):
+                    found[owner["uid"]].append(pod)
+        return found
+
+
+def excess(owned: Sequence[Object], nodes: Sequence[str]) -> list[tuple[Object, str]]:
+    """The pods of one owner to move, and why.
+
+    Args:
+        owned: its pods that may be moved.
+        nodes: the virtual nodes that would take them.
+
+    Returns:
+        No more than the others have room for below the fair share: what moves must be able to stay.
+    """
+    if len(nodes) < 2:
+        return []
+    fair = math.ceil(len(owned) / len(nodes))
+    here: dict[str, list[Object]] = {name: [] for name in nodes}
+    for pod in owned:
+        here.setdefault((pod.spec or {}).get("nodeName") or "", []).append(pod)
+    room = sum(max(0, fair - len(here[name])) for name in nodes)
+    chosen: list[tuple[Object, str]] = msgspec.field(default_factory=list)
+    for name, crowd in here.items():
+        crowd.sort(key=lambda pod: (pods.created(pod), pod.name), reverse=True)
+        for pod in crowd[: max(0, len(crowd) - fair)]:
+            if len(chosen) == room:
+                return chosen
+            chosen.append((pod, f"{len(crowd)} pods of its owner are on {name}, a fair share is {fair}"))
+    return chosen

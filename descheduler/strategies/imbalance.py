@@ -1,0 +1,167 @@
+"""Full clusters give pods to empty ones: LowNodeUtilization, for virtual nodes.
+
+A virtual node with every resource below ``thresholds`` is underused, one with any above ``targetThresholds`` is
+overused; percentages of allocatable, by requests. Overused nodes give up pods until they are at their targets or
+the underused ones would be beyond theirs. Pods that nobody re-creates stay: they would lose what they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+
+from controller_runtime.api import pod_resources, quantity
+from controller_runtime.errors import ConfigError
+from controller_runtime.objects import Object
+from descheduler import pods
+from descheduler.mover import Move
+from descheduler.strategies.base import Context, Params, PeriodicStrategy
+
+_LOW = {"cpu": 20.0, "memory": 20.0, "pods": 20.0}
+_HIGH = {"cpu": 80.0, "memory": 80.0, "pods": 80.0}
+
+
+class ImbalanceParams(Params):
+    """Parameters of ``LowNodeUtilization``."""
+
+    thresholds: dict[str, float] = msgspec.field(default_factory=lambda: dict(_LOW))
+    target_thresholds: dict[str, float] = msgspec.field(default_factory=lambda: dict(_HIGH))
+    number_of_nodes: int = 0
+    """Nothing is done unless more virtual nodes than this are underused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a virtual node offers and what is asked of it; cpu in thousandths, all else in whole units."""
+
+    name: str
+    allocatable: Mapping[str, int]
+    requested: dict[str, int]
+
+    def percent(self, resource: str) -> float:
+        """Of allocatable; a resource that is asked for and not there is full."""
+        there, asked = self.allocatable.get(resource, 0), self.requested.get(resource, 0)
+        if there <= 0:
+            return 100.0 if asked else 0.0
+        return 100.0 * asked / there
+
+
+class Imbalance(PeriodicStrategy):
+    """Evens out the clusters."""
+
+    name: ClassVar[str] = "LowNodeUtilization"
+    aliases: ClassVar[tuple[str, ...]] = ("ClusterImbalance",)
+    params_type: ClassVar[type[Params]] = ImbalanceParams
+
+    def __init__(self, context: Context, params: ImbalanceParams, *, where: str = "") -> None:
+        super().__init__(context, params, where=where)
+        for resource, low in params.thresholds.items():
+            high = params.target_thresholds.get(resource)
+            if high is None:
+                raise ConfigError(f"{where}.targetThresholds: {resource} is missing, thresholds has it")
+            if not 0 <= low <= high <= 100:
+                raise ConfigError(
+                    f"{where}.thresholds.{resource}: write percentages with thresholds ≤ targetThresholds"
+                )
+
+    async def work_through(self) -> None:
+        """One pass."""
+        view, params = self.context.view, self.params
+        usages = [usage_of(node, view.pods_on(node.name)) for node in view.open_nodes()]
+        low = [usage for usage in usages if is_below(usage, params.thresholds)]
+        if not low or len(low) <= params.number_of_nodes:
+            return
+        for usage in usages:
+            if not is_above(usage, params.target_thresholds):
+                continue
+            candidates = [pod for pod in view.pods_on(usage.name) if self._may_go(pod)]
+            for pod in candidates_in_order(candidates):
+                if not is_above(usage, params.target_thresholds):
+                    break
+                asked = requests_of(pod)
+                takers = {node.name for node in view.alternatives(pod)}
+                taker = next(
+                    (
+                        other
+                        for other in low
+                        if other.name in takers and fits(other, asked, params.target_thresholds)
+                    ),
+                    None,
+                )
+                if taker is None:
+                    continue
+                why = f"{usage.name} is overused ({_shown(usage, params.target_thresholds)}), {taker.name} has room"
+                outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=why))
+                if outcome.moved:
+                    _add(usage.requested, asked, -1)
+                    _add(taker.requested, asked, 1)
+
+    def _may_go(self, pod: Object) -> bool:
+        return (
+            pods.controller_of(pod) is not None
+            and self.concerns(pod)
+            and not self.context.mover.why_not_movable(pod)
+        )
+
+
+def usage_of(node: Object, on_it: Iterable[Object]) -> Usage:
+    """A virtual node's usage by the requests of the pods bound to it."""
+    allocatable = (node.status or {}).get("allocatable") or {}
+    requested: dict[str, int] = {}
+    for pod in on_it:
+        if pods.is_active(pod):
+            _add(requested, requests_of(pod), 1)
+    return Usage(
+        node.name, {name: quantity.of(name, value) for name, value in allocatable.items()}, requested
+    )
+
+
+def requests_of(pod: Object) -> dict[str, int]:
+    """What a pod asks for, itself (``pods``) included."""
+    return {**pod_resources.pod_requests(pod.spec or {}), "pods": 1}
+
+
+def is_below(usage: Usage, thresholds: Mapping[str, float]) -> bool:
+    """Whether every resource is used less than its threshold."""
+    return all(usage.percent(resource) < limit for resource, limit in thresholds.items())
+
+
+def is_above(usage: Usage, thresholds: Mapping[str, float]) -> bool:
+    """Whether any resource is used more than its threshold."""
+    return any(usage.percent(resource) > limit for resource, limit in thresholds.items())
+
+
+def fits(usage: Usage, asked: Mapping[str, int], thresholds: Mapping[str, float]) -> bool:
+    """Whether a node could take these requests and still not be overused, nor short of anything."""
+    after = Usage(usage.name, usage.allocatable, dict(usage.requested))
+    _add(after.requested, asked, 1)
+    return not is_above(after, thresholds) and all(
+        after.requested[resource] <= after.allocatable.get(resource, 0)
+        for resource, count in asked.items()
+        if count
+    )
+
+
+def candidates_in_order(candidates: Sequence[Object]) -> list[Object]:
+    """Least important first: by priority, then the youngest."""
+
+    def importance(pod: Object) -> tuple[Any, ...]:
+        return (pod.spec or {}).get("priority") or 0, -pods.created(pod).timestamp(), pod.name
+
+    return sorted(candidates, key=importance)
+
+
+def _add(total: dict[str, int], more: Mapping[str, int], sign: int) -> None:
+    for name, count in more.items():
+        total[name] = total.get(name, 0) + sign * count
+
+
+def _shown(usage: Usage, thresholds: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{resource} {usage.percent(resource):.0f} %"
+        for resource, limit in thresholds.items()
+        if usage.percent(resource) > limit
+    )

@@ -1,0 +1,307 @@
+"""Pods of a lost cluster are moved; when it heals it is used again. Event-driven.
+
+A virtual node is lost when it has been NotReady, or its Lease silent, for longer than 20 s (kubeleet's rule). It
+gets a taint that keeps new pods away, and its pods are moved at a limited rate, each after a last look whether
+the cluster is still lost. Once the node has been well for a while the taint goes and what waited may come back
+(back-fill); nothing that has moved is moved back, and a node that flaps keeps its taint: there is no ping-pong.
+What still ran in the lost cluster is fenced by the virtual node, which removes what nobody upstream wants any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from controller_runtime import resources
+from controller_runtime.api import names, timestamps
+from controller_runtime.backoff import ExponentialBackoff
+from controller_runtime.controller import Controller, Result
+from controller_runtime.errors import NotFound
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from controller_runtime.rate_limiter import TokenBucket
+from controller_runtime.work_queue import WorkQueue
+from descheduler import pods
+from descheduler.cluster import is_ready, ready_condition, tainted_since
+from descheduler.heartbeat import Heartbeats
+from descheduler.mover import Move
+from descheduler.strategies.base import Context, Params, Strategy
+
+_LEASE_NAMESPACE = "kube-node-lease"
+_NO_READY_NODES = "NoReadyLowerNodes"
+"""The virtual node's reason when the lower cluster answers, but none of its nodes takes pods: cordoned, say."""
+_PROOF_RETRY = 2.0
+_WORKERS = 4
+
+
+class StaleClusterParams(Params):
+    """Parameters of ``StaleCluster``."""
+
+    stale_after_seconds: float = 20.0
+    """NotReady or silent for longer than this: lost."""
+    heal_after_seconds: float = 30.0
+    """Well for this long: used again."""
+    pods_per_second: float = 5.0
+    burst: int = 10
+    """Moves at once before ``podsPerSecond`` applies."""
+    disruption_budget_timeout_seconds: float = 0.0
+    """Time after which a refused eviction becomes a deletion, as Kubernetes' own taint eviction does; 0: never."""
+
+
+@dataclass(slots=True)
+class _Lost:
+    """A node that is, or was until a moment ago, lost."""
+
+    since: datetime
+    marked_at: float
+    healthy_at: float | None = None
+
+
+class StaleCluster(Strategy):
+    """Moves pods off lost clusters."""
+
+    name: ClassVar[str] = "StaleCluster"
+    params_type: ClassVar[type[Params]] = StaleClusterParams
+
+    def __init__(self, context: Context, params: StaleClusterParams, *, where: str = "") -> None:
+        super().__init__(context, params, where=where)
+        self._after = params.stale_after_seconds
+        self._heal_after = params.heal_after_seconds
+        self._budget_timeout = params.disruption_budget_timeout_seconds
+        self.heartbeats = Heartbeats(stale_after=self._after)
+        self._not_ready_since: dict[str, float] = {}
+        self._lost: dict[str, _Lost] = {}
+        self._bucket = TokenBucket(params.pods_per_second, params.burst)
+        self._leases = Informer(
+            context.client, resources.LEASES, namespace=_LEASE_NAMESPACE, name="node-leases"
+        )
+        self.nodes: Controller[str] = Controller("stalecluster-nodes", self._judge)
+        queue: WorkQueue[str] = WorkQueue("stalecluster-pods", rate_limiter=ExponentialBackoff(0.5, 60.0))
+        self.pods: Controller[str] = Controller(
+            "stalecluster-pods", self._move, workers=_WORKERS, queue=queue
+        )
+
+    async def run(self) -> None:
+        """Follow nodes, leases and pods until cancelled."""
+        view = self.context.view
+        self._leases.add_handler(
+            on_add=lambda lease, _initial: self._heard(lease),
+            on_update=lambda _old, new: self._heard(new),
+            on_delete=lambda lease: self.heartbeats.forget(lease.name),
+        )
+        registrations = [
+            view.nodes.add_handler(
+                on_add=lambda node, _initial: self._node_changed(node),
+                on_update=lambda _old, new: self._node_changed(new),
+                on_delete=self._node_deleted,
+            ),
+            view.pods.add_handler(
+                on_add=lambda pod, _initial: self._pod_changed(pod),
+                on_update=lambda _old, new: self._pod_changed(new),
+            ),
+        ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._leases.run(), name="node leases")
+                await self._leases.wait_synced()
+                group.create_task(self.nodes.run(), name="stale nodes")
+                group.create_task(self.pods.run(), name="pods of stale nodes")
+        finally:
+            for registration in registrations:
+                registration.remove()
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def _heard(self, lease: Object) -> None:
+        spec = lease.spec or {}
+        self.heartbeats.heard(
+            lease.name,
+            spec.get("renewTime") or "",
+            duration=float(spec.get("leaseDurationSeconds") or 0),
+            now=_time(),
+        )
+        if self.context.view.is_virtual(lease.name):
+            self.nodes.enqueue(lease.name)
+
+    def _node_changed(self, node: Object) -> None:
+        if not self.context.view.is_virtual(node.name):
+            return
+        if is_ready(node):
+            self._not_ready_since.pop(node.name, None)
+        else:
+            self._not_ready_since.setdefault(node.name, _time())
+            self._relapse(node.name)
+        marked = tainted_since(node)
+        if marked is not None and node.name not in self._lost:
+            # By whoever led before us.
+            self._lost[node.name] = _Lost(since=marked, marked_at=_time())
+        self.nodes.enqueue(node.name)
+
+    def _relapse(self, name: str) -> None:
+        """A node that was healing is unwell again: it was not healed."""
+        lost = self._lost.get(name)
+        if lost is not None and lost.healthy_at is not None:
+            lost.healthy_at = None
+            for pod in self.context.view.pods_on(name):
+                self.pods.enqueue(pod.key)
+
+    def _node_deleted(self, node: Object) -> None:
+        self._not_ready_since.pop(node.name, None)
+        self._lost.pop(node.name, None)
+
+    def is_lost(self, node: str) -> bool:
+        """Whether a node is lost at this very moment (one that is healing is not)."""
+        lost = self._lost.get(node)
+        return lost is not None and lost.healthy_at is None
+
+    async def _judge(self, name: str) -> Result | None:
+        node = self.context.view.nodes.store.get(name)
+        if node is None or not self.context.view.is_virtual(name):
+            return None
+        now = _time()
+        due = self._due(name)
+        if due is None:
+            return await self._well(node, now, None)
+        if now <= due:
+            # Not judged lost yet; one that had been is well only when nothing is due for it.
+            healing = name in self._lost and self._is_well(name)
+            return (
+                await self._well(node, now, due - now) if healing else Result(requeue_after=due - now + 0.01)
+            )
+        if is_ready(node) and not self.heartbeats.others_are_heard(now=now):
+            return Result(requeue_after=_PROOF_RETRY)
+        if is_ready(node) and await self._has_renewed(name):
+            return Result(requeue_after=0)
+        await self._mark(node, now)
+        return None
+
+    def _due(self, name: str) -> float | None:
+        """When the node is lost if nothing changes; None: nothing speaks for that."""
+        not_ready = self._not_ready_since.get(name)
+        moments = [self.heartbeats.stale_in(name), None if not_ready is None else not_ready + self._after]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def _is_well(self, name: str) -> bool:
+        return name not in self._not_ready_since
+
+    async def _has_renewed(self, name: str) -> bool:
+        """A last look at the Lease itself: our watch might be behind."""
+        try:
+            lease = await self.context.client.get(resources.LEASES, name, namespace=_LEASE_NAMESPACE)
+        except NotFound:
+            return False
+        spec = lease.get("spec") or {}
+        renewed = spec.get("renewTime") or ""
+        if renewed == self.heartbeats.renewed(name):
+            return False
+        duration = float(spec.get("leaseDurationSeconds") or 0)
+        self.heartbeats.heard(name, renewed, duration=duration, now=_time())
+        return True
+
+    async def _mark(self, node: Object, now: float) -> None:
+        """The node is lost: keep new pods away and move those that are there."""
+        lost = self._lost.get(node.name)
+        if lost is None:
+            moment = datetime.now(UTC)
+            self.log.warning("virtual node is lost", node=node.name, why=_why(node))
+            if not self.context.mover.is_dry_run:
+                await self._taint(node, moment)
+            self._lost[node.name] = _Lost(since=moment, marked_at=now)
+        elif lost.healthy_at is not None:
+            self.log.warning("virtual node is lost again", node=node.name, why=_why(node))
+            lost.healthy_at = None
+        for pod in self.context.view.pods_on(node.name):
+            self.pods.enqueue(pod.key)
+
+    async def _well(self, node: Object, now: float, next_look: float | None) -> Result | None:
+        """The node is well; one that was lost is used again once it has been well for a while."""
+        lost = self._lost.get(node.name)
+        if lost is not None:
+            if lost.healthy_at is None:
+                lost.healthy_at = now
+                self.log.info("virtual node answers again", node=node.name, used_again_in=self._heal_after)
+            rest = lost.healthy_at + self._heal_after - now
+            if rest > 0:
+                return Result(requeue_after=rest)
+            if not self.context.mover.is_dry_run:
+                await self._untaint(node)
+                await self.context.memory.thaw(node.name, since=lost.since)
+            del self._lost[node.name]
+            self.log.info("virtual node is used again", node=node.name)
+        return None if next_look is None else Result(requeue_after=next_look + 0.01)
+
+    async def _taint(self, node: Object, moment: datetime) -> None:
+        taint = {
+            "key": names.TAINT_STALE_CLUSTER,
+            "effect": "NoSchedule",
+            "timeAdded": timestamps.rfc3339(moment),
+        }
+        others = [found for found in _taints(node) if found.get("key") != names.TAINT_STALE_CLUSTER]
+        await self._write_taints(node, [*others, taint])
+
+    async def _untaint(self, node: Object) -> None:
+        found = _taints(node)
+        others = [taint for taint in found if taint.get("key") != names.TAINT_STALE_CLUSTER]
+        if len(others) != len(found):
+            await self._write_taints(node, others)
+
+    async def _write_taints(self, node: Object, taints: list[dict[str, Any]]) -> None:
+        """A list is replaced as a whole, so its state must be the one we saw: a conflict is tried again."""
+        patch = {"metadata": {"resourceVersion": node.resource_version}, "spec": {"taints": taints}}
+        await self.context.client.patch(resources.NODES, node.name, patch)
+
+    # --- pods -------------------------------------------------------------------------------------
+
+    def _pod_changed(self, pod: Object) -> None:
+        node = (pod.spec or {}).get("nodeName") or ""
+        if node and self.is_lost(node):
+            self.pods.enqueue(pod.key)
+
+    async def _move(self, key: str) -> Result | None:
+        view = self.context.view
+        pod = view.pods.store.get(key)
+        if pod is None or not pods.is_active(pod) or not self.concerns(pod):
+            return None
+        name = (pod.spec or {}).get("nodeName") or ""
+        if not self.is_lost(name) or self.context.mover.why_not_movable(pod):
+            return None
+        await self._bucket.acquire(name)
+        # The bucket may have kept us for minutes.
+        pod, node, lost = view.pods.store.get(key), view.nodes.store.get(name), self._lost.get(name)
+        if pod is None or node is None or lost is None or not self.is_lost(name):
+            return None
+        if ready_condition(node).get("reason") == _NO_READY_NODES and _runs(pod):
+            return None
+        budget_matters = not self._budget_timeout or _time() - lost.marked_at < self._budget_timeout
+        request = Move(
+            strategy=self.name,
+            reason=f"cluster is lost: {_why(node)}",
+            counts=False,
+            force=True,
+            budget_matters=budget_matters,
+        )
+        outcome = await self.context.mover.move(pod, request)
+        wait = 5.0 if outcome.needs_node else outcome.retry_after
+        return None if wait is None else Result(requeue_after=wait)
+
+
+def _taints(node: Object) -> list[dict[str, Any]]:
+    return (node.spec or {}).get("taints") or []
+
+
+def _why(node: Object) -> str:
+    condition = ready_condition(node)
+    if condition.get("status") == "True":
+        return "its Lease is no longer renewed"
+    return condition.get("message") or condition.get("reason") or "its node is not ready"
+
+
+def _runs(pod: Object) -> bool:
+    """Whether the pod is well although no lower node takes new ones: cordoned nodes still run their pods."""
+    return pods.condition(pod.status or {}, "Ready").get("status") == "True"
+
+
+def _time() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,126 @@
+"""Pods that their lower cluster cannot schedule get another chance elsewhere. Event-driven, a timer per pod.
+
+A pod that its lower scheduler has refused for longer than the threshold is moved. Nothing is polled: the condition
+arrives by watch, the queue delays the key for the rest of the threshold, and what happens then is decided anew.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import msgspec
+
+from controller_runtime.backoff import ExponentialBackoff
+from controller_runtime.controller import Controller, Result
+from controller_runtime.objects import Object
+from controller_runtime.work_queue import WorkQueue
+from descheduler import pods, replacement, stuck
+from descheduler.mover import Move
+from descheduler.strategies.base import Context, Params, Strategy
+
+_WORKERS = 16
+
+
+class UnschedulableParams(Params):
+    """Parameters of ``Unschedulable``."""
+
+    threshold_seconds: float = 180.0
+    """How long the lower cluster may try."""
+    failures: list[Literal["image", "quota", "admission"]] = msgspec.field(default_factory=list)
+    """Which failures below count besides PodScheduled=False."""
+    waiting_reasons: list[str] = msgspec.field(default_factory=list)
+    """Further reasons of waiting containers that count, such as CreateContainerError."""
+
+
+class Unschedulable(Strategy):
+    """Moves pods that do not start below."""
+
+    name: ClassVar[str] = "Unschedulable"
+    params_type: ClassVar[type[Params]] = UnschedulableParams
+
+    def __init__(self, context: Context, params: UnschedulableParams, *, where: str = "") -> None:
+        super().__init__(context, params, where=where)
+        self._threshold = params.threshold_seconds
+        self._failures = frozenset(params.failures)
+        self._waiting = frozenset(params.waiting_reasons)
+        queue: WorkQueue[str] = WorkQueue(self.name.lower(), rate_limiter=ExponentialBackoff(0.5, 120.0))
+        self.controller: Controller[str] = Controller(
+            self.name.lower(), self.reconcile, workers=_WORKERS, queue=queue
+        )
+        self._needs_node: set[str] = set()
+        """Pods that would be moved if only there were another node."""
+
+    async def run(self) -> None:
+        """Follow pods and nodes until cancelled."""
+        view = self.context.view
+        registrations = [
+            view.pods.add_handler(
+                on_add=lambda pod, _initial: self._look(pod), on_update=lambda _old, new: self._look(new)
+            ),
+            view.nodes.add_handler(
+                on_add=lambda _node, _initial: self._nodes_changed(),
+                on_update=lambda old, new: self._nodes_changed() if view.matters(old, new) else None,
+            ),
+        ]
+        unsubscribe = self.context.memory.subscribe(self._thawed)
+        try:
+            await self.controller.run()
+        finally:
+            unsubscribe()
+            for registration in registrations:
+                registration.remove()
+
+    def judge(self, pod: Object) -> stuck.Stuck | None:
+        """Why this pod is one of ours; None when it is not."""
+        if not self.context.view.is_on_virtual_node(pod) or not self.concerns(pod):
+            return None
+        return stuck.find(pod, failures=self._failures, waiting=self._waiting)
+
+    async def reconcile(self, key: str) -> Result | None:
+        """Look at one pod: move it, wait for its threshold, or leave it.
+
+        Raises:
+            ApiError: trouble with the upper cluster; to be tried again.
+        """
+        pod = self.context.view.pods.store.get(key)
+        self._needs_node.discard(key)
+        if pod is None:
+            return None
+        if not (pod.spec or {}).get("nodeName"):
+            return await self._release(pod)
+        found = self.judge(pod)
+        if found is None:
+            return None
+        waited = (self.context.now() - found.since).total_seconds()
+        if waited < self._threshold:
+            # At most the threshold: clocks of other clusters may be ahead by any amount.
+            return Result(requeue_after=min(self._threshold, self._threshold - waited))
+        reason = f"{found.reason} for {waited:.0f} s: {found.message}".rstrip(": ")
+        outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=reason))
+        if outcome.needs_node:
+            self._needs_node.add(key)
+        return None if outcome.retry_after is None else Result(requeue_after=outcome.retry_after)
+
+    async def _release(self, pod: Object) -> Result | None:
+        """A pod that waits for a node, and whose avoidance may have expired or given way."""
+        if not replacement.has_avoidance(pod) or not stuck.is_waiting_for_node(pod) or not self.concerns(pod):
+            return None
+        wait = await self.context.mover.release(pod)
+        return None if wait is None else Result(requeue_after=wait)
+
+    def _look(self, pod: Object) -> None:
+        """A pod appeared or changed."""
+        if self.judge(pod) is not None or replacement.has_avoidance(pod):
+            self.controller.enqueue(pod.key)
+
+    def _nodes_changed(self) -> None:
+        waiting, self._needs_node = self._needs_node, set()
+        for key in waiting:
+            self.controller.enqueue(key)
+        self._thawed()
+
+    def _thawed(self) -> None:
+        """Nodes may be used again: pods that wait for one may have been waiting for that."""
+        for pod in self.context.view.pods.store.by_index(pods.INDEX_NODE, ""):
+            if replacement.has_avoidance(pod):
+                self.controller.enqueue(pod.key)
