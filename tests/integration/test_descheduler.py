@@ -1,0 +1,368 @@
+"""The descheduler on real clusters: an upper one, and two of simulated nodes below, one of which is nearly full."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from controller_runtime.api import names
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.demo import configuration
+from hack.sandbox.kwok import kwok_node
+from hack.sandbox.process import Process
+from tests.e2e.conftest import create, eventually, get
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+
+SMALL, LARGE = "vn-lower1", "vn-lower2"
+"""Two lower nodes of 2 CPUs each, and one of 64."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox() -> AsyncIterator[Sandbox]:
+    """The clusters, and one virtual-node process for both."""
+    async with Sandbox(lower=2, kwok_nodes=1) as running:
+        small = running.lower[0]
+        await small.kubectl("delete", "node", "--all")
+        await small.apply(kwok_node("small-0", cpu="2"), kwok_node("small-1", cpu="2"))
+        await small.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s", timeout=90)
+        file = running.directory / "virtual-node.yaml"
+        file.write_text(json.dumps(configuration(running)), encoding="utf-8")
+        await running.start_virtual_node("--config", str(file))
+        for node in (SMALL, LARGE):
+            await running.upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s", timeout=90)
+            await running.upper.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s")
+        yield running
+
+
+@pytest.fixture
+def upper(sandbox: Sandbox) -> Cluster:
+    """The cluster users talk to."""
+    return sandbox.upper
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def namespace(upper: Cluster) -> AsyncIterator[str]:
+    """A namespace of the test's own; what the descheduler remembers is there, too."""
+    name = f"t-{secrets.token_hex(4)}"
+    await upper.kubectl("create", "namespace", name)
+    await upper.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+    yield name
+    await upper.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@contextlib.asynccontextmanager
+async def descheduler(sandbox: Sandbox, namespace: str, *arguments: str) -> AsyncIterator[Process]:
+    """The program with short times; stopped at the end."""
+    process = await sandbox.start_process(
+        f"descheduler-{secrets.token_hex(3)}",
+        [
+            sys.executable,
+            "-m",
+            "descheduler",
+            f"--kubeconfig={sandbox.upper.kubeconfig}",
+            f"--freeze-namespace={namespace}",
+            "--unschedulable-threshold=2s",
+            "--stale-after=5s",
+            "--heal-after=5s",
+            "--leader-elect-lease-duration=4s",
+            "--leader-elect-renew-deadline=3s",
+            "--leader-elect-retry-period=500ms",
+            "--log-level=debug",
+            *arguments,
+        ],
+    )
+    try:
+        yield process
+    finally:
+        await process.stop()
+
+
+def pod(name: str, *, cpu: str = "3", prefer: str = SMALL, **metadata: Any) -> dict[str, Any]:
+    """A pod that the upper scheduler likes to bind to one virtual node, and that may go to any."""
+    prefers = {
+        "weight": 100,
+        "preference": {
+            "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [prefer]}]
+        },
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name, "virtual-pod": "true"}, **metadata},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [prefers]}},
+            "tolerations": [
+                {"key": "virtual-kubelet.io/provider", "operator": "Exists"},
+                {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
+                {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
+            ],
+            "containers": [
+                {"name": "main", "image": "busybox:1.36", "resources": {"requests": {"cpu": cpu}}}
+            ],
+        },
+    }
+
+
+def deployment(name: str, *, replicas: int, **options: Any) -> dict[str, Any]:
+    """A Deployment of such pods."""
+    template = pod(name, **options)
+    del template["metadata"]["name"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": template["metadata"], "spec": template["spec"]},
+        },
+    }
+
+
+async def pods_of(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
+    """All pods of a namespace that are not ending."""
+    items = (await get(cluster, namespace, "pods"))["items"]
+    return [item for item in items if "deletionTimestamp" not in item["metadata"]]
+
+
+async def events_of(upper: Cluster, namespace: str, reason: str) -> list[str]:
+    """The messages of a namespace's events of one reason."""
+    found = await get(upper, namespace, "events", f"--field-selector=reason={reason}")
+    return [item["message"] for item in found["items"]]
+
+
+async def run_on(upper: Cluster, namespace: str, node: str, *, count: int, within: float = 60) -> None:
+    """Wait until so many pods are there, all Running on that node."""
+
+    async def settled() -> bool:
+        found = await pods_of(upper, namespace)
+        return len(found) == count and all(
+            item["spec"].get("nodeName") == node and item["status"]["phase"] == "Running" for item in found
+        )
+
+    await eventually(settled, within=within, what=f"{count} pods Running on {node}")
+
+
+async def refused_below(upper: Cluster, namespace: str, *, count: int = 1) -> None:
+    """Wait until so many pods are bound and refused by their lower scheduler."""
+
+    async def stuck() -> bool:
+        found = await pods_of(upper, namespace)
+        refused = [
+            condition
+            for item in found
+            for condition in item["status"].get("conditions") or ()
+            if item["spec"].get("nodeName") and condition.get("reason") == "Unschedulable"
+        ]
+        return len(refused) == count
+
+    await eventually(stuck, what=f"{count} pods refused below")
+
+
+async def test_bare_pod_moves(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """A pod that no lower node fits is re-created for the other cluster, and says where it has been."""
+    clusters = json.dumps({"tolerations": [{"key": "k", "operator": "Exists"}]})
+    await create(upper, namespace, pod("bare", annotations={"clusterSelector": clusters, "mine": "kept"}))
+    await refused_below(upper, namespace)
+    before = await get(upper, namespace, "pod", "bare")
+    assert before["spec"]["nodeName"] == SMALL
+    async with descheduler(sandbox, namespace):
+        await run_on(upper, namespace, LARGE, count=1)
+        after = await get(upper, namespace, "pod", "bare")
+        metadata = after["metadata"]
+        assert metadata["uid"] != before["metadata"]["uid"]
+        assert metadata["labels"] == {"app": "bare", "virtual-pod": "true", "create-by-descheduler": "true"}
+        annotations = metadata["annotations"]
+        assert annotations["clusterSelector"] == clusters
+        assert annotations["mine"] == "kept"
+        assert annotations["unschedulable-node"] == SMALL
+        assert annotations["sigs.k8s.io/deschedule-count"] == "1"
+        terms = after["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [SMALL]}
+        assert terms == {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
+
+        async def told() -> bool:
+            found = await events_of(upper, namespace, "Rescheduled")
+            return len(found) == 1 and found[0].startswith(f"Moved off {SMALL}: Unschedulable for ")
+
+        await eventually(told, what="event Rescheduled")
+        await no_records(upper, namespace)
+        assert not await pods_of(sandbox.lower[0], namespace)
+
+
+async def no_records(upper: Cluster, namespace: str) -> None:
+    """Wait until nothing is being re-created any more."""
+
+    async def none() -> bool:
+        return not (
+            await get(upper, namespace, "configmaps", "-l", f"{names.LABEL_DESCHEDULER_RECORD}=true")
+        )["items"]
+
+    await eventually(none, what="no records left")
+
+
+async def test_killed_between_delete_and_create(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """Kill -9 while the old pod ends: the next process makes the new one, exactly once."""
+    await create(upper, namespace, pod("bare", finalizers=["example.com/hold"]))
+    await refused_below(upper, namespace)
+    uid = (await get(upper, namespace, "pod", "bare"))["metadata"]["uid"]
+    async with descheduler(sandbox, namespace) as first:
+
+        async def ending() -> bool:
+            return "deletionTimestamp" in (await get(upper, namespace, "pod", "bare"))["metadata"]
+
+        await eventually(ending, what="the pod ends")
+        await first.kill()
+    release = json.dumps({"metadata": {"finalizers": None}})
+    await upper.kubectl("-n", namespace, "patch", "pod", "bare", "--type=merge", "-p", release)
+    await upper.kubectl("-n", namespace, "wait", "--for=delete", "pod/bare", "--timeout=30s")
+    assert not await pods_of(upper, namespace)
+    async with descheduler(sandbox, namespace):
+        await run_on(upper, namespace, LARGE, count=1)
+        await no_records(upper, namespace)
+    after = await get(upper, namespace, "pod", "bare")
+    assert after["metadata"]["uid"] != uid
+    assert after["metadata"]["annotations"]["virtual-node.io/replaces"] == uid
+    await upper.kubectl("-n", namespace, "patch", "pod", "bare", "--type=merge", "-p", release)
+
+
+async def test_deployment_pods_move(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """A controller's pods are evicted, and what its next ones avoid is where the webhook reads it."""
+    await create(upper, namespace, deployment("web", replicas=2, cpu="1.9"))
+    await run_on(upper, namespace, SMALL, count=2)
+    # What is left of the small cluster is enough in sum for a pod of 200m, and on no node: 2 x 100m.
+    await create(upper, namespace, deployment("stuck", replicas=1, cpu="0.2"))
+    await refused_below(upper, namespace)
+    owner = next(
+        item["metadata"]["ownerReferences"][0]["uid"]
+        for item in await pods_of(upper, namespace)
+        if item["metadata"]["labels"]["app"] == "stuck"
+    )
+    # Without the webhook nothing else would keep the next pod away.
+    await upper.kubectl("cordon", SMALL)
+    try:
+        async with descheduler(sandbox, namespace):
+
+            async def moved() -> bool:
+                found = await pods_of(upper, namespace)
+                places = sorted(
+                    (item["metadata"]["labels"]["app"], item["spec"].get("nodeName"), item["status"]["phase"])
+                    for item in found
+                )
+                return places == [("stuck", LARGE, "Running")] + [("web", SMALL, "Running")] * 2
+
+            await eventually(
+                moved, within=60, what="the stuck pod on the other cluster, the others untouched"
+            )
+            memory = await get(upper, namespace, "configmap", "virtual-node-unschedulable")
+            value = json.loads(memory["data"][owner])
+            assert value["namespace"] == namespace
+            assert list(value["nodes"]) == [SMALL]
+    finally:
+        await upper.kubectl("uncordon", SMALL)
+
+
+async def test_dry_run_changes_nothing(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """A dry run tells what it would do, and leaves pods, ConfigMaps, Leases and nodes as they are."""
+    nowhere = {"clusterSelector": json.dumps({"nodeSelector": {"no": "where"}})}
+    await create(
+        upper,
+        namespace,
+        pod("bare", cpu="100m", annotations=nowhere),
+        deployment("owned", replicas=1, cpu="100m", annotations=nowhere),
+    )
+    await refused_below(upper, namespace, count=2)
+    before = {item["metadata"]["uid"] for item in await pods_of(upper, namespace)}
+    async with descheduler(sandbox, namespace, "--dry-run") as process:
+
+        async def told() -> bool:
+            return len(await events_of(upper, namespace, "WouldReschedule")) == 2
+
+        await eventually(told, what="an event for each pod")
+        await asyncio.sleep(2)
+        assert process.running
+    assert {item["metadata"]["uid"] for item in await pods_of(upper, namespace)} == before
+    found = await get(upper, namespace, "configmaps,leases")
+    assert [item["metadata"]["name"] for item in found["items"]] == ["kube-root-ca.crt"]
+    assert not await events_of(upper, namespace, "Rescheduled")
+
+
+async def test_lost_cluster(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """A lost cluster's pods wait for their disruption budget, then move; none moves back, none runs twice."""
+    lost = sandbox.lower[1]
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "all"},
+        "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "owned"}}},
+    }
+    await create(
+        upper,
+        namespace,
+        budget,
+        deployment("owned", replicas=2, cpu="100m", prefer=LARGE),
+        pod("bare", cpu="100m", prefer=LARGE),
+    )
+    await run_on(upper, namespace, LARGE, count=3)
+    async with descheduler(sandbox, namespace):
+        await asyncio.sleep(1)
+        await lost.apiserver.kill()
+        try:
+
+            async def bare_moved() -> bool:
+                found = await pods_of(upper, namespace)
+                return any(
+                    item["metadata"]["name"] == "bare"
+                    and item["spec"].get("nodeName") == SMALL
+                    and item["status"]["phase"] == "Running"
+                    for item in found
+                )
+
+            await eventually(bare_moved, within=90, what="the bare pod on the other cluster")
+
+            async def budget_heard() -> bool:
+                return bool(await events_of(upper, namespace, "RescheduleDelayed"))
+
+            await eventually(budget_heard, what="a refused eviction")
+            owned = [item for item in await pods_of(upper, namespace) if item["metadata"]["name"] != "bare"]
+            assert [item["spec"]["nodeName"] for item in owned] == [LARGE, LARGE]
+            taints = (await get(upper, namespace, "node", LARGE))["spec"]["taints"]
+            assert names.TAINT_STALE_CLUSTER in {taint["key"] for taint in taints}
+            await upper.kubectl("-n", namespace, "delete", "pdb", "all")
+            await run_on(upper, namespace, SMALL, count=3, within=90)
+        finally:
+            await lost.apiserver.start()
+            await lost.wait_ready()
+        moved = {item["metadata"]["uid"] for item in await pods_of(upper, namespace)}
+        await upper.kubectl("wait", "--for=condition=Ready", f"node/{LARGE}", "--timeout=60s", timeout=90)
+
+        async def healed() -> bool:
+            taints = (await get(upper, namespace, "node", LARGE))["spec"].get("taints") or ()
+            return names.TAINT_STALE_CLUSTER not in {taint["key"] for taint in taints}
+
+        await eventually(healed, what="the taint gone")
+
+        async def fenced() -> bool:
+            return not (await get(lost, namespace, "pods"))["items"]
+
+        await eventually(fenced, what="nothing left in the cluster that was lost")
+        await asyncio.sleep(3)
+        assert {item["metadata"]["uid"] for item in await pods_of(upper, namespace)} == moved
+        # Back-fill: the healed cluster is used again.
+        await create(upper, namespace, pod("late", cpu="100m", prefer=LARGE))
+
+        async def back() -> bool:
+            found = await get(upper, namespace, "pod", "late")
+            return found["spec"].get("nodeName") == LARGE and found["status"]["phase"] == "Running"
+
+        await eventually(back, what="a new pod in the healed cluster")
