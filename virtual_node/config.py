@@ -103,8 +103,8 @@ class ClusterConfig(_Base):
     capacity: CapacityPolicy | None = None
     port: Port | None = None
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
-    pod_selector: str = ""
-    """Label selector (``key=value,key in (a,b)``) of the pods that may run in this cluster. Empty: all."""
+    pod_selector: dict[str, Any] = {}
+    """LabelSelector (``matchLabels``, ``matchExpressions``) of the pods that may run in this cluster. Empty: all."""
     nodes: list[NodeConfig] = []
     """Several virtual nodes for one lower cluster, so that no giant node becomes a scheduling black hole."""
 
