@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
+import secrets
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from controller_runtime import kubeconfig, lifecycle, resources
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from controller_runtime.health import Check
+from controller_runtime.leader_election import LeaderElector
 from controller_runtime.serving import HealthServer
 from virtual_node import config as configuration
 from virtual_node.cluster import COMPONENT, LowerCluster
@@ -40,6 +44,7 @@ class App:
         self._log = structlog.get_logger(component=COMPONENT)
         self._tasks: dict[str, tuple[ClusterConfig, asyncio.Task[None]]] = {}
         self._cluster_id = ""
+        self._standby = False
         self.clusters: dict[str, LowerCluster] = {}
         """The lower clusters that run now, by name."""
 
@@ -68,15 +73,43 @@ class App:
             if self._config.metrics_address:
                 health = HealthServer(self._config.metrics_address, checks=self._checks())
                 await stack.enter_async_context(health)
-            try:
-                self._apply(self._config, endpoints)
-                lifecycle.tune_gc()
-                await self._follow_config(endpoints)
-            finally:
-                await self._stop(list(self._tasks))
+            lifecycle.tune_gc()
+            election = self._config.leader_election
+            if not election.enabled:
+                await self._work(endpoints)
+                return
+            self._standby = True
+            elector = LeaderElector(
+                upper,
+                namespace=election.namespace,
+                name=election.name,
+                identity=f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}",
+                lease_duration=election.lease_duration,
+                renew_deadline=election.renew_deadline,
+                retry_period=election.retry_period,
+                on_started=lambda: self._lead(endpoints),
+            )
+            await elector.run()
+
+    async def _lead(self, endpoints: KubeletEndpoints) -> None:
+        self._standby = False
+        try:
+            await self._work(endpoints)
+        finally:
+            self._standby = True
+
+    async def _work(self, endpoints: KubeletEndpoints) -> None:
+        """Run the lower clusters until cancelled."""
+        try:
+            self._apply(self._config, endpoints)
+            await self._follow_config(endpoints)
+        finally:
+            await self._stop(list(self._tasks))
 
     def _checks(self) -> Mapping[str, Check]:
         def clusters() -> str | None:
+            if self._standby:
+                return None  # ready to take over
             silent = [name for name, cluster in self.clusters.items() if cluster.pods is None]
             return f"not mirroring yet: {', '.join(sorted(silent))}" if silent else None
 

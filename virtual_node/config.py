@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from controller_runtime.api import quantity
 from controller_runtime.errors import ConfigError
+from controller_runtime.leader_election import JITTER
 
 API_VERSION = "virtual-node.io/v1alpha1"
 KIND = "VirtualNodeConfiguration"
@@ -145,6 +146,22 @@ class KubeletConfig(_Base):
     """Ask the upper cluster (SubjectAccessReview) whether the caller may. Off: authentication suffices."""
 
 
+class LeaderElectionConfig(_Base):
+    """Several replicas of one virtual-node process: one works, the others wait for its lease."""
+
+    enabled: bool = False
+    namespace: str = "kube-system"
+    """Namespace of the Lease, in the upper cluster."""
+    name: str = "virtual-node"
+    """Name of the Lease. Two installations in one upper cluster need two names."""
+    lease_duration: Positive = 15.0
+    """Seconds that the others wait for a silent leader."""
+    renew_deadline: Positive = 10.0
+    """Seconds after which a leader that cannot renew stops working."""
+    retry_period: Positive = 2.0
+    """Seconds between two tries, to acquire and to renew."""
+
+
 class Config(_Base):
     """Everything a virtual-node process needs."""
 
@@ -183,6 +200,7 @@ class Config(_Base):
     """Seconds between two passes over every mirrored pod, from the caches. 0: never."""
     metrics_address: str = ""
     """host:port that serves /healthz, /readyz and /metrics. Empty: off."""
+    leader_election: LeaderElectionConfig = msgspec.field(default_factory=LeaderElectionConfig)
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
     clusters: list[ClusterConfig] = []
 
@@ -239,6 +257,12 @@ def validate(config: Config) -> list[str]:
         for name in config.enable_controllers
         if name not in KNOWN_CONTROLLERS
     ]
+    election = config.leader_election
+    if not election.lease_duration > election.renew_deadline > election.retry_period * JITTER:
+        problems.append(
+            "leaderElection: leaseDuration must be greater than renewDeadline, and that greater than "
+            f"{JITTER} × retryPeriod"
+        )
     if config.kubernetes_service_url and not urlsplit(config.kubernetes_service_url).hostname:
         problems.append(
             f"kubernetesServiceUrl: {config.kubernetes_service_url!r} is not a URL such as https://10.0.0.1:6443"

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import add_boolean, add_log_flags, comma_list, duration, positive, take_klog
 from virtual_node import config as configuration
-from virtual_node.config import CapacityPolicy, ClusterConfig, Config, KubeletConfig, Taint
+from virtual_node.config import (
+    CapacityPolicy,
+    ClusterConfig,
+    Config,
+    KubeletConfig,
+    LeaderElectionConfig,
+    Taint,
+)
 
 DEFAULT_NODE_NAME = "virtual-kubelet"
 PROVIDER_TAINT = "virtual-kubelet.io/provider"
@@ -201,6 +208,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="serve /healthz, /readyz and /metrics there (off)",
     )
+    add_boolean(
+        process,
+        "--leader-elect",
+        default=False,
+        help_text="several replicas: one works, the others wait for its lease (false)",
+    )
+    process.add_argument(
+        "--leader-elect-resource-namespace",
+        default="",
+        metavar="NS",
+        help="namespace of the Lease in the upper cluster (kube-system)",
+    )
+    process.add_argument(
+        "--leader-elect-resource-name", default="", metavar="NAME", help="name of the Lease (virtual-node)"
+    )
     add_log_flags(process)
 
 
@@ -228,6 +250,7 @@ def parse(
         config.cluster_id = flags.cluster_id or config.cluster_id
         config.metrics_address = flags.metrics_addr or config.metrics_address
         _fill_kubelet(config.kubelet, flags, environment)
+        _fill_leader_election(config.leader_election, flags)
         if flags.client_kubeconfig:
             warnings.append("--client-kubeconfig has no effect beside --config")
     else:
@@ -291,6 +314,7 @@ def _single_cluster(flags: argparse.Namespace, environment: Mapping[str, str], w
         clusters=[cluster],
     )
     _fill_kubelet(config.kubelet, flags, environment)
+    _fill_leader_election(config.leader_election, flags)
     return config
 
 
@@ -310,6 +334,12 @@ def _fill_kubelet(kubelet: KubeletConfig, flags: argparse.Namespace, environment
     if flags.no_verify_clients:
         kubelet.anonymous_auth = True
         kubelet.authorization = False
+
+
+def _fill_leader_election(election: LeaderElectionConfig, flags: argparse.Namespace) -> None:
+    election.enabled = flags.leader_elect or election.enabled
+    election.namespace = flags.leader_elect_resource_namespace or election.namespace
+    election.name = flags.leader_elect_resource_name or election.name
 
 
 def _node_label(environment: Mapping[str, str], warnings: list[str]) -> dict[str, str]:

@@ -49,6 +49,7 @@ UPPER: tuple[Right, ...] = (
     Right("", "secrets", READ, "Secrets that pods name"),
     Right("", "serviceaccounts", ("create",), "tokens for pods (--enable-serviceaccount)", "token"),
     Right("", "events", ("create", "patch"), "tell the story in kubectl describe"),
+    Right("coordination.k8s.io", "leases", ("get", "create", "update"), "--leader-elect", "", "kube-system"),
     Right("authentication.k8s.io", "tokenreviews", ("create",), "authenticate kubelet API callers"),
     Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "authorise kubelet API callers"),
 )

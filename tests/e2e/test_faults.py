@@ -222,3 +222,43 @@ async def test_clusters_come_and_go_live(sandbox: Sandbox, upper: Cluster):
     await eventually(dropped, what="both clusters dropped")
     await upper.kubectl("delete", "node", "vn-twin")
     assert (await condition(upper, SIMULATED))["status"] == "True"
+
+
+async def test_of_two_replicas_one_works_and_the_other_takes_over(
+    sandbox: Sandbox, upper: Cluster, namespace
+):
+    """Leader election: the standby's node is Ready again within seconds of the leader's death, pods untouched."""
+    lower, node = sandbox.lower[1], "vn-replicated"
+    flags = [
+        f"--client-kubeconfig={lower.kubeconfig}", f"--nodename={node}", "--leader-elect",
+        "--leader-elect-resource-name=replicated",
+    ]  # fmt: skip
+    environment = {"KUBELET_PORT": "0"}
+    replicas = [
+        await sandbox.start_virtual_node(*flags, name=f"replica-{number}", env=environment)
+        for number in range(2)
+    ]
+    try:
+        await upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s", timeout=90)
+        await create(upper, namespace, pod("web", "sleep 3600", node=node))
+        await ready(upper, namespace, "web")
+        before = await get(lower, namespace, "pod", "web")
+        logs = [(sandbox.directory / f"replica-{number}.log").read_text() for number in range(2)]
+        assert sorted("mirroring" in log for log in logs) == [False, True]
+        leader = 0 if "mirroring" in logs[0] else 1
+        await replicas[leader].kill()
+        other = sandbox.directory / f"replica-{1 - leader}.log"
+
+        async def took_over() -> bool:
+            return "mirroring" in other.read_text()
+
+        await eventually(took_over, within=40, what="the standby leads")
+        await create(upper, namespace, pod("later", "sleep 3600", node=node))
+        await ready(upper, namespace, "later")
+        assert (await get(lower, namespace, "pod", "web"))["metadata"]["uid"] == before["metadata"]["uid"]
+        assert (await condition(upper, node))["status"] == "True"
+    finally:
+        await upper.kubectl("-n", namespace, "delete", "pods", "--all", "--timeout=30s", check=False)
+        for replica in replicas:
+            await replica.stop()
+        await upper.kubectl("delete", "node", node)
