@@ -1,0 +1,321 @@
+"""An apiserver in memory, as far as the descheduler can tell: versions, preconditions, grace, budgets, watches."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names, timestamps
+from controller_runtime.client import ObjectList
+from controller_runtime.errors import AlreadyExists, Conflict, NotFound, TooManyRequests
+from controller_runtime.objects import Object, WatchEvent, from_dict
+from controller_runtime.resources import Resource
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+Key = tuple[str, str, str]
+
+
+def now() -> datetime:
+    """The calendar of the loop's virtual time."""
+    return START + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+class FakeCluster:
+    """Objects by resource, namespace and name. One cluster outlives the clients of many processes."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, dict[str, Any]] = {}
+        self.created: list[str] = []
+        """Uids of all pods that ever were."""
+        self.budget_denies = False
+        self.dead_nodes: set[str] = set()
+        """Nodes that confirm no pod's end."""
+        self._numbers = itertools.count(1)
+        self._watchers: dict[str, list[asyncio.Queue[WatchEvent]]] = defaultdict(list)
+
+    def put(self, resource: Resource, body: Mapping[str, Any], *, kind: str = "ADDED") -> dict[str, Any]:
+        """Store an object under a new version, and tell the watchers."""
+        whole = copy.deepcopy(dict(body))
+        metadata = whole.setdefault("metadata", {})
+        whole.setdefault("kind", resource.kind)
+        whole.setdefault("apiVersion", resource.api_version)
+        metadata["resourceVersion"] = str(next(self._numbers))
+        if "uid" not in metadata:
+            metadata["uid"] = f"uid-{metadata['resourceVersion']}"
+        metadata.setdefault("creationTimestamp", timestamps.rfc3339(now()))
+        key = (resource.plural, metadata.get("namespace", ""), metadata["name"])
+        if resource is resources.PODS and key not in self.objects:
+            self.created.append(metadata["uid"])
+        self.objects[key] = whole
+        self._tell(resource, kind, whole)
+        return copy.deepcopy(whole)
+
+    def change(self, resource: Resource, name: str, namespace: str = "", **fields: Any) -> None:
+        """Replace top-level fields of an object."""
+        there = self.objects[resource.plural, namespace, name]
+        self.put(resource, {**there, **fields}, kind="MODIFIED")
+
+    def find(self, resource: Resource, name: str, namespace: str = "default") -> dict[str, Any] | None:
+        """An object, or None."""
+        return self.objects.get((resource.plural, namespace, name))
+
+    def all(self, resource: Resource) -> list[dict[str, Any]]:
+        """All objects of a resource."""
+        return [whole for (plural, _, _), whole in self.objects.items() if plural == resource.plural]
+
+    def remove(self, resource: Resource, name: str, namespace: str = "default") -> None:
+        """Take an object away."""
+        whole = self.objects.pop((resource.plural, namespace, name))
+        whole["metadata"]["resourceVersion"] = str(next(self._numbers))
+        self._tell(resource, "DELETED", whole)
+
+    def end(self, pod: dict[str, Any], grace: int | None) -> None:
+        """Delete a pod, as kubelets confirm it or not."""
+        metadata = pod["metadata"]
+        node = pod["spec"].get("nodeName")
+        if grace == 0 or not node:
+            self.remove(resources.PODS, metadata["name"], metadata["namespace"])
+            return
+        metadata = {**metadata, "deletionTimestamp": timestamps.rfc3339(now()), "deletionGracePeriodSeconds": 1}
+        self.put(resources.PODS, {**pod, "metadata": metadata}, kind="MODIFIED")
+        if node not in self.dead_nodes:
+            uid, name, namespace = metadata["uid"], metadata["name"], metadata["namespace"]
+            asyncio.get_running_loop().call_later(1.0, self._confirm, uid, name, namespace)
+
+    def watch(self, resource: Resource) -> asyncio.Queue[WatchEvent]:
+        """A queue of what happens from now on."""
+        queue: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        self._watchers[resource.plural].append(queue)
+        return queue
+
+    def _confirm(self, uid: str, name: str, namespace: str) -> None:
+        there = self.find(resources.PODS, name, namespace)
+        if there is not None and there["metadata"]["uid"] == uid:
+            self.remove(resources.PODS, name, namespace)
+
+    def _tell(self, resource: Resource, kind: str, whole: dict[str, Any]) -> None:
+        for queue in self._watchers[resource.plural]:
+            queue.put_nowait(WatchEvent(kind, from_dict(whole)))
+
+
+class FakeClient:
+    """One process' connection: the verbs of ``client.Client`` that the descheduler uses.
+
+    Attributes:
+        writes: verb and resource of every write so far, rehearsals and events left out.
+        before: called before every write; may await, raise or never return.
+        after: called after every write, refused ones included.
+    """
+
+    cluster = "upper"
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.server = cluster
+        self.writes: list[str] = []
+        self.before: Callable[[str], Any] | None = None
+        self.after: Callable[[str], Any] | None = None
+
+    async def get(
+        self, resource: Resource, name: str, *, namespace: str | None = None, **_: Any
+    ) -> dict[str, Any]:
+        """GET."""
+        await asyncio.sleep(0)
+        found = self.server.find(resource, name, namespace or "")
+        if found is None:
+            raise NotFound("gone", code=404)
+        return copy.deepcopy(found)
+
+    async def list(
+        self, resource: Resource, *, namespace: str | None = None, label_selector: str | None = None, **_: Any
+    ) -> ObjectList:
+        """LIST; of label selectors, the one for records."""
+        items = [from_dict(whole) for whole in self.server.all(resource) if _selected(whole, label_selector)]
+        return ObjectList(items, "1")
+
+    async def watch_batches(
+        self, resource: Resource, *, label_selector: str | None = None, **_: Any
+    ) -> AsyncIterator[list[WatchEvent]]:
+        """WATCH."""
+        queue = self.server.watch(resource)
+        while True:
+            event = await queue.get()
+            if _selected(event.object.to_dict(), label_selector):
+                yield [event]
+
+    async def create(
+        self,
+        resource: Resource,
+        body: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """POST, the eviction API included."""
+        if params or resource is resources.EVENTS:
+            await asyncio.sleep(0)
+            return dict(body)
+        async with self._write(f"create {subresource or resource.plural}"):
+            if subresource == "eviction":
+                return self._evict(name or "", namespace or "", body)
+            metadata = body["metadata"]
+            space = namespace or metadata.get("namespace") or ""
+            if self.server.find(resource, metadata["name"], space) is not None:
+                raise AlreadyExists("exists", code=409)
+            return self.server.put(resource, {**body, "metadata": {**metadata, "namespace": space}})
+
+    async def patch(
+        self, resource: Resource, name: str, patch: Any, *, namespace: str | None = None, **_: Any
+    ) -> dict[str, Any]:
+        """Merge patch."""
+        if resource is resources.EVENTS:
+            return {}
+        async with self._write(f"patch {resource.plural}"):
+            there = self.server.find(resource, name, namespace or "")
+            if there is None:
+                raise NotFound("gone", code=404)
+            wanted = (patch.get("metadata") or {}).get("resourceVersion")
+            if wanted and wanted != there["metadata"]["resourceVersion"]:
+                raise Conflict("changed", code=409)
+            return self.server.put(resource, _merged(there, patch), kind="MODIFIED")
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period_seconds: int | None = None,
+    ) -> dict[str, Any]:
+        """DELETE with preconditions."""
+        async with self._write(f"delete {resource.plural}"):
+            there = self.server.find(resource, name, namespace or "")
+            if there is None:
+                raise NotFound("gone", code=404)
+            metadata = there["metadata"]
+            if uid and uid != metadata["uid"]:
+                raise Conflict("another uid", code=409)
+            if resource_version and resource_version != metadata["resourceVersion"]:
+                raise Conflict("changed", code=409)
+            if resource is resources.PODS:
+                self.server.end(there, grace_period_seconds)
+            else:
+                self.server.remove(resource, name, namespace or "")
+            return {}
+
+    def _evict(self, name: str, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        there = self.server.find(resources.PODS, name, namespace)
+        if there is None:
+            raise NotFound("gone", code=404)
+        if body["deleteOptions"]["preconditions"]["uid"] != there["metadata"]["uid"]:
+            raise Conflict("another uid", code=409)
+        if self.server.budget_denies:
+            raise TooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", code=429)
+        self.server.end(there, None)
+        return {}
+
+    def _write(self, what: str) -> _Write:
+        return _Write(self, what)
+
+
+class _Write:
+    """A write: hooks around it, and a turn of the loop for everybody else."""
+
+    def __init__(self, client: FakeClient, what: str) -> None:
+        self._client = client
+        self._what = what
+
+    async def __aenter__(self) -> None:
+        await asyncio.sleep(0)
+        if self._client.before is not None:
+            await self._client.before(self._what)
+        self._client.writes.append(self._what)
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._client.after is not None:
+            await self._client.after(self._what)
+
+
+def node(name: str, *, ready: bool = True, cpu: str = "10", **options: Any) -> dict[str, Any]:
+    """A virtual node."""
+    condition = {"type": "Ready", "status": "True" if ready else "False", "reason": options.pop("reason", "")}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {"type": "virtual-kubelet", "kubernetes.io/hostname": name, **options.pop("labels", {})},
+        },
+        "spec": {"taints": [{"key": "virtual-kubelet.io/provider", "effect": "NoSchedule"}], **options},
+        "status": {"conditions": [condition], "allocatable": {"cpu": cpu, "memory": "10Gi", "pods": "100"}},
+    }
+
+
+def pod(
+    name: str = "p",
+    *,
+    on: str = "a",
+    owner: str = "",
+    kind: str = "ReplicaSet",
+    phase: str = "Pending",
+    refused_at: datetime | None = START,
+    spec: Mapping[str, Any] | None = None,
+    **metadata: Any,
+) -> dict[str, Any]:
+    """A pod on a virtual node that its lower cluster refuses; with ``refused_at=None``, one that it has taken."""
+    scheduled: dict[str, Any] = {"type": "PodScheduled", "status": "True"}
+    if refused_at is not None:
+        scheduled = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/3 nodes are available",
+            "lastTransitionTime": timestamps.rfc3339(refused_at),
+        }
+    owners = [{"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": owner, "controller": True}]
+    placed = {"nodeName": on} if on else {}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            **({"ownerReferences": owners} if owner else {}),
+            **metadata,
+        },
+        "spec": {
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}],
+            "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
+            **placed,
+            **(spec or {}),
+        },
+        "status": {"phase": phase, "conditions": [scheduled]},
+    }
+
+
+def cached(whole: Mapping[str, Any]) -> Object:
+    """An object as a cache has it."""
+    metadata = {"uid": "u", "resourceVersion": "1", "creationTimestamp": timestamps.rfc3339(START), **whole["metadata"]}
+    return from_dict({"apiVersion": "v1", "kind": "Pod", **whole, "metadata": metadata})
+
+
+def _selected(whole: Mapping[str, Any], selector: str | None) -> bool:
+    labels = whole["metadata"].get("labels") or {}
+    return not selector or labels.get(names.LABEL_DESCHEDULER_RECORD) == "true"
+
+
+def _merged(there: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    whole = dict(there)
+    for field, value in patch.items():
+        if value is None:
+            whole.pop(field, None)
+        elif isinstance(value, Mapping):
+            whole[field] = _merged(whole.get(field) or {}, value)
+        else:
+            whole[field] = value
+    return whole

@@ -1,0 +1,106 @@
+"""One descheduler process on a fake cluster, for tests that kill it and start another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.informer import Informer
+from descheduler import pods
+from descheduler.cluster import ClusterView
+from descheduler.memory import Memory
+from descheduler.mover import Mover
+from descheduler.options import EvictionOptions
+from descheduler.recreation import Recreator
+from descheduler.strategies.base import Context, Strategy
+from tests.unit.descheduler.fake import FakeClient, FakeCluster, now
+
+FREEZE = 300.0
+
+
+class Process:
+    """Everything that a leader runs, less the strategies."""
+
+    def __init__(self, cluster: FakeCluster, *, options: EvictionOptions | None = None, interval: float = 0) -> None:
+        options = options or EvictionOptions()
+        self.client: Any = FakeClient(cluster)
+        self.told: list[tuple[str, str, str]] = []
+        nodes = Informer(self.client, resources.NODES)
+        cache = Informer(
+            self.client,
+            resources.PODS,
+            transform=pods.shrink,
+            indexers={pods.INDEX_NODE: pods.by_node, pods.INDEX_OWNER: pods.by_owner},
+        )
+        self.view = ClusterView(nodes=nodes, pods=cache)
+        self.recorder = EventRecorder(self.client, component="descheduler")
+        self.recorder.event = self._told  # type: ignore[method-assign,assignment]
+        self.memory = Memory(
+            self.client, namespace="kube-system", freeze_period=FREEZE, limits=options.limits, now=now
+        )
+        self.recreator = Recreator(self.client, pods=cache, recorder=self.recorder)
+        self.mover = Mover(
+            self.client,
+            view=self.view,
+            memory=self.memory,
+            recreator=self.recreator,
+            recorder=self.recorder,
+            options=options,
+            freeze_period=FREEZE,
+            now=now,
+        )
+        self.context = Context(
+            client=self.client,
+            view=self.view,
+            mover=self.mover,
+            memory=self.memory,
+            interval=interval,
+            now=now,
+        )
+        self.made: list[Strategy] = []
+
+    def add(self, kind: Callable[..., Strategy], params: Any) -> Any:
+        """Run a strategy, too."""
+        strategy = kind(self.context, params, where="params")
+        self.made.append(strategy)
+        return strategy
+
+    def reasons(self) -> list[str]:
+        """The reasons of all events so far."""
+        return [reason for _, reason, _ in self.told]
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.view.nodes.run())
+            group.create_task(self.view.pods.run())
+            await self.view.nodes.wait_synced()
+            await self.view.pods.wait_synced()
+            await self.memory.load()
+            group.create_task(self.recreator.run())
+            group.create_task(self.memory.run())
+            for strategy in self.made:
+                group.create_task(strategy.run())
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Process]:
+        """Run it inside the block; leaving it is a crash: nothing is finished."""
+        task = asyncio.create_task(self.run())
+        try:
+            await asyncio.sleep(0.01)
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _told(self, involved: Any, type_: str, reason: str, message: str, **_: Any) -> None:
+        self.told.append((type_, reason, message))
+
+
+def pods_of(cluster: FakeCluster) -> Iterator[dict[str, Any]]:
+    """All pods."""
+    yield from cluster.all(resources.PODS)

@@ -1,0 +1,233 @@
+"""Bare pods: never lost, never doubled, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.errors import Forbidden
+from descheduler import record as records
+from descheduler.strategies.unschedulable import Unschedulable, UnschedulableParams
+from tests.unit.descheduler.fake import FakeCluster, node, pod
+from tests.unit.descheduler.process import Process
+
+pytestmark = pytest.mark.looptime
+
+WRITES = ["patch configmaps", "create configmaps", "create configmaps", "delete pods", "create pods", "delete configmaps"]
+"""A move of a bare pod: the round is noted, the record written, the pod replaced, the record removed."""
+
+
+def cluster_with(*bodies: dict[str, Any]) -> FakeCluster:
+    """Two virtual nodes, and pods."""
+    cluster = FakeCluster()
+    for name in ("a", "b"):
+        cluster.put(resources.NODES, node(name))
+    for body in bodies:
+        cluster.put(resources.PODS, body)
+    return cluster
+
+
+def process_on(cluster: FakeCluster) -> Process:
+    """A process that moves at once what is refused below."""
+    process = Process(cluster)
+    process.add(Unschedulable, UnschedulableParams(threshold_seconds=10))
+    return process
+
+
+def records_of(cluster: FakeCluster) -> list[dict[str, Any]]:
+    """Records of pods under way."""
+    return [found for found in cluster.all(resources.CONFIG_MAPS) if found["metadata"].get("labels")]
+
+
+def is_replaced(cluster: FakeCluster) -> bool:
+    """Whether the one pod is a replacement, and nothing is under way."""
+    found = cluster.all(resources.PODS)
+    return (
+        len(found) == 1
+        and "virtual-node.io/replaces" in (found[0]["metadata"].get("annotations") or {})
+        and not records_of(cluster)
+    )
+
+
+async def test_writes_of_a_move():
+    """A move takes these writes and no other, and leaves nothing behind but the history."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    async with process.running():
+        await asyncio.sleep(60)
+    assert process.client.writes == WRITES
+    assert is_replaced(cluster)
+    assert process.reasons() == ["Rescheduled"]
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(len(WRITES)))
+async def test_crash_at_any_write(number: int, is_done: bool):
+    """A process that dies before or after any of its writes took effect: the next one ends with one new pod."""
+    cluster = cluster_with(pod())
+    first = process_on(cluster)
+    crashed = asyncio.Event()
+
+    async def crash(what: str) -> None:
+        if len(first.client.writes) == number + is_done:
+            crashed.set()
+            await asyncio.Event().wait()
+
+    if is_done:
+        first.client.after = crash
+    else:
+        first.client.before = crash
+    async with first.running():
+        await asyncio.wait_for(crashed.wait(), 60)
+    await asyncio.sleep(5)
+    second = process_on(cluster)
+    async with second.running():
+        await asyncio.sleep(600)
+    assert is_replaced(cluster)
+    assert len(cluster.created) == 2
+
+
+async def test_late_deletion_of_a_dead_process():
+    """A deletion still on its way from a dead process finds the pod changed, and does nothing."""
+    cluster = cluster_with(pod())
+    first = process_on(cluster)
+    crashed = asyncio.Event()
+
+    async def crash(what: str) -> None:
+        if what == "delete pods":
+            crashed.set()
+            await asyncio.Event().wait()
+
+    first.client.before = crash
+    async with first.running():
+        await crashed.wait()
+    started = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    cluster.change(resources.PODS, "p", "default", status=started)
+    second = process_on(cluster)
+    async with second.running():
+        await asyncio.sleep(60)
+    assert "delete pods" not in second.client.writes
+    assert not records_of(cluster)
+    assert len(cluster.created) == 1
+
+
+async def test_user_deletes_first():
+    """A pod that its user deletes between our look and our deletion does not come back."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+
+    async def delete(what: str) -> None:
+        if what == "delete pods":
+            cluster.remove(resources.PODS, "p")
+
+    process.client.before = delete
+    async with process.running():
+        await asyncio.sleep(60)
+    assert not cluster.all(resources.PODS)
+    assert not records_of(cluster)
+
+
+async def test_name_taken_meanwhile():
+    """A pod that somebody else makes under the name while the old one is gone is left alone."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    theirs: dict[str, Any] = pod(refused_at=None, phase="Running")
+
+    async def take(what: str) -> None:
+        if what == "create pods":
+            cluster.put(resources.PODS, theirs)
+
+    process.client.before = take
+    async with process.running():
+        await asyncio.sleep(60)
+    (found,) = cluster.all(resources.PODS)
+    assert "annotations" not in found["metadata"]
+    assert not records_of(cluster)
+
+
+async def test_creation_refused_for_a_while():
+    """A quota that is used up after the deletion delays the pod; the record keeps it until there is room."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    refusals = 3
+
+    async def refuse(what: str) -> None:
+        nonlocal refusals
+        if what == "create pods" and refusals:
+            refusals -= 1
+            raise Forbidden("exceeded quota", code=403)
+
+    process.client.before = refuse
+    async with process.running():
+        await asyncio.sleep(60)
+    assert is_replaced(cluster)
+    assert process.reasons() == ["RescheduleDelayed"] * 3 + ["Rescheduled"]
+
+
+async def test_rehearsal_refused():
+    """A replacement that admission would refuse is found out before anything is deleted."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    original = process.client.create
+
+    async def create(resource: Any, body: Any, *, params: Any = None, **options: Any) -> Any:
+        if params:
+            raise Forbidden("not like this", code=403)
+        return await original(resource, body, params=params, **options)
+
+    process.client.create = create
+    async with process.running():
+        await asyncio.sleep(60)
+    assert process.client.writes == ["patch configmaps", "create configmaps"]
+    assert not records_of(cluster)
+    assert process.reasons() == ["NotRescheduled"]
+
+
+async def test_unusable_record():
+    """A record that somebody has broken is left for people to mend; it stops nothing else."""
+    cluster = cluster_with(pod())
+    broken = {
+        "metadata": {
+            "name": "virtual-node-descheduler-x",
+            "namespace": "default",
+            "labels": {"virtual-node.io/descheduler-record": "true"},
+        },
+        "data": {"record": "{}", "pod": "nonsense"},
+    }
+    cluster.put(resources.CONFIG_MAPS, broken)
+    async with process_on(cluster).running():
+        await asyncio.sleep(60)
+    assert [found["metadata"]["name"] for found in records_of(cluster)] == ["virtual-node-descheduler-x"]
+    assert len(cluster.created) == 2
+
+
+@pytest.mark.parametrize(
+    ("metadata", "force", "step"),
+    [
+        ({"uid": "old", "resourceVersion": "7"}, False, records.Step.DELETE),
+        ({"uid": "old", "resourceVersion": "8"}, False, records.Step.WITHDRAW),
+        ({"uid": "old", "resourceVersion": "8", "deletionTimestamp": "t"}, False, records.Step.WAIT),
+        ({"uid": "old", "resourceVersion": "8", "deletionTimestamp": "t"}, True, records.Step.DELETE),
+        (
+            {"uid": "old", "resourceVersion": "8", "deletionTimestamp": "t", "deletionGracePeriodSeconds": 0},
+            True,
+            records.Step.WAIT,
+        ),
+        ({"uid": "new", "resourceVersion": "9"}, False, records.Step.DONE),
+        (None, False, records.Step.CREATE),
+    ],
+)
+def test_next_step(metadata, force, step):
+    """What comes next follows from the record and the pod alone."""
+    record = records.Record("ns", "p", "old", "7", "a", "", force, {})
+    assert records.next_step(record, metadata and {"metadata": metadata}) is step
+
+
+def test_record_round_trip():
+    """A record is read as it was written."""
+    replacement = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
+    record = records.Record("ns", "p", "old", "7", "a", "why", force=True, replacement=replacement)
+    assert records.parse(records.render(record)) == record
