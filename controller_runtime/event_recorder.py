@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
@@ -58,6 +59,9 @@ class EventsClient(Protocol):
         """Change parts of an object."""
 
 
+_RECENT = 50
+
+
 class EventRecorder:
     """Records core/v1 Events in one cluster. Not thread-safe: call it in the event loop's thread.
 
@@ -89,6 +93,8 @@ class EventRecorder:
         self._workers = workers
         self._flush_timeout = flush_timeout
         self._now = now
+        self.recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
+        """The last Events, as they were when they were recorded; for people to look at."""
         self._closing = False
         self._rejections: set[tuple[int, str]] = set()
         self._log = log.get_logger(component="events", cluster=client.cluster)
@@ -170,6 +176,7 @@ class EventRecorder:
                     self._drop("shutdown")
 
     def _enqueue(self, series: Series) -> None:
+        self.recent.append(series.body)
         if self._queue.put(series) is not None:
             self._drop("overflow")
 

@@ -73,6 +73,12 @@ class App:
             if self._config.metrics_address:
                 health = HealthServer(self._config.metrics_address, checks=self._checks())
                 await stack.enter_async_context(health)
+            if self._config.web_address:
+                from virtual_node.web.overview import Overview  # noqa: PLC0415 - only for those who look
+                from virtual_node.web.server import WebServer  # noqa: PLC0415
+
+                page = WebServer(self._config.web_address, overview=Overview(self.clusters))
+                await stack.enter_async_context(page)
             lifecycle.tune_gc()
             election = self._config.leader_election
             if not election.enabled:

@@ -57,6 +57,8 @@ class LowerCluster:
         self._log = structlog.get_logger(component=COMPONENT, cluster=config.name)
         self.nodes: dict[str, NodeController] = {}
         self.health: HealthController | None = None
+        self.caches: PodCaches | None = None
+        self._context: ClusterContext | None = None
         self.pods: PodController | None = None
 
     async def run(self) -> None:
@@ -104,6 +106,23 @@ class LowerCluster:
             with contextlib.suppress(Unavailable):
                 await _refuse_upper_as_lower(context)
             await self._run_controllers(context)
+
+    def recent_events(self) -> list[dict[str, Any]]:
+        """The last events written to the upper cluster: time, type, reason, message, object."""
+        if self._context is None:
+            return []
+        return [
+            {
+                "time": event.get("lastTimestamp") or event.get("eventTime") or "",
+                "type": event.get("type", ""),
+                "reason": event.get("reason", ""),
+                "message": event.get("message", ""),
+                "object": f"{involved.get('kind', '')} {involved.get('namespace') or ''}/{involved.get('name', '')}",
+                "cluster": self.config.name,
+            }
+            for event in self._context.recorder.recent
+            if (involved := event.get("involvedObject"))
+        ]
 
     async def _run_controllers(self, context: ClusterContext) -> None:
         caches = PodCaches(
@@ -157,7 +176,7 @@ class LowerCluster:
             find_lower=lambda namespace, name: caches.lower.store.get(f"{namespace}/{name}"),
             find_upper=lambda pod: caches.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, "")),
         )
-        self.health, self.pods = health, pods
+        self.health, self.pods, self.caches, self._context = health, pods, caches, context
         informers = [
             *caches.upper.values(),
             caches.lower,

@@ -200,6 +200,9 @@ class Config(_Base):
     """Seconds between two passes over every mirrored pod, from the caches. 0: never."""
     metrics_address: str = ""
     """host:port that serves /healthz, /readyz and /metrics. Empty: off."""
+    web_address: str = ""
+    """host:port that serves a read-only page about this process. Empty: off. It asks for no credentials: keep it
+    on loopback and use ``kubectl port-forward``."""
     leader_election: LeaderElectionConfig = msgspec.field(default_factory=LeaderElectionConfig)
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
     clusters: list[ClusterConfig] = []

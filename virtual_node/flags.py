@@ -208,6 +208,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="serve /healthz, /readyz and /metrics there (off)",
     )
+    process.add_argument(
+        "--web-addr",
+        default="",
+        metavar="HOST:PORT",
+        help="serve a read-only page about clusters, pods and events there (off)",
+    )
     add_boolean(
         process,
         "--leader-elect",
@@ -249,6 +255,7 @@ def parse(
         config.kubeconfig = flags.kubeconfig or config.kubeconfig
         config.cluster_id = flags.cluster_id or config.cluster_id
         config.metrics_address = flags.metrics_addr or config.metrics_address
+        config.web_address = flags.web_addr or config.web_address
         _fill_kubelet(config.kubelet, flags, environment)
         _fill_leader_election(config.leader_election, flags)
         if flags.client_kubeconfig:
@@ -311,6 +318,7 @@ def _single_cluster(flags: argparse.Namespace, environment: Mapping[str, str], w
         pod_sync_workers=int(positive("--pod-sync-workers", flags.pod_sync_workers)),
         full_resync_period=flags.full_resync_period,
         metrics_address=flags.metrics_addr,
+        web_address=flags.web_addr,
         clusters=[cluster],
     )
     _fill_kubelet(config.kubelet, flags, environment)

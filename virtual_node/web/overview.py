@@ -1,0 +1,121 @@
+"""Everything the page shows, gathered from the caches of the running lower clusters.
+
+Rows are kept by uid and resourceVersion, so an overview of ten thousand pods costs what changed since the last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from controller_runtime.api import pod_resources, quantity
+from virtual_node.cluster import LowerCluster
+from virtual_node.web.rows import pod_row
+
+SHOWN_PODS = 300
+"""Rows sent to a browser; those in trouble come first. The counts are always of all."""
+_RESOURCES = ("cpu", "memory", "pods")
+_FINISHED = ("Succeeded", "Failed")
+
+
+class Overview:
+    """Builds the page's data."""
+
+    def __init__(self, clusters: Mapping[str, LowerCluster]) -> None:
+        """Set up.
+
+        Args:
+            clusters: the lower clusters that run now, by name; read anew for every snapshot.
+        """
+        self._clusters = clusters
+        self._rows: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, int]]] = {}
+
+    def snapshot(self, *, search: str = "") -> dict[str, Any]:
+        """The state of everything.
+
+        Args:
+            search: only pods whose namespace, name, node or status contains it.
+        """
+        rows: list[dict[str, Any]] = []
+        seen: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, int]]] = {}
+        clusters = [
+            self._cluster(name, cluster, rows, seen) for name, cluster in sorted(self._clusters.items())
+        ]
+        self._rows = seen
+        wanted = search.strip().lower()
+        if wanted:
+            rows = [row for row in rows if wanted in " ".join(map(str, row.values())).lower()]
+        rows.sort(key=lambda row: (not row["trouble"], row["namespace"], row["name"]))
+        events = [event for cluster in self._clusters.values() for event in cluster.recent_events()]
+        events.sort(key=lambda event: str(event["time"]), reverse=True)
+        return {
+            "clusters": clusters,
+            "pods": rows[:SHOWN_PODS],
+            "podsFound": len(rows),
+            "events": events[:50],
+        }
+
+    def _cluster(
+        self,
+        name: str,
+        cluster: LowerCluster,
+        rows: list[dict[str, Any]],
+        seen: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, int]]],
+    ) -> dict[str, Any]:
+        used: dict[str, Counter[str]] = {}
+        phases: dict[str, Counter[str]] = {}
+        caches = cluster.caches
+        for node, informer in caches.upper.items() if caches is not None else ():
+            used[node], phases[node] = Counter(), Counter()
+            for pod in informer.store.list():
+                assert caches is not None
+                lower = caches.lower_pod(pod.uid)
+                version = (pod.resource_version, lower.resource_version if lower is not None else "")
+                known = self._rows.get(pod.uid)
+                if known is None or known[0] != version:
+                    whole = pod.to_dict()
+                    finished = (whole.get("status") or {}).get("phase") in _FINISHED
+                    requests = {} if finished else {**pod_resources.pod_requests(whole["spec"]), "pods": 1}
+                    row = pod_row(whole, lower.to_dict() if lower is not None else None)
+                    known = (version, {**row, "cluster": name}, requests)
+                seen[pod.uid] = known
+                rows.append(known[1])
+                used[node].update(known[2])
+                phases[node]["trouble" if known[1]["trouble"] else "well"] += 1
+        health = cluster.health
+        return {
+            "name": name,
+            "reachable": health.reachable if health is not None else None,
+            "error": health.error if health is not None else "starting",
+            "version": health.version if health is not None else "",
+            "nodes": [
+                {
+                    "name": node,
+                    "ready": controller.ready,
+                    "lowerNodes": {
+                        "ready": controller.capacity.ready_nodes,
+                        "all": controller.capacity.selected_nodes,
+                    },
+                    "pods": dict(phases.get(node, {})),
+                    "resources": _resources(controller.capacity.totals()[1], used.get(node, Counter())),
+                }
+                for node, controller in sorted(cluster.nodes.items())
+            ],
+        }
+
+
+def _resources(allocatable: Mapping[str, str], used: Mapping[str, int]) -> list[dict[str, Any]]:
+    shown = [*_RESOURCES, *(name for name in sorted(allocatable) if "/" in name)]
+    found = []
+    for name in shown:
+        total = quantity.of(name, allocatable.get(name, "0"))
+        found.append(
+            {
+                "name": name,
+                "used": quantity.render(name, used.get(name, 0)),
+                "total": allocatable.get(name, "0"),
+                "share": round(used.get(name, 0) / total, 4) if total else None,
+            }
+        )
+    return found

@@ -1,0 +1,85 @@
+"""Serves the page, its data, and changes as they happen (Server-Sent Events).
+
+Nothing here can change anything, but pod names and messages are nobody else's business: it is off unless an
+address is given, and meant for loopback or ``kubectl port-forward``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from controller_runtime.serving import HttpsServer, parse_address
+from virtual_node.web.overview import Overview
+
+_STATIC = Path(__file__).parent / "static"
+_FILES = {
+    "/": ("index.html", "text/html"),
+    "/style.css": ("style.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_INTERVAL = 1.0
+"""Seconds between two looks for a browser that is watching."""
+_KEEP_ALIVE = 20.0
+"""Seconds after which a quiet stream says that it is alive, so that proxies do not cut it."""
+
+
+class WebServer(HttpsServer):
+    """The page at ``host:port``.
+
+    Args:
+        address: where to listen.
+        overview: what to show.
+
+    Raises:
+        ConfigError: the address cannot be understood.
+    """
+
+    def __init__(self, address: str, *, overview: Overview) -> None:
+        host, port = parse_address(address)
+        super().__init__(host, port, health=False, metrics=False, shutdown_timeout=1.0)
+        self._overview = overview
+        for path, (file, kind) in _FILES.items():
+            self.add_route("GET", path, _file(file, kind))
+        self.add_route("GET", "/api/state", self._state)
+        self.add_route("GET", "/api/stream", self._stream)
+
+    async def _state(self, request: web.Request) -> web.Response:
+        body = msgspec.json.encode(self._overview.snapshot(search=request.query.get("search", "")))
+        return web.Response(body=body, content_type="application/json", headers=_HEADERS)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        search = request.query.get("search", "")
+        loop = asyncio.get_running_loop()
+        sent, sent_at = b"", loop.time()
+        while True:
+            body = msgspec.json.encode(self._overview.snapshot(search=search))
+            if body != sent:
+                await response.write(b"data: " + body + b"\n\n")
+                sent, sent_at = body, loop.time()
+            elif loop.time() - sent_at > _KEEP_ALIVE:
+                await response.write(b": still here\n\n")
+                sent_at = loop.time()
+            await asyncio.sleep(_INTERVAL)
+
+
+def _file(name: str, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    content = (_STATIC / name).read_bytes()
+
+    async def serve(_request: web.Request) -> web.Response:
+        return web.Response(body=content, content_type=kind, charset="utf-8", headers=_HEADERS)
+
+    return serve
