@@ -174,7 +174,7 @@ def _flat(params: dict[str, Any]) -> dict[str, Any]:
 
 def _v1alpha2(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
     _only(document, _V1ALPHA2_TOP, "")
-    profiles = document.get("profiles") or []
+    profiles = document.get("profiles", [])
     if not isinstance(profiles, list):
         raise ConfigError("profiles: write a list")
     strategies: list[StrategyConfig] = []

@@ -73,7 +73,7 @@ def excess(owned: Sequence[Object], nodes: Sequence[str]) -> list[tuple[Object, 
     for pod in owned:
         here.setdefault((pod.spec or {}).get("nodeName") or "", []).append(pod)
     room = sum(max(0, fair - len(here[name])) for name in nodes)
-    chosen: list[tuple[Object, str]] = msgspec.field(default_factory=list)
+    chosen: list[tuple[Object, str]] = []
     for name, crowd in here.items():
         crowd.sort(key=lambda pod: (pods.created(pod), pod.name), reverse=True)
         for pod in crowd[: max(0, len(crowd) - fair)]:

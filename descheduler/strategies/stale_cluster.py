@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 
 from controller_runtime import resources
@@ -204,7 +204,7 @@ class StaleCluster(Strategy):
         """The node is lost: keep new pods away and move those that are there."""
         lost = self._lost.get(node.name)
         if lost is None:
-            moment = datetime.now(UTC)
+            moment = self.context.now()
             self.log.warning("virtual node is lost", node=node.name, why=_why(node))
             if not self.context.mover.is_dry_run:
                 await self._taint(node, moment)

@@ -363,6 +363,6 @@ async def test_lost_cluster(sandbox: Sandbox, upper: Cluster, namespace: str) ->
 
         async def back() -> bool:
             found = await get(upper, namespace, "pod", "late")
-            return found["spec"].get("nodeName") == LARGE and found["status"]["phase"] == "Running"
+            return bool(found["spec"].get("nodeName") == LARGE and found["status"]["phase"] == "Running")
 
         await eventually(back, what="a new pod in the healed cluster")

@@ -26,6 +26,10 @@ def now() -> datetime:
     return START + timedelta(seconds=asyncio.get_running_loop().time())
 
 
+Batch = list[WatchEvent]
+"""An alias, because ``FakeClient.list`` hides the built-in's name inside the class."""
+
+
 class FakeCluster:
     """Objects by resource, namespace and name. One cluster outlives the clients of many processes."""
 
@@ -82,7 +86,11 @@ class FakeCluster:
         if grace == 0 or not node:
             self.remove(resources.PODS, metadata["name"], metadata["namespace"])
             return
-        metadata = {**metadata, "deletionTimestamp": timestamps.rfc3339(now()), "deletionGracePeriodSeconds": 1}
+        metadata = {
+            **metadata,
+            "deletionTimestamp": timestamps.rfc3339(now()),
+            "deletionGracePeriodSeconds": 1,
+        }
         self.put(resources.PODS, {**pod, "metadata": metadata}, kind="MODIFIED")
         if node not in self.dead_nodes:
             uid, name, namespace = metadata["uid"], metadata["name"], metadata["namespace"]
@@ -140,7 +148,7 @@ class FakeClient:
 
     async def watch_batches(
         self, resource: Resource, *, label_selector: str | None = None, **_: Any
-    ) -> AsyncIterator[list[WatchEvent]]:
+    ) -> AsyncIterator[Batch]:
         """WATCH."""
         queue = self.server.watch(resource)
         while True:
@@ -219,7 +227,9 @@ class FakeClient:
         if body["deleteOptions"]["preconditions"]["uid"] != there["metadata"]["uid"]:
             raise Conflict("another uid", code=409)
         if self.server.budget_denies:
-            raise TooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", code=429)
+            raise TooManyRequests(
+                "Cannot evict pod as it would violate the pod's disruption budget.", code=429
+            )
         self.server.end(there, None)
         return {}
 
@@ -240,7 +250,7 @@ class _Write:
             await self._client.before(self._what)
         self._client.writes.append(self._what)
 
-    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._client.after is not None:
             await self._client.after(self._what)
 
@@ -251,7 +261,11 @@ def node(name: str, *, ready: bool = True, cpu: str = "10", **options: Any) -> d
     return {
         "metadata": {
             "name": name,
-            "labels": {"type": "virtual-kubelet", "kubernetes.io/hostname": name, **options.pop("labels", {})},
+            "labels": {
+                "type": "virtual-kubelet",
+                "kubernetes.io/hostname": name,
+                **options.pop("labels", {}),
+            },
         },
         "spec": {"taints": [{"key": "virtual-kubelet.io/provider", "effect": "NoSchedule"}], **options},
         "status": {"conditions": [condition], "allocatable": {"cpu": cpu, "memory": "10Gi", "pods": "100"}},
@@ -300,7 +314,12 @@ def pod(
 
 def cached(whole: Mapping[str, Any]) -> Object:
     """An object as a cache has it."""
-    metadata = {"uid": "u", "resourceVersion": "1", "creationTimestamp": timestamps.rfc3339(START), **whole["metadata"]}
+    metadata = {
+        "uid": "u",
+        "resourceVersion": "1",
+        "creationTimestamp": timestamps.rfc3339(START),
+        **whole["metadata"],
+    }
     return from_dict({"apiVersion": "v1", "kind": "Pod", **whole, "metadata": metadata})
 
 

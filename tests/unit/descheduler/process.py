@@ -25,26 +25,29 @@ FREEZE = 300.0
 class Process:
     """Everything that a leader runs, less the strategies."""
 
-    def __init__(self, cluster: FakeCluster, *, options: EvictionOptions | None = None, interval: float = 0) -> None:
+    def __init__(
+        self, cluster: FakeCluster, *, options: EvictionOptions | None = None, interval: float = 0
+    ) -> None:
         options = options or EvictionOptions()
-        self.client: Any = FakeClient(cluster)
+        self.client = FakeClient(cluster)
+        client: Any = self.client
         self.told: list[tuple[str, str, str]] = []
-        nodes = Informer(self.client, resources.NODES)
+        nodes = Informer(client, resources.NODES)
         cache = Informer(
-            self.client,
+            client,
             resources.PODS,
             transform=pods.shrink,
             indexers={pods.INDEX_NODE: pods.by_node, pods.INDEX_OWNER: pods.by_owner},
         )
         self.view = ClusterView(nodes=nodes, pods=cache)
-        self.recorder = EventRecorder(self.client, component="descheduler")
-        self.recorder.event = self._told  # type: ignore[method-assign,assignment]
+        self.recorder = EventRecorder(client, component="descheduler")
+        self.recorder.event = self._told  # type: ignore[method-assign]
         self.memory = Memory(
-            self.client, namespace="kube-system", freeze_period=FREEZE, limits=options.limits, now=now
+            client, namespace="kube-system", freeze_period=FREEZE, limits=options.limits, now=now
         )
-        self.recreator = Recreator(self.client, pods=cache, recorder=self.recorder)
+        self.recreator = Recreator(client, pods=cache, recorder=self.recorder)
         self.mover = Mover(
-            self.client,
+            client,
             view=self.view,
             memory=self.memory,
             recreator=self.recreator,
@@ -54,7 +57,7 @@ class Process:
             now=now,
         )
         self.context = Context(
-            client=self.client,
+            client=client,
             view=self.view,
             mover=self.mover,
             memory=self.memory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -49,18 +50,14 @@ def names_of(cluster: FakeCluster) -> list[str]:
     return sorted(found["metadata"]["name"] for found in cluster.all(resources.PODS))
 
 
-def controller(
-    cluster: FakeCluster, *, on: Callable[[int], str] = lambda _: "a"
-) -> Callable[[str], Any]:
+def controller(cluster: FakeCluster, *, on: Callable[[int], str] = lambda _: "a") -> Callable[[str], Any]:
     """A ReplicaSet: when a pod of its goes, there is another, placed where ``on`` says, and refused there."""
     made = 0
 
     async def after(what: str) -> None:
         nonlocal made
         alive = [
-            found
-            for found in cluster.all(resources.PODS)
-            if "deletionTimestamp" not in found["metadata"]
+            found for found in cluster.all(resources.PODS) if "deletionTimestamp" not in found["metadata"]
         ]
         if what == "create eviction" and not alive:
             made += 1
@@ -130,7 +127,7 @@ async def test_back_off_and_giving_up():
     process.client.after = after
     async with process.running():
         await asyncio.sleep(3600)
-        pauses = [later - earlier for earlier, later in zip(evicted, evicted[1:], strict=False)]
+        pauses = [later - earlier for earlier, later in itertools.pairwise(evicted)]
         assert [round(pause, -1) for pause in pauses] == [60, 120, 240, 480]
         assert process.reasons().count("RescheduleGivenUp") == 1
         assert names_of(cluster) != []

@@ -16,7 +16,14 @@ from tests.unit.descheduler.process import Process
 
 pytestmark = pytest.mark.looptime
 
-WRITES = ["patch configmaps", "create configmaps", "create configmaps", "delete pods", "create pods", "delete configmaps"]
+WRITES = [
+    "patch configmaps",
+    "create configmaps",
+    "create configmaps",
+    "delete pods",
+    "create pods",
+    "delete configmaps",
+]
 """A move of a bare pod: the round is noted, the record written, the pod replaced, the record removed."""
 
 
@@ -65,7 +72,7 @@ async def test_writes_of_a_move():
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", range(len(WRITES)))
-async def test_crash_at_any_write(number: int, is_done: bool):
+async def test_crash_at_any_write(number, is_done):
     """A process that dies before or after any of its writes took effect: the next one ends with one new pod."""
     cluster = cluster_with(pod())
     first = process_on(cluster)
@@ -178,7 +185,7 @@ async def test_rehearsal_refused():
             raise Forbidden("not like this", code=403)
         return await original(resource, body, params=params, **options)
 
-    process.client.create = create
+    process.client.create = create  # type: ignore[method-assign]
     async with process.running():
         await asyncio.sleep(60)
     assert process.client.writes == ["patch configmaps", "create configmaps"]
