@@ -13,10 +13,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from hack.chromium import is_here as chromium_here
 from hack.sandbox import binaries, demo
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.programs import CONTROL_PLANE
-from hack.sandbox.real_node import ensure_packages
+from hack.sandbox.real_node import ensure_packages, install
 from hack.sandbox.sandbox import Sandbox
 from hack.sandbox.stopping import read_state, running, stop_all
 
@@ -125,6 +126,9 @@ async def _prepare(console: Console, report: Reporter) -> int:
     wanted = [*CONTROL_PLANE, "kwok"]
     if os.geteuid() == 0:
         await asyncio.to_thread(ensure_packages, report)
+        if not chromium_here():
+            # A test looks at the web page with it.
+            await asyncio.to_thread(install, ["chromium", "fonts-dejavu-core"], report)
         wanted += ["kubelet", "pause"]
     found = await binaries.ensure(wanted, progress=report)
     for name, path in found.items():

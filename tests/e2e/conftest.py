@@ -14,7 +14,9 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.demo import configuration
+from hack.sandbox.ports import free_ports
 
 REAL, SIMULATED = "vn-lower1", "vn-lower2"
 
@@ -28,15 +30,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(300))
 
 
+@pytest.fixture(scope="session")
+def web_address() -> str:
+    """Where the virtual-node process of the session serves its page."""
+    return f"{LOOPBACK}:{free_ports(1)[0]}"
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
     """Clusters and a virtual-node process for the whole session."""
     if os.geteuid() != 0:
         pytest.skip("the end-to-end tests run containers on a real node, which needs root")
     async with Sandbox(lower=2, real_node=True, kwok_nodes=2) as running:
         file = running.directory / "virtual-node.yaml"
         file.write_text(json.dumps(configuration(running)), encoding="utf-8")
-        await running.start_virtual_node("--config", str(file), "--log-level=debug")
+        await running.start_virtual_node(
+            "--config", str(file), f"--web-addr={web_address}", "--log-level=debug"
+        )
         for node in (REAL, SIMULATED):
             await running.upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s", timeout=90)
             await running.upper.kubectl(

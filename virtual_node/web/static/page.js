@@ -24,6 +24,17 @@ function age(iso) {
   return `${Math.floor(seconds / 86400)}d`;
 }
 
+const UNITS = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
+
+// 24632896Ki reads better as 23.5Gi; other quantities are left as they are.
+function human(quantity) {
+  const match = /^(\d+)([KMGTP]i)$/.exec(quantity);
+  if (!match) return quantity;
+  let [amount, unit] = [Number(match[1]), UNITS.indexOf(match[2])];
+  while (amount >= 1024 && unit < UNITS.length - 1) { amount /= 1024; unit += 1; }
+  return `${Math.round(amount * 10) / 10}${UNITS[unit]}`;
+}
+
 function meter(resource) {
   const share = resource.share === null ? 0 : Math.min(1, resource.share);
   const percent = Math.round(share * 100);
@@ -31,7 +42,7 @@ function meter(resource) {
   fill.style.width = `${percent}%`;
   return element("div", { className: "meter" },
     element("div", { className: "row" }, element("span", {}, resource.name),
-      element("span", { className: "muted" }, `${resource.used} of ${resource.total}`)),
+      element("span", { className: "muted" }, `${human(resource.used)} of ${human(resource.total)}`)),
     element("div", { className: "track", role: "meter", "aria-label": resource.name,
       "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": String(percent) }, fill));
 }

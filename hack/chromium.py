@@ -1,0 +1,135 @@
+"""A headless Chromium to look at pages with, spoken to over the DevTools protocol; for tests and screenshots."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+
+from hack.sandbox.errors import SandboxError
+
+_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+_START_SECONDS = 30
+
+
+def is_here() -> bool:
+    """Whether there is a Chromium on this machine."""
+    return any(shutil.which(name) for name in _PROGRAMS)
+
+
+class Page:
+    """One tab."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._last = 0
+        self.console: list[str] = []
+        """Errors that the page has logged."""
+
+    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """One command of the protocol.
+
+        Raises:
+            SandboxError: the browser refuses it.
+        """
+        self._last += 1
+        await self._socket.send_json({"id": self._last, "method": method, "params": parameters})
+        while True:
+            message = await self._socket.receive_json(timeout=30)
+            if message.get("method") == "Log.entryAdded":
+                self.console.append(message["params"]["entry"]["text"])
+            if message.get("method") == "Runtime.exceptionThrown":
+                self.console.append(json.dumps(message["params"]["exceptionDetails"]))
+            if message.get("id") == self._last:
+                if "error" in message:
+                    raise SandboxError(f"chromium: {method}: {message['error']}")
+                result: dict[str, Any] = message["result"]
+                return result
+
+    async def open(self, url: str) -> Self:
+        """Go to a page."""
+        await self.call("Log.enable")
+        await self.call("Runtime.enable")
+        await self.call("Page.navigate", url=url)
+        return self
+
+    async def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression in the page."""
+        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        return answer["result"].get("value")
+
+    async def wait_for(self, expression: str, *, seconds: float = 15.0) -> None:
+        """Wait until an expression is true.
+
+        Raises:
+            SandboxError: it has not become so in time.
+        """
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not await self.evaluate(expression):
+            if asyncio.get_running_loop().time() > deadline:
+                text = await self.evaluate("document.body.innerText")
+                raise SandboxError(f"the page never showed {expression}; it says: {text!r}, {self.console}")
+            await asyncio.sleep(0.1)
+
+    async def screenshot(self, path: Path, *, width: int, height: int, dark: bool = False) -> None:
+        """Save what is to be seen as a PNG."""
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+        answer = await self.call("Page.captureScreenshot", format="png")
+        path.write_bytes(base64.b64decode(answer["data"]))
+
+
+@contextlib.asynccontextmanager
+async def page() -> AsyncIterator[Page]:
+    """A browser with one empty tab, ended at the end.
+
+    Raises:
+        SandboxError: there is no Chromium, or it does not start.
+    """
+    program = next((found for name in _PROGRAMS if (found := shutil.which(name))), None)
+    if program is None:
+        raise SandboxError("no Chromium here: apt-get install --no-install-recommends chromium")
+    with tempfile.TemporaryDirectory(prefix="virtual-node-chromium-", ignore_cleanup_errors=True) as profile:
+        process = await asyncio.create_subprocess_exec(
+            program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            "--no-first-run", "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank",
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            address = await _debugger(Path(profile) / "DevToolsActivePort", process)
+            async with aiohttp.ClientSession() as session:
+                async with session.get(f"http://{address}/json/list") as answer:
+                    tabs = await answer.json()
+                tab = next(tab for tab in tabs if tab["type"] == "page")
+                async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+                    yield Page(socket)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            await asyncio.sleep(0.2)  # its children write to the profile until they notice
+
+
+async def _debugger(file: Path, process: asyncio.subprocess.Process) -> str:
+    for _ in range(_START_SECONDS * 10):
+        if file.is_file() and (lines := file.read_text(encoding="utf-8").splitlines()):
+            return f"127.0.0.1:{lines[0]}"
+        if process.returncode is not None:
+            break
+        await asyncio.sleep(0.1)
+    raise SandboxError("chromium does not start")

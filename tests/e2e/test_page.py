@@ -1,0 +1,65 @@
+"""The web page, in a real browser: what runs, what waits and why, as it happens."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+
+from hack.chromium import page
+from hack.sandbox import Cluster, Sandbox
+from tests.e2e.conftest import SIMULATED, create, get, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+
+async def test_the_page_follows_what_happens(
+    sandbox: Sandbox, upper: Cluster, namespace, web_address, tmp_path
+):
+    """Clusters and pods are there at once, a pod that waits says why, a new pod appears without a reload."""
+    await create(upper, namespace, pod("runs", "sleep 3600", node=SIMULATED))
+    waits = pod("waits", "sleep 3600", node=SIMULATED)
+    waits["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "not-there"}}]
+    await create(upper, namespace, waits)
+    await ready(upper, namespace, "runs")
+    async with page() as browser:
+        await browser.open(f"http://{web_address}/")
+        await browser.wait_for("document.querySelectorAll('#clusters .card').length === 2")
+        await browser.wait_for("document.querySelector('#connection').textContent === 'live'")
+        await browser.wait_for("document.querySelector('#pods').innerText.includes('not-there')")
+        text = await browser.evaluate("document.querySelector('#clusters').innerText")
+        for word in ("vn-lower1", "vn-lower2", "Ready", "cpu", "memory", "pods"):
+            assert word in text
+        await browser.evaluate(
+            f"(() => {{ const box = document.querySelector('#search'); box.value = '{namespace}';"
+            " box.dispatchEvent(new Event('input')) })()"
+        )
+        await browser.wait_for("document.querySelectorAll('#pods tr').length === 2")
+        row = await browser.evaluate("document.querySelector('#pods tr:last-child').innerText")
+        lower = await get(sandbox.lower[1], namespace, "pod", "runs")
+        assert lower["spec"]["nodeName"] in row
+        await create(upper, namespace, pod("later", "sleep 3600", node=SIMULATED))
+        await browser.wait_for("document.querySelector('#pods').innerText.includes('later')")
+        await browser.screenshot(tmp_path / "page.png", width=1200, height=900)
+        await browser.screenshot(tmp_path / "dark.png", width=420, height=900, dark=True)
+        assert browser.console == []
+        assert await browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        unnamed = (
+            "[...document.querySelectorAll('input, [role=meter], table, section')].filter(e =>"
+            " !e.labels?.length && !e.getAttribute('aria-label') && !e.getAttribute('aria-labelledby')"
+            " && !e.closest('[aria-labelledby]')).length"
+        )
+        assert await browser.evaluate(unnamed) == 0
+    assert (tmp_path / "page.png").stat().st_size > 10_000
+
+
+async def test_the_page_is_read_only_and_keeps_to_itself(web_address):
+    """No method but GET, no other origin, no inline script."""
+    async with aiohttp.ClientSession() as session:
+        async with session.post(f"http://{web_address}/api/state") as answer:
+            assert answer.status == 405
+        async with session.get(f"http://{web_address}/") as answer:
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            assert "<script>" not in await answer.text()
+        async with session.get(f"http://{web_address}/api/state?search=%3Cscript%3E") as answer:
+            assert answer.content_type == "application/json"
+            assert (await answer.json())["pods"] == []
