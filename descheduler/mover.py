@@ -42,6 +42,8 @@ _REFUSED = Counter(
 _SETTLE = 0.25
 """Seconds that the webhook's replicas get to see what a pod's successor is to avoid."""
 _REFUSAL_RETRY = 60.0
+_FRESH = 10.0
+"""Age in seconds below which a waiting pod is too young to be replaced for what it avoids."""
 _REJUDGE = 0.5
 _REMEMBERED = 4096
 
@@ -237,12 +239,16 @@ class Mover:
         Raises:
             ApiError: trouble with the upper cluster.
         """
+        if pods.controller_of(pod) is not None:
+            return await self._release_owned(pod)
         now = self._now()
         metadata = {"metadata": {"annotations": pod.annotations}}
         noted = replacement.avoided(metadata, now, None)
         active = replacement.avoided(metadata, now, self._freeze_period)
         usable = self._view.open_names()
         gives_way = bool(usable) and not usable - active.keys()
+        if not noted:
+            return None
         if len(active) == len(noted) and not gives_way:
             oldest = min(active.values())
             return self._freeze_period - (now - oldest).total_seconds() + 1.0
@@ -253,6 +259,24 @@ class Mover:
             return None
         successor = replacement.of(whole, avoid=active, node="", usable=usable, now=now, counts=False)
         await self._recreator.begin(whole, replacement=successor, reason="it may use all nodes again")
+        return None
+
+    async def _release_owned(self, pod: Object) -> float | None:
+        """An owned pod that avoids a node nobody has frozen any more: its controller makes one that does not."""
+        thawed = replacement.named(pod.annotations) - self._memory.frozen(pods.owner_key(pod)).keys()
+        if not thawed & self._view.open_names() or self.why_not_movable(pod) or self._options.dry_run:
+            return None
+        # The webhook's replicas may have learned of it a moment later than we.
+        rest = _FRESH - (self._now() - pods.created(pod)).total_seconds()
+        if rest > 0:
+            return rest
+        try:
+            await eviction.evict(self._client, pod)
+        except (NotFound, Conflict):
+            return None
+        except TooManyRequests as error:
+            return max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
+        self._recorder.event(pod, "Normal", "Rescheduled", f"May use {', '.join(sorted(thawed))} again")
         return None
 
     async def _fresh(self, pod: Object) -> dict[str, Any] | None:

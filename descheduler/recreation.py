@@ -16,7 +16,7 @@ from controller_runtime import log, resources
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.client import Client
 from controller_runtime.controller import Controller, Result
-from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from controller_runtime.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
@@ -26,6 +26,9 @@ from descheduler.record import Record, Step
 
 _SAFETY = 30.0
 """Seconds after which an ending pod is looked at again; normally its delete event comes first."""
+_QUOTA = "exceeded quota"
+_NO_DRY_RUN = "does not support dry run"
+"""What the apiserver says where an admission webhook has side effects: there is no rehearsing then."""
 _CREATED = Counter("virtual_node_descheduler_recreated_total", "Bare pods re-created.", ["node"])
 
 
@@ -114,12 +117,19 @@ class Recreator:
         """Have the server judge the replacement under another name, before the pod is deleted for it."""
         metadata = {**replacement["metadata"], "generateName": "descheduler-rehearsal-"}
         del metadata["name"]
-        await self._client.create(
-            resources.PODS,
-            {**replacement, "metadata": metadata},
-            namespace=metadata["namespace"],
-            params={"dryRun": "All"},
-        )
+        try:
+            await self._client.create(
+                resources.PODS,
+                {**replacement, "metadata": metadata},
+                namespace=metadata["namespace"],
+                params={"dryRun": "All"},
+            )
+        except Forbidden as error:
+            if _QUOTA not in error.message:  # the old pod still has its share of it
+                raise
+        except BadRequest as error:
+            if _NO_DRY_RUN not in error.message:
+                raise
 
     def _record_deleted(self, found: Object) -> None:
         self._own.pop(found.key, None)

@@ -103,6 +103,12 @@ def noted(annotations: Mapping[str, str]) -> dict[str, datetime]:
         return {}  # somebody else's handwriting
 
 
+def named(annotations: Mapping[str, str]) -> set[str]:
+    """The nodes that a pod was made to avoid, by us or by the webhook (``unschedulable-node``, comma-separated)."""
+    texts = (annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODE) or "").split(",")
+    return set(noted(annotations)) | {text.strip() for text in texts if text.strip()}
+
+
 def has_avoidance(pod: Object) -> bool:
     """Whether a pod was made to avoid nodes."""
-    return names.ANNOTATION_UNSCHEDULABLE_NODES in pod.annotations
+    return bool(pod.annotations) and bool(named(pod.annotations))

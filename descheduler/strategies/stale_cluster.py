@@ -73,6 +73,9 @@ class StaleCluster(Strategy):
         self.heartbeats = Heartbeats(stale_after=self._after)
         self._not_ready_since: dict[str, float] = {}
         self._lost: dict[str, _Lost] = {}
+        self._known: set[str] = set()
+        self._needs_node: set[str] = set()
+        """Pods that would be moved if only there were another node."""
         self._bucket = TokenBucket(params.pods_per_second, params.burst)
         self._leases = Informer(
             context.client, resources.LEASES, namespace=_LEASE_NAMESPACE, name="node-leases"
@@ -94,7 +97,7 @@ class StaleCluster(Strategy):
         registrations = [
             view.nodes.add_handler(
                 on_add=lambda node, _initial: self._node_changed(node),
-                on_update=lambda _old, new: self._node_changed(new),
+                on_update=self._node_updated,
                 on_delete=self._node_deleted,
             ),
             view.pods.add_handler(
@@ -128,6 +131,9 @@ class StaleCluster(Strategy):
     def _node_changed(self, node: Object) -> None:
         if not self.context.view.is_virtual(node.name):
             return
+        if node.name not in self._known:
+            self._known.add(node.name)
+            self._try_again()
         if is_ready(node):
             self._not_ready_since.pop(node.name, None)
         else:
@@ -138,6 +144,17 @@ class StaleCluster(Strategy):
             # By whoever led before us.
             self._lost[node.name] = _Lost(since=marked, marked_at=_time())
         self.nodes.enqueue(node.name)
+
+    def _node_updated(self, old: Object, new: Object) -> None:
+        self._node_changed(new)
+        if self._needs_node and self.context.view.matters(old, new):
+            self._try_again()
+
+    def _try_again(self) -> None:
+        """Pods that had nowhere to go may have now."""
+        waiting, self._needs_node = self._needs_node, set()
+        for key in waiting:
+            self.pods.enqueue(key)
 
     def _relapse(self, name: str) -> None:
         """A node that was healing is unwell again: it was not healed."""
@@ -150,6 +167,7 @@ class StaleCluster(Strategy):
     def _node_deleted(self, node: Object) -> None:
         self._not_ready_since.pop(node.name, None)
         self._lost.pop(node.name, None)
+        self._known.discard(node.name)
 
     def is_lost(self, node: str) -> bool:
         """Whether a node is lost at this very moment (one that is healing is not)."""
@@ -283,8 +301,9 @@ class StaleCluster(Strategy):
             budget_matters=budget_matters,
         )
         outcome = await self.context.mover.move(pod, request)
-        wait = 5.0 if outcome.needs_node else outcome.retry_after
-        return None if wait is None else Result(requeue_after=wait)
+        if outcome.needs_node:
+            self._needs_node.add(key)
+        return None if outcome.retry_after is None else Result(requeue_after=outcome.retry_after)
 
 
 def _taints(node: Object) -> list[dict[str, Any]]:

@@ -220,6 +220,20 @@ async def test_bare_pod_may_return_after_the_freeze():
     assert "virtual-node.io/unschedulable-nodes" not in found["metadata"]["annotations"]
 
 
+async def test_owned_pod_may_return_after_the_freeze():
+    """A waiting pod that the webhook made avoid a node is replaced when the freeze is over, and not before."""
+    cluster = cluster_with(pod(owner="rs"))
+    process = process_on(cluster)
+    async with process.running():
+        await asyncio.sleep(THRESHOLD + 5)
+        successor = pod("p1", owner="rs", on="", annotations={"unschedulable-node": "a"})
+        cluster.put(resources.PODS, successor)
+        await asyncio.sleep(280)
+        assert names_of(cluster) == ["p1"]
+        await asyncio.sleep(30)
+    assert names_of(cluster) == []
+
+
 async def test_disruption_budget_is_asked_again():
     """A refused eviction changes nothing and is tried again, with an event, until the budget allows it."""
     cluster = cluster_with(pod(owner="rs"))

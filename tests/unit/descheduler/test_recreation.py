@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime import resources
-from controller_runtime.errors import Forbidden
+from controller_runtime.errors import BadRequest, Forbidden
 from descheduler import record as records
 from descheduler.strategies.unschedulable import Unschedulable, UnschedulableParams
 from tests.unit.descheduler.fake import FakeCluster, node, pod
@@ -191,6 +191,31 @@ async def test_rehearsal_refused():
     assert process.client.writes == ["patch configmaps", "create configmaps"]
     assert not records_of(cluster)
     assert process.reasons() == ["NotRescheduled"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Forbidden("pods is forbidden: exceeded quota: q, requested: pods=1", code=403),
+        BadRequest("admission webhook x does not support dry run", code=400),
+    ],
+    ids=["quota", "no dry run"],
+)
+async def test_rehearsal_that_says_nothing(error):
+    """A quota that the old pod itself fills, and a webhook that cannot rehearse, do not hold the move up."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    original = process.client.create
+
+    async def create(resource: Any, body: Any, *, params: Any = None, **options: Any) -> Any:
+        if params:
+            raise error
+        return await original(resource, body, params=params, **options)
+
+    process.client.create = create  # type: ignore[method-assign]
+    async with process.running():
+        await asyncio.sleep(60)
+    assert is_replaced(cluster)
 
 
 async def test_unusable_record():
