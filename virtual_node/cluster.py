@@ -21,6 +21,7 @@ from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node import config as configuration
+from virtual_node import metrics
 from virtual_node.controllers.capacity import foreign_selector
 from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
 from virtual_node.controllers.dependencies import DependencyController
@@ -105,7 +106,10 @@ class LowerCluster:
             # Asked before anything is written; a cluster that does not answer yet is asked again later.
             with contextlib.suppress(Unavailable):
                 await _refuse_upper_as_lower(context)
-            await self._run_controllers(context)
+            try:
+                await self._run_controllers(context)
+            finally:
+                metrics.forget_cluster(config.name)
 
     def recent_events(self) -> list[dict[str, Any]]:
         """The last events written to the upper cluster: time, type, reason, message, object."""

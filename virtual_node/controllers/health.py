@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from controller_runtime.errors import ApiError
+from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
 
 
@@ -42,6 +43,7 @@ class HealthController:
         else:
             self.reachable = True
             self.error = ""
+        metrics.CLUSTER_UP.labels(self._context.name).set(self.reachable)
         if (self.reachable, self.error, self.version) != before:
             if self.reachable:
                 self._context.log.info("lower cluster answers", version=self.version)

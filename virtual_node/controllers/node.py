@@ -11,6 +11,7 @@ from controller_runtime.client import PatchType
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
+from virtual_node import metrics
 from virtual_node.config import NodeConfig
 from virtual_node.controllers.capacity import CapacityController
 from virtual_node.controllers.context import ClusterContext
@@ -138,6 +139,14 @@ class NodeController:
             self._context.log.info("node condition", node=self._node.name, ready=ready, reason=reason)
             self.ready = ready
         capacity, allocatable = self.capacity.totals()
+        metrics.show_node(
+            self._context.name,
+            self._node.name,
+            ready=ready,
+            allocatable=allocatable,
+            counting=self.capacity.ready_nodes,
+            selected=self.capacity.selected_nodes,
+        )
         return translate.node_object(
             name=self._node.name,
             cluster_name=self._context.name,

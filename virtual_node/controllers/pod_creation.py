@@ -12,6 +12,7 @@ from controller_runtime.api import names
 from controller_runtime.controller import Result
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
 from controller_runtime.objects import Object
+from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.dependencies import DependencyController, Problem
 from virtual_node.controllers.identities import IdentityController
@@ -50,6 +51,7 @@ class PodCreator:
         self._identities = identities
         self._service_links = service_links
         self._status = status
+        self._lag = metrics.MIRROR_SECONDS.labels(context.name, "down")
 
     def release(self, uid: str) -> None:
         """The upper pod is gone: what only it needed below may go too."""
@@ -98,6 +100,9 @@ class PodCreator:
             raise
         record.lower_uid = created["metadata"]["uid"]
         record.created_at = asyncio.get_running_loop().time()
+        if record.wanted_at:
+            self._lag.observe(record.created_at - record.wanted_at)
+            record.wanted_at = 0.0
         record.observed = False
         record.synced = upper
         record.complaint = ""
@@ -155,6 +160,7 @@ class PodCreator:
         self, upper: Object, record: PodRecord, reason: str, message: str, *, event: str = "FailedCreate"
     ) -> None:
         if self._complain(upper, record, event, message):
+            metrics.REFUSED.labels(self._context.name, reason).inc()
             status = pod_status.refused_status(
                 upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
             )

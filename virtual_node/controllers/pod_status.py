@@ -13,6 +13,7 @@ from controller_runtime.client import PatchType
 from controller_runtime.controller import Result
 from controller_runtime.errors import Conflict, Invalid, NotFound
 from controller_runtime.objects import Object
+from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.records import PodRecord
 from virtual_node.translate import pod_status
@@ -28,6 +29,7 @@ class StatusWriter:
     def __init__(self, context: ClusterContext, *, node_ip: str | None = None) -> None:
         self._context = context
         self._node_ip = node_ip
+        self._lag = metrics.MIRROR_SECONDS.labels(context.name, "up")
 
     async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         """Bring the upper status to what the lower pod's status means upstream.
@@ -51,11 +53,15 @@ class StatusWriter:
         patch = pod_status.status_patch(current, desired, uid=upper.uid, annotations=annotations)
         if patch is None:
             record.compared = pair
+            record.changed_at = 0.0
             return None
         waited = asyncio.get_running_loop().time() - record.created_at
         if waited < _UNREMARKABLE_DELAY and _is_unremarkable(patch):
             return Result(requeue_after=_UNREMARKABLE_DELAY - waited)
+        since, record.changed_at = record.changed_at, 0.0
         await self._patch(upper, patch)
+        if since:
+            self._lag.observe(asyncio.get_running_loop().time() - since)
         record.compared = pair
         record.complaint = ""
         return None

@@ -26,6 +26,7 @@ from controller_runtime.controller import Controller, Result
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
+from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext, PodCaches
 from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_removal import PodRemover
@@ -94,6 +95,9 @@ class PodController:
 
         def lower_changed(pod: Object) -> None:
             if uid := pod.labels.get(names.LABEL_UPPER_UID):
+                record = self._records.get(uid)
+                if record is not None and not record.changed_at:
+                    record.changed_at = asyncio.get_running_loop().time()
                 queue.add(uid, priority=_STATUS_FIRST)
 
         def lower_deleted(pod: Object) -> None:
@@ -133,6 +137,7 @@ class PodController:
         record = self._records.get(uid)
         if record is None:
             record = self._records[uid] = PodRecord()
+            record.wanted_at = asyncio.get_running_loop().time()
         if lower is not None and (not record.observed or record.last_lower is not lower):
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:
@@ -180,5 +185,6 @@ class PodController:
         message = f"The pod was deleted in the lower cluster {self._context.name}"
         await self._status.lost(upper, reason="LowerPodDeleted", message=message)
         self._context.recorder.event(upper, "Warning", "LowerPodDeleted", message)
+        metrics.LOST.labels(self._context.name).inc()
         self._context.log.warning("lower pod is gone", pod=upper.key, uid=upper.uid)
         return None

@@ -29,6 +29,10 @@ class PodRecord:
     """Grace period of the deletion that was sent below; None: none was. Saves repeating it until it shows."""
     compared: tuple[str, str] = ("", "")
     """resourceVersions (upper, lower) at which the upper status was found to be true."""
+    wanted_at: float = 0.0
+    """Loop time at which the upper pod was first seen; 0: measured, or found already mirrored."""
+    changed_at: float = 0.0
+    """Loop time of the first lower change that is not upstream yet; 0: none."""
     complaint: str = ""
     """The last problem written into the upper pod, so that it is written once."""
 

@@ -1,0 +1,57 @@
+"""What Prometheus can ask about mirroring. Names are documented in ``docs/metrics.md``, which a test holds to these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from controller_runtime.api import quantity
+
+MIRROR_SECONDS = Histogram(
+    "virtual_node_mirror_seconds",
+    "Time from a change in one cluster being seen to its being written to the other, by direction.",
+    ["cluster", "direction"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+)
+REFUSED = Counter(
+    "virtual_node_pods_refused_total", "Pods that could not be created below, by why.", ["cluster", "reason"]
+)
+LOST = Counter("virtual_node_pods_lost_total", "Mirrored pods whose lower pod vanished.", ["cluster"])
+CLUSTER_UP = Gauge("virtual_node_cluster_up", "1 while the lower cluster answers, else 0.", ["cluster"])
+NODE_READY = Gauge(
+    "virtual_node_node_ready", "1 while the virtual node is Ready, else 0.", ["cluster", "node"]
+)
+ALLOCATABLE = Gauge(
+    "virtual_node_node_allocatable",
+    "What the virtual node offers; cores, bytes or a count.",
+    ["cluster", "node", "resource"],
+)
+LOWER_NODES = Gauge(
+    "virtual_node_lower_nodes",
+    "Lower nodes behind a virtual node; counting: Ready and schedulable.",
+    ["cluster", "node", "state"],
+)
+
+
+def show_node(
+    cluster: str,
+    node: str,
+    *,
+    ready: bool,
+    allocatable: Mapping[str, str],
+    counting: int,
+    selected: int,
+) -> None:
+    """Note what a virtual node offers now."""
+    NODE_READY.labels(cluster, node).set(ready)
+    LOWER_NODES.labels(cluster, node, "counting").set(counting)
+    LOWER_NODES.labels(cluster, node, "selected").set(selected)
+    for resource, text in allocatable.items():
+        ALLOCATABLE.labels(cluster, node, resource).set(quantity.milli(text) / 1000)
+
+
+def forget_cluster(cluster: str) -> None:
+    """The lower cluster is not run here any more: its gauges would speak of the past."""
+    for gauge in (CLUSTER_UP, NODE_READY, LOWER_NODES, ALLOCATABLE):
+        gauge.remove_by_labels({"cluster": cluster})
