@@ -1,0 +1,51 @@
+"""docs/metrics.md speaks of the metrics that there are: every one, with its type and labels."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import prometheus_client
+import pytest
+from prometheus_client.metrics import MetricWrapperBase
+
+import controller_runtime
+import virtual_node
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+_ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<type>\w+) \| (?P<labels>[\w, ]*) \|", re.MULTILINE)
+_NOT_OURS = ("python_", "process_")
+
+
+def _registered() -> dict[str, tuple[str, tuple[str, ...]]]:
+    for package in (controller_runtime, virtual_node):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for collector in set(prometheus_client.REGISTRY._collector_to_names):
+        if isinstance(collector, MetricWrapperBase):
+            name = collector._name + ("_total" if collector._type == "counter" else "")
+            found[name] = (str(collector._type), tuple(collector._labelnames))
+    return found
+
+
+REGISTERED = _registered()
+
+
+def test_every_metric_is_documented():
+    """A name that nobody can look up is of no use."""
+    text = DOCS.read_text(encoding="utf-8")
+    missing = [name for name in REGISTERED if f"`{name}`" not in text and not name.startswith(_NOT_OURS)]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "row", list(_ROW.finditer(DOCS.read_text(encoding="utf-8"))), ids=lambda row: row["name"]
+)
+def test_what_is_documented_is_true(row):
+    """Type and labels are those of the code."""
+    labels = tuple(label.strip() for label in row["labels"].split(",") if label.strip())
+    assert REGISTERED[row["name"]] == (row["type"], labels)
