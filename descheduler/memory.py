@@ -44,6 +44,9 @@ class Memory:
         self._frozen: dict[str, tuple[str, dict[str, datetime]]] = {}
         self._histories: dict[str, History] = {}
         self._changed = asyncio.Event()
+        self._batches: dict[str, tuple[dict[str, str | None], asyncio.Future[None]]] = {}
+        """Keys that wait to be written, by ConfigMap, and what writes them."""
+        self._locks = {name: asyncio.Lock() for name in (avoidance.CONFIG_MAP, HISTORY)}
         self._log = log.get_logger(component="memory")
         self._subscribers: list[Callable[[], None]] = []
 
@@ -185,6 +188,24 @@ class Memory:
         return found.get("data") or {}
 
     async def _write(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Write some keys; who comes while a write is under way shares the next one.
+
+        Many writers of one object would only make the apiserver retry.
+        """
+        batch = self._batches.get(name)
+        if batch is None:
+            gathered: dict[str, str | None] = {}
+            batch = (gathered, asyncio.ensure_future(self._flush(name, gathered)))
+            self._batches[name] = batch
+        batch[0].update(changes)
+        await batch[1]
+
+    async def _flush(self, name: str, changes: dict[str, str | None]) -> None:
+        async with self._locks[name]:
+            del self._batches[name]  # later changes are the next batch's
+            await self._patch(name, changes)
+
+    async def _patch(self, name: str, changes: Mapping[str, str | None]) -> None:
         patch = {"data": dict(changes)}
         try:
             await self._client.patch(resources.CONFIG_MAPS, name, patch, namespace=self._namespace)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -17,6 +18,7 @@ from controller_runtime.api import names
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.demo import configuration
 from hack.sandbox.kwok import kwok_node
+from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from tests.e2e.conftest import create, eventually, get
 
@@ -283,7 +285,9 @@ async def test_dry_run_changes_nothing(sandbox: Sandbox, upper: Cluster, namespa
     )
     await refused_below(upper, namespace, count=2)
     before = {item["metadata"]["uid"] for item in await pods_of(upper, namespace)}
-    async with descheduler(sandbox, namespace, "--dry-run") as process:
+    (port,) = free_ports(1)
+    arguments = ("--dry-run", f"--health-addr=127.0.0.1:{port}")
+    async with descheduler(sandbox, namespace, *arguments) as process, aiohttp.ClientSession() as session:
 
         async def told() -> bool:
             return len(await events_of(upper, namespace, "WouldReschedule")) == 2
@@ -291,6 +295,10 @@ async def test_dry_run_changes_nothing(sandbox: Sandbox, upper: Cluster, namespa
         await eventually(told, what="an event for each pod")
         await asyncio.sleep(2)
         assert process.running
+        async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+            assert answer.status == 200
+        async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            assert "virtual_node_descheduler_moved_total{" not in await answer.text()
     assert {item["metadata"]["uid"] for item in await pods_of(upper, namespace)} == before
     found = await get(upper, namespace, "configmaps,leases")
     assert [item["metadata"]["name"] for item in found["items"]] == ["kube-root-ca.crt"]
