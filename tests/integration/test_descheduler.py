@@ -214,24 +214,22 @@ async def no_records(upper: Cluster, namespace: str) -> None:
 
 
 async def test_killed_between_delete_and_create(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """Kill -9 while the old pod ends: the next process makes the new one, exactly once."""
+    """Kill -9 of the leader while the old pod ends: the standby makes the new one, exactly once."""
     await create(upper, namespace, pod("bare", finalizers=["example.com/hold"]))
     await refused_below(upper, namespace)
     uid = (await get(upper, namespace, "pod", "bare"))["metadata"]["uid"]
-    async with descheduler(sandbox, namespace) as first:
+    release = json.dumps({"metadata": {"finalizers": None}})
+    async with descheduler(sandbox, namespace) as leader:
 
         async def ending() -> bool:
             return "deletionTimestamp" in (await get(upper, namespace, "pod", "bare"))["metadata"]
 
         await eventually(ending, what="the pod ends")
-        await first.kill()
-    release = json.dumps({"metadata": {"finalizers": None}})
-    await upper.kubectl("-n", namespace, "patch", "pod", "bare", "--type=merge", "-p", release)
-    await upper.kubectl("-n", namespace, "wait", "--for=delete", "pod/bare", "--timeout=30s")
-    assert not await pods_of(upper, namespace)
-    async with descheduler(sandbox, namespace):
-        await run_on(upper, namespace, LARGE, count=1)
-        await no_records(upper, namespace)
+        async with descheduler(sandbox, namespace):
+            await leader.kill()
+            await upper.kubectl("-n", namespace, "patch", "pod", "bare", "--type=merge", "-p", release)
+            await run_on(upper, namespace, LARGE, count=1)
+            await no_records(upper, namespace)
     after = await get(upper, namespace, "pod", "bare")
     assert after["metadata"]["uid"] != uid
     assert after["metadata"]["annotations"]["virtual-node.io/replaces"] == uid
@@ -374,3 +372,34 @@ async def test_lost_cluster(sandbox: Sandbox, upper: Cluster, namespace: str) ->
             return bool(found["spec"].get("nodeName") == LARGE and found["status"]["phase"] == "Running")
 
         await eventually(back, what="a new pod in the healed cluster")
+
+
+async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """A high-priority pod that fits no virtual node preempts upstream; below, the victim goes and it runs."""
+    low, high = f"low-{namespace}", f"high-{namespace}"
+    for name, value in ((low, 1), (high, 1000)):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        await upper.apply({**kind, "value": value})
+
+    def with_class(name: str, priority_class: str) -> dict[str, Any]:
+        body = pod(name, cpu="1.9")
+        body["spec"] |= {
+            "priorityClassName": priority_class,
+            "nodeSelector": {"kubernetes.io/hostname": SMALL},
+        }
+        return body
+
+    await create(upper, namespace, with_class("first", low), with_class("second", low))
+    await run_on(upper, namespace, SMALL, count=2)
+    await create(upper, namespace, with_class("important", high))
+
+    async def preempted() -> bool:
+        found = {
+            item["metadata"]["name"]: item["status"]["phase"] for item in await pods_of(upper, namespace)
+        }
+        return found.get("important") == "Running" and len(found) == 2
+
+    await eventually(preempted, what="the important pod in place of one of the others")
+    below = await pods_of(sandbox.lower[0], namespace)
+    assert len(below) == 2
+    assert "important" in {item["metadata"]["name"] for item in below}
