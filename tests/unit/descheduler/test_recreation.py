@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+from random import Random
 from typing import Any
 
 import pytest
@@ -95,6 +98,49 @@ async def test_crash_at_any_write(number, is_done):
         await asyncio.sleep(600)
     assert is_replaced(cluster)
     assert len(cluster.created) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_crash_after_crash(seed):
+    """Five pods, and processes that die at any write, one after the other: each pod has a trace at any moment."""
+    random = Random(seed)
+    every = {f"p{number}" for number in range(5)}
+    cluster = cluster_with(*(pod(name) for name in sorted(every)))
+
+    def there() -> set[str]:
+        """Names of pods that exist, or are written down."""
+        written = {json.loads(found["data"]["record"])["name"] for found in records_of(cluster)}
+        return written | {found["metadata"]["name"] for found in cluster.all(resources.PODS)}
+
+    for _ in range(8):
+        process = process_on(cluster)
+        left = random.randrange(1, 14)
+        crashed = asyncio.Event()
+
+        async def count(what: str, crashed: asyncio.Event = crashed) -> None:
+            nonlocal left
+            assert there() == every
+            left -= 1
+            if left <= 0:
+                crashed.set()
+                await asyncio.Event().wait()
+
+        if random.random() < 0.5:
+            process.client.before = count
+        else:
+            process.client.after = count
+        async with process.running():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(crashed.wait(), 100)
+        assert there() == every
+        await asyncio.sleep(random.choice([0.1, 5, 100]))
+    async with process_on(cluster).running():
+        await asyncio.sleep(10_000)
+    assert not records_of(cluster)
+    found = cluster.all(resources.PODS)
+    assert sorted(each["metadata"]["name"] for each in found) == sorted(every)
+    assert all("virtual-node.io/replaces" in each["metadata"]["annotations"] for each in found)
+    assert len(cluster.created) == 10
 
 
 async def test_late_deletion_of_a_dead_process():
