@@ -115,4 +115,4 @@ def _admits(node: Object, spec: dict[str, Any]) -> bool:
 
 def _without_avoidance(pod: Object) -> dict[str, Any]:
     """The pod's spec as its owner wants it: what we or the webhook make it avoid is not for ever."""
-    return avoidance.readmit(pod.spec or {}, replacement.noted(pod.annotations))
+    return avoidance.readmit(pod.spec or {}, replacement.named(pod.annotations))

@@ -176,6 +176,23 @@ async def test_alternatives_must_admit_the_pod(spec):
     assert process.client.writes == []
 
 
+async def test_avoided_nodes_are_alternatives():
+    """A pod that the webhook keeps off a node, and that is stuck on the other one, may go back: the freeze gives way."""
+    away = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [away]}}
+    body = pod(
+        owner="rs",
+        on="b",
+        spec={"affinity": {"nodeAffinity": required}},
+        annotations={"unschedulable-node": "a"},
+    )
+    cluster = cluster_with(body)
+    async with process_on(cluster).running():
+        await asyncio.sleep(THRESHOLD + 5)
+    assert names_of(cluster) == []
+    assert list(frozen(cluster)["rs"]["nodes"]) == ["b"]
+
+
 async def test_bare_pod_ping_pong_gives_way():
     """Refused on both nodes, a bare pod avoids only the last one: it is never left without any."""
     cluster = cluster_with(pod())
