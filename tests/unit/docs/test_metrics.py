@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
 import controller_runtime
+import descheduler
 import virtual_node
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
@@ -20,7 +21,7 @@ _NOT_OURS = ("python_", "process_")
 
 
 def _registered() -> dict[str, tuple[str, tuple[str, ...]]]:
-    for package in (controller_runtime, virtual_node):
+    for package in (controller_runtime, descheduler, virtual_node):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
