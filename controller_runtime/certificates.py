@@ -108,6 +108,19 @@ class CertificateReloader:
         """The context to listen with, for ever the same object."""
         return self._front
 
+    def replace(self, pair: KeyPair) -> None:
+        """Serve another pair from the next connection on, where the pair is in memory (``from_pair``).
+
+        Raises:
+            ConfigError: it cannot be used; the previous one stays.
+        """
+        previous, self._fixed_pair = self._fixed_pair, pair
+        try:
+            self._current = self._load()
+        except ConfigError:
+            self._fixed_pair = previous
+            raise
+
     async def run(self) -> None:
         """Follow the files until cancelled; never raises.
 

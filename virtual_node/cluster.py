@@ -35,6 +35,7 @@ from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.pods import PodController
 from virtual_node.controllers.service_links import INDEX_NAMESPACE, ServiceLinks
+from virtual_node.controllers.services import ServiceController
 from virtual_node.kubelet_service import KubeletEndpoints, KubeletService
 
 COMPONENT = "virtual-node"
@@ -147,12 +148,7 @@ class LowerCluster:
         health = HealthController(context, changed=lambda: _refresh(self.nodes.values()))
         upper_namespaces = Informer(context.upper, resources.NAMESPACES)
         lower_namespaces = Informer(context.lower, resources.NAMESPACES, label_selector=ours)
-        upper_services = Informer(
-            context.upper,
-            resources.SERVICES,
-            indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)},
-        )
-        lower_services = Informer(context.lower, resources.SERVICES, label_selector=ours)
+        upper_services, lower_services = _services(context)
         namespaces = Namespaces(
             context, upper=upper_namespaces, lower=lower_namespaces, config=self.config.namespaces
         )
@@ -227,12 +223,22 @@ class LowerCluster:
                 group.create_task(dependencies.run(), name=f"{context.name} dependencies")
                 group.create_task(identities.run(), name=f"{context.name} identities")
                 group.create_task(mirror.run(), name=f"{context.name} events down")
+                self._mirror_services(
+                    group,
+                    ServiceController(
+                        context, caches, namespaces=namespaces, upper=upper_services, lower=lower_services
+                    ),
+                )
                 if self._settings.full_resync_period:
                     group.create_task(_resync(pods, self._settings.full_resync_period))
                 self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.lower.store))
         finally:
             self.nodes.clear()
             await asyncio.gather(*(service.stop() for service in services), return_exceptions=True)
+
+    def _mirror_services(self, group: asyncio.TaskGroup, services: ServiceController) -> None:
+        if configuration.SERVICE_CONTROLLERS in self._settings.enable_controllers:
+            group.create_task(services.run(), name=f"{self.config.name} services")
 
 
 async def _refuse_upper_as_lower(context: ClusterContext) -> None:
@@ -288,6 +294,22 @@ def _lower_pods(context: ClusterContext) -> Informer:
         label_selector=selector,
         indexers={INDEX_UPPER_UID: _upper_uid},
         name="mirrored-pods",
+    )
+
+
+def _services(context: ClusterContext) -> tuple[Informer, Informer]:
+    """Services of the upper cluster, and our copies of them below."""
+    return (
+        Informer(
+            context.upper,
+            resources.SERVICES,
+            indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)},
+        ),
+        Informer(
+            context.lower,
+            resources.SERVICES,
+            label_selector=f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}",
+        ),
     )
 
 

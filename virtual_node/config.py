@@ -146,6 +146,13 @@ class KubeletConfig(_Base):
     """Ask the upper cluster (SubjectAccessReview) whether the caller may. Off: authentication suffices."""
 
 
+class ServicesConfig(_Base):
+    """Which Services of the upper cluster are mirrored below, besides those of namespaces with pods there."""
+
+    always: list[str] = msgspec.field(default_factory=lambda: ["default/kubernetes", "kube-system/*"])
+    """Shell patterns of ``namespace/name``. Nothing else is ever made in the lower kube-system."""
+
+
 class LeaderElectionConfig(_Base):
     """Several replicas of one virtual-node process: one works, the others wait for its lease."""
 
@@ -205,6 +212,7 @@ class Config(_Base):
     on loopback and use ``kubectl port-forward``."""
     leader_election: LeaderElectionConfig = msgspec.field(default_factory=LeaderElectionConfig)
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
+    services: ServicesConfig = msgspec.field(default_factory=ServicesConfig)
     clusters: list[ClusterConfig] = []
 
 

@@ -17,6 +17,11 @@ MIRROR_SECONDS = Histogram(
 REFUSED = Counter(
     "virtual_node_pods_refused_total", "Pods that could not be created below, by why.", ["cluster", "reason"]
 )
+FOREIGN_SERVICES = Counter(
+    "virtual_node_services_foreign_total",
+    "Services that were not mirrored because the name below is not ours.",
+    ["cluster"],
+)
 LOST = Counter("virtual_node_pods_lost_total", "Mirrored pods whose lower pod vanished.", ["cluster"])
 CLUSTER_UP = Gauge("virtual_node_cluster_up", "1 while the lower cluster answers, else 0.", ["cluster"])
 NODE_READY = Gauge(

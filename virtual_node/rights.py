@@ -45,6 +45,7 @@ UPPER: tuple[Right, ...] = (
     Right("", "pods", (*READ, "delete"), "mirror pods and finish their deletion"),
     Right("", "pods", ("patch",), "report pod status", "status"),
     Right("", "services", ("list", "watch"), "service variables; services that follow pods"),
+    Right("discovery.k8s.io", "endpointslices", ("list", "watch"), "endpoints of services"),
     Right("", "configmaps", READ, "ConfigMaps that pods name"),
     Right("", "secrets", READ, "Secrets that pods name"),
     Right("", "serviceaccounts", ("create",), "tokens for pods (--enable-serviceaccount)", "token"),
@@ -65,7 +66,10 @@ LOWER: tuple[Right, ...] = (
     Right("", "pods", ("get", "create"), "kubectl port-forward", "portforward"),
     Right("", "pods", ("patch",), "kubectl debug", "ephemeralcontainers"),
     Right("", "pods", ("patch",), "in-place resize", "resize"),
-    Right("", "services", ("list", "watch"), "addresses in service variables"),
+    Right("", "services", (*READ, "create", "patch", "delete"), "copies of Services; service variables"),
+    Right(
+        "discovery.k8s.io", "endpointslices", (*READ, "create", "patch", "delete"), "endpoints of services"
+    ),
     Right("", "configmaps", (*READ, "create", "patch", "delete"), "copies of ConfigMaps"),
     Right("", "secrets", (*READ, "create", "patch", "delete"), "copies of Secrets, pod tokens"),
     Right("", "events", ("list", "watch"), "lower events on upper pods"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.informer import Informer
@@ -49,8 +50,17 @@ class ClusterContext:
                 ignore_labels=tuple(self.settings.ignore_labels),
                 service_accounts=self.settings.enable_serviceaccount,
                 namespace_map=mapping,
+                node_labels=self._node_labels(name),
             )
             for name in self.nodes
+        }
+
+    def _node_labels(self, name: str) -> dict[str, str]:
+        return {
+            names.LABEL_HOSTNAME: name,
+            names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL,
+            names.LABEL_LOWER_CLUSTER: self.name,
+            **self.nodes[name].labels,
         }
 
     def lower_namespace(self, upper: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import cluster_selector, names
@@ -50,6 +50,8 @@ class PodOptions:
     service_accounts: bool = True
     """Pods below get tokens of the upper cluster; off: the lower cluster's own identity."""
     namespace_map: Callable[[str], str] = same_namespace
+    node_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the virtual node that a clusterSelector may ask about."""
     keep_priority_class: bool = False
     """Carry priorityClassName below, where the class must then exist."""
 
@@ -100,7 +102,12 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
     above = upper["spec"]
     spec = {key: value for key, value in above.items() if key not in _UPPER_ONLY}
     annotations = upper["metadata"].get("annotations") or {}
-    spec |= _scheduling(above, cluster_selector.of(annotations, names.ANNOTATION_CLUSTER_SELECTOR))
+    selector = cluster_selector.of(annotations, names.ANNOTATION_CLUSTER_SELECTOR)
+    if selector is not None:
+        selector = cluster_selector.resolve(
+            selector, node_name=options.owner.node_name, node_labels=options.node_labels
+        )
+    spec |= _scheduling(above, selector)
     if scheduler := annotations.get(names.ANNOTATION_SCHEDULER_NAME):
         spec["schedulerName"] = scheduler
     priority_class = above.get("priorityClassName")

@@ -1,0 +1,137 @@
+"""Would a node take a pod, as far as labels, affinity and taints go? Pure; kube-scheduler's rules.
+
+Source: core/v1 NodeSelectorTerm, Toleration; apimachinery ``pkg/labels`` for selectors as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+Matcher = Callable[[Mapping[str, str]], bool]
+
+_SET = re.compile(r"\s*([\w./-]+)\s+(in|notin)\s*\(([^)]*)\)\s*", re.ASCII)
+_EQUALS = re.compile(r"\s*([\w./-]+)\s*(==|=|!=)\s*([\w.-]*)\s*", re.ASCII)
+_EXISTS = re.compile(r"\s*(!?)\s*([\w./-]+)\s*", re.ASCII)
+_REPELLING = frozenset({"NoSchedule", "NoExecute"})
+
+
+def parse_selector(text: str) -> Matcher:
+    """A label selector as kubectl's ``-l`` takes it; empty: everything.
+
+    Raises:
+        ValueError: it is none.
+    """
+    requirements = [_requirement(part) for part in _parts(text)]
+    return lambda labels: all(holds(one, labels) for one in requirements)
+
+
+def compile_selector(selector: Mapping[str, Any]) -> Matcher:
+    """A metav1.LabelSelector; empty: everything.
+
+    Raises:
+        ValueError: an operator is unknown or values do not fit it.
+    """
+    requirements = [
+        {"key": key, "operator": "In", "values": [value]}
+        for key, value in (selector.get("matchLabels") or {}).items()
+    ]
+    for expression in selector.get("matchExpressions") or ():
+        if expression.get("operator") not in {"In", "NotIn", "Exists", "DoesNotExist"}:
+            raise ValueError(
+                f"operator {expression.get('operator')!r}: write In, NotIn, Exists or DoesNotExist"
+            )
+        requirements.append(dict(expression))
+    return lambda labels: all(holds(one, labels) for one in requirements)
+
+
+def holds(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether one requirement of a selector or node affinity holds."""
+    key, values = requirement.get("key", ""), requirement.get("values") or ()
+    value = labels.get(key)
+    match requirement.get("operator"):
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return value is None or value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" as operator:
+            try:
+                there, bound = int(value or ""), int("".join(values))
+            except ValueError:
+                return False
+            return there > bound if operator == "Gt" else there < bound
+        case _:
+            return False
+
+
+def admits(
+    spec: Mapping[str, Any],
+    *,
+    name: str,
+    labels: Mapping[str, str],
+    taints: Collection[Mapping[str, Any]],
+) -> bool:
+    """Whether a node's labels, name and taints admit a pod.
+
+    Args:
+        spec: the pod's; nodeSelector, required node affinity and tolerations are read.
+        name: the node's.
+        labels: the node's.
+        taints: the node's.
+    """
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    node_affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required and not any(
+        matches_term(term, name=name, labels=labels) for term in required.get("nodeSelectorTerms") or ()
+    ):
+        return False
+    tolerations = spec.get("tolerations") or ()
+    return all(
+        taint.get("effect") not in _REPELLING or any(tolerates(one, taint) for one in tolerations)
+        for taint in taints
+    )
+
+
+def matches_term(term: Mapping[str, Any], *, name: str, labels: Mapping[str, str]) -> bool:
+    """Whether a node fulfils a NodeSelectorTerm; one that says nothing matches no node."""
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    return all(holds(one, labels) for one in expressions) and all(
+        holds(one, {"metadata.name": name}) for one in fields
+    )
+
+
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Whether a toleration covers a taint."""
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    if toleration.get("key") and toleration["key"] != taint.get("key"):
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def _parts(text: str) -> list[str]:
+    """Split at commas outside parentheses."""
+    found = re.findall(r"(?:[^,(]|\([^)]*\))+", text)
+    return [part for part in found if part.strip()]
+
+
+def _requirement(part: str) -> dict[str, Any]:
+    if match := _SET.fullmatch(part):
+        values = [value.strip() for value in match[3].split(",")]
+        return {"key": match[1], "operator": "In" if match[2] == "in" else "NotIn", "values": values}
+    if match := _EQUALS.fullmatch(part):
+        return {"key": match[1], "operator": "NotIn" if match[2] == "!=" else "In", "values": [match[3]]}
+    if match := _EXISTS.fullmatch(part):
+        return {"key": match[2], "operator": "DoesNotExist" if match[1] else "Exists"}
+    raise ValueError(f"{part.strip()!r} is not a label selector such as zone=a or 'zone in (a, b)'")

@@ -1,0 +1,145 @@
+"""Nodes that a pod is to avoid: the memory of them in the API, and the affinity that keeps a pod off, or on, nodes.
+
+ConfigMap ``virtual-node-unschedulable``: per owner uid a JSON ``{"namespace": …, "nodes": {name: RFC 3339}}``; the
+time is when the node was found unschedulable, and a freeze period later it may be used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from controller_runtime.api import names, timestamps
+
+CONFIG_MAP = "virtual-node-unschedulable"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+Frozen = tuple[str, dict[str, datetime]]
+"""An owner's namespace, and its nodes with the moments they were frozen."""
+
+
+def parse_all(data: Mapping[str, Any] | None) -> dict[str, Frozen]:
+    """Read the ConfigMap's data; entries that cannot be read are left out."""
+    found: dict[str, Frozen] = {}
+    for owner, text in (data or {}).items():
+        try:
+            value = msgspec.json.decode(text)
+            nodes = {str(node): timestamps.parse(since) for node, since in value["nodes"].items()}
+            found[owner] = (str(value.get("namespace") or ""), nodes)
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
+            continue
+    return found
+
+
+def render(namespace: str, nodes: Mapping[str, datetime]) -> str:
+    """One owner's value."""
+    moments = {node: timestamps.rfc3339(since) for node, since in sorted(nodes.items())}
+    return msgspec.json.encode({"namespace": namespace, "nodes": moments}).decode()
+
+
+def avoid(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
+    """The spec with ``kubernetes.io/hostname NotIn nodes`` in every term of its required node affinity.
+
+    Terms are ORed, so each one needs it; without any term there will be one. A term without expressions and fields
+    matches nothing and stays as it is.
+    """
+    if not nodes:
+        return dict(spec)
+    return _with_expression(spec, {"key": names.LABEL_HOSTNAME, "operator": "NotIn", "values": sorted(nodes)})
+
+
+def _with_expression(spec: Mapping[str, Any], expression: Mapping[str, Any]) -> dict[str, Any]:
+    affinity = dict(spec.get("affinity") or {})
+    node_affinity = dict(affinity.get("nodeAffinity") or {})
+    terms = (node_affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
+    wanted = [
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), expression]}
+        if any(term.values()) and expression not in (term.get("matchExpressions") or ())
+        else term
+        for term in terms
+    ]
+    node_affinity[_REQUIRED] = {"nodeSelectorTerms": wanted or [{"matchExpressions": [expression]}]}
+    affinity["nodeAffinity"] = node_affinity
+    return {**spec, "affinity": affinity}
+
+
+def require(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
+    """The spec with ``kubernetes.io/hostname In nodes`` in every term of its required node affinity.
+
+    A term that asks for it already is left as it is, so doing it twice changes nothing.
+    """
+    there = {"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}
+    return _with_expression(spec, there)
+
+
+def active(nodes: Mapping[str, datetime], *, now: datetime, freeze_period: float) -> dict[str, datetime]:
+    """The nodes that are still frozen.
+
+    Args:
+        nodes: when each was found unschedulable.
+        now: aware.
+        freeze_period: seconds.
+    """
+    oldest = now - timedelta(seconds=freeze_period)
+    return {node: since for node, since in nodes.items() if since > oldest}
+
+
+def to_avoid(frozen: Mapping[str, datetime], candidates: Collection[str]) -> list[str]:
+    """Which of the frozen nodes to avoid, so that at least one candidate is left.
+
+    When every candidate is frozen the freeze gives way instead of leaving the pod without a node for ever: only the
+    one that was frozen last is avoided, and none when there is but one.
+
+    Args:
+        frozen: active freezes.
+        candidates: the virtual nodes that are Ready and schedulable.
+    """
+    avoided = sorted(frozen)
+    if not candidates or any(node not in frozen for node in candidates):
+        return avoided
+    if len(candidates) == 1:
+        return [node for node in avoided if node not in candidates]
+    latest = max(candidates, key=lambda node: (frozen[node], node))
+    return [node for node in avoided if node not in candidates or node == latest]
+
+
+def readmit(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
+    """The inverse of ``avoid``: no term's ``hostname NotIn`` names these nodes any more.
+
+    Expressions, terms and lists that become empty vanish, as an empty term would match nothing.
+    """
+    affinity = spec.get("affinity") or {}
+    node_affinity = affinity.get("nodeAffinity") or {}
+    required = node_affinity.get(_REQUIRED)
+    if not required or not nodes:
+        return dict(spec)
+    terms = []
+    for term in required.get("nodeSelectorTerms") or ():
+        left = _without(term, nodes)
+        if left or not term:
+            terms.append(left)
+    node_affinity = {name: value for name, value in node_affinity.items() if name != _REQUIRED}
+    if terms:
+        node_affinity[_REQUIRED] = {"nodeSelectorTerms": terms}
+    rest = {name: value for name, value in affinity.items() if name != "nodeAffinity"}
+    if node_affinity:
+        rest["nodeAffinity"] = node_affinity
+    changed = {name: value for name, value in spec.items() if name != "affinity"}
+    return {**changed, "affinity": rest} if rest else changed
+
+
+def _without(term: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
+    expressions = []
+    for expression in term.get("matchExpressions") or ():
+        kept = expression
+        if expression.get("key") == names.LABEL_HOSTNAME and expression.get("operator") == "NotIn":
+            values = [value for value in expression.get("values") or () if value not in nodes]
+            if not values:
+                continue
+            kept = {**expression, "values": values}
+        expressions.append(kept)
+    left = {name: value for name, value in term.items() if name != "matchExpressions"}
+    return {**left, "matchExpressions": expressions} if expressions else left

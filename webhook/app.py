@@ -1,0 +1,126 @@
+"""The process: caches, certificates, the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+
+from controller_runtime import kubeconfig, lifecycle, log
+from controller_runtime.certificates import CertificateReloader, KeyPair, self_signed
+from controller_runtime.client import Client
+from controller_runtime.errors import ConfigError
+from controller_runtime.leader_election import LeaderElector
+from controller_runtime.serving import HealthServer
+from webhook import manifests
+from webhook.certificates import CertificateKeeper
+from webhook.flags import PROGRAM, Options
+from webhook.registration import ClientConfig, Registrar
+from webhook.server import WebhookServer
+from webhook.state import State
+
+
+class App:
+    """Runs what the options say until cancelled."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._log = log.get_logger(component=PROGRAM)
+
+    async def run(self) -> None:
+        """Serve, and look after certificates where that is ours to do.
+
+        Raises:
+            ConfigError: something that only the user can mend.
+        """
+        options = self._options
+        config = await kubeconfig.load(
+            None if options.in_cluster else options.kubeconfig or None, server=options.master or None
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            client = await stack.enter_async_context(
+                Client(config, qps=50, burst=100, user_agent=PROGRAM, cluster="upper")
+            )
+            state = State(
+                client,
+                ignore_keys=options.ignore_keys,
+                freeze_namespace=options.freeze_namespace,
+                freeze_period=options.freeze_period,
+            )
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            group.create_task(state.run(), name="caches")
+            if options.self_managed:
+                # Good for nothing but to listen with until the Secret has been read.
+                tls = CertificateReloader.from_pair(self_signed(PROGRAM, hosts=options.hosts))
+                ready = self._manage(client, tls, group)
+            else:
+                tls = CertificateReloader(
+                    options.tls_cert, options.tls_key, client_ca=options.client_ca or None
+                )
+                ready = asyncio.Event()
+                ready.set()
+            server = WebhookServer(options.address, options.port, tls=tls, knowledge=state)
+            checks = {
+                "caches": state.unready,
+                "certificate": lambda: None if ready.is_set() else "there is no certificate yet",
+            }
+            for name, check in checks.items():
+                server.add_check(name, check)
+            if options.health_address:
+                await stack.enter_async_context(HealthServer(options.health_address, checks=checks))
+            try:
+                await server.start()
+            except OSError as error:
+                raise ConfigError(f"--address, --port: {error.strerror}") from None
+            stack.push_async_callback(server.stop)
+            self._log.info("serving", port=server.port, hosts=list(options.hosts))
+            lifecycle.tune_gc()
+            await asyncio.Event().wait()
+
+    def _manage(self, client: Client, tls: CertificateReloader, group: asyncio.TaskGroup) -> asyncio.Event:
+        """Follow the Secret, and stand for looking after it; the event is set when a certificate is served."""
+        options = self._options
+        ready = asyncio.Event()
+        registrar = Registrar(client, name=options.configuration_name, client_config=self._client_config())
+        keeper = CertificateKeeper(
+            client,
+            namespace=options.secret_namespace,
+            name=options.secret_name,
+            hosts=options.hosts,
+            announce=registrar.announce,
+        )
+
+        async def lead() -> None:
+            async with asyncio.TaskGroup() as work:
+                for informer in registrar.watches(keeper.look_again):
+                    work.create_task(informer.run())
+                work.create_task(keeper.keep())
+
+        def use(pair: KeyPair) -> None:
+            tls.replace(pair)
+            ready.set()
+
+        group.create_task(keeper.follow(use), name="certificate")
+        if options.leader_elect:
+            elector = LeaderElector(
+                client,
+                namespace=options.secret_namespace,
+                name=PROGRAM,
+                identity=f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}",
+                on_started=lead,
+            )
+            group.create_task(elector.run(), name="leader election")
+        else:
+            group.create_task(lead(), name="certificates")
+        return ready
+
+    def _client_config(self) -> ClientConfig | None:
+        options = self._options
+        if not options.register:
+            return None
+        if options.url:
+            return lambda path, bundle: manifests.by_url(options.url, path, bundle)
+        namespace, name = options.service
+        return lambda path, bundle: manifests.by_service(namespace, name, path, bundle)

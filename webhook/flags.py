@@ -1,0 +1,166 @@
+"""The webhook's command line: tensile-kube's flags word for word, and ours beside them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.flags import add_boolean, add_log_flags, comma_list, duration, take_klog
+from webhook import manifests
+
+PROGRAM = "virtual-node-webhook"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A parsed command line."""
+
+    address: str
+    port: int
+    kubeconfig: str
+    master: str
+    in_cluster: bool
+    ignore_keys: tuple[str, ...]
+    tls_cert: str
+    tls_key: str
+    client_ca: str
+    self_managed: bool
+    """We make our own certificates and keep them in a Secret."""
+    secret_namespace: str
+    secret_name: str
+    hosts: tuple[str, ...]
+    configuration_name: str
+    register: bool
+    url: str
+    service: tuple[str, str]
+    """Namespace and name; empty: a URL is given."""
+    freeze_namespace: str
+    freeze_period: float
+    leader_elect: bool
+    health_address: str
+    log_level: str
+    log_format: str
+    klog_verbosity: int
+
+
+def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Options:
+    """Turn a command line into options.
+
+    Raises:
+        ConfigError: values contradict each other; names the flags.
+        SystemExit: argparse's own, for unknown flags and ``--help``.
+    """
+    environment = os.environ if environment is None else environment
+    rest, verbosity = take_klog(list(argv))
+    flags = _parser(environment).parse_args(rest)
+    if bool(flags.tlscert) != bool(flags.tlskey):
+        raise ConfigError("--tlscert and --tlskey go together")
+    if not 0 <= flags.port <= 65535:
+        raise ConfigError(f"--port: {flags.port} is not a port number")
+    if flags.register and not flags.url and not flags.service_name:
+        raise ConfigError("--register: say where the API server finds us, by --url or --service-name")
+    if flags.url and not flags.url.startswith("https://"):
+        raise ConfigError(f"--url: {flags.url!r} must begin with https://")
+    namespace = flags.namespace
+    hosts = list(flags.hosts)
+    service = (namespace, flags.service_name) if flags.service_name else ("", "")
+    if flags.service_name:
+        name = f"{flags.service_name}.{namespace}"
+        hosts += [f"{name}.svc", name, f"{name}.svc.cluster.local"]
+    if flags.url:
+        host = flags.url.removeprefix("https://").partition("/")[0]
+        hosts.append(host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0])
+    return Options(
+        address=flags.address,
+        port=flags.port,
+        kubeconfig=flags.kubeconfig,
+        master=flags.master,
+        in_cluster=flags.incluster,
+        ignore_keys=tuple(comma_list(flags.ignore_selector_keys)),
+        tls_cert=flags.tlscert,
+        tls_key=flags.tlskey,
+        client_ca=flags.CA,
+        self_managed=not flags.tlscert,
+        secret_namespace=namespace,
+        secret_name=flags.secret_name,
+        hosts=tuple(dict.fromkeys(hosts)) or ("localhost",),
+        configuration_name=flags.configuration_name,
+        register=flags.register,
+        url=flags.url,
+        service=service,
+        freeze_namespace=flags.freeze_namespace,
+        freeze_period=flags.freeze_period,
+        leader_elect=flags.leader_elect,
+        health_address=flags.health_addr,
+        log_level=flags.log_level,
+        log_format=flags.log_format,
+        klog_verbosity=verbosity,
+    )
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, allow_abbrev=False, description=__doc__.splitlines()[0])
+    server = parser.add_argument_group("server")
+    server.add_argument(
+        "--address", default="", metavar="HOST", help="address to listen on (all, IPv4 and IPv6)"
+    )
+    server.add_argument("--port", type=int, default=8080, help="port to listen on (8080)")
+    server.add_argument("--tlscert", default="", metavar="FILE", help="serving certificate; followed")
+    server.add_argument("--tlskey", default="", metavar="FILE", help="its private key; followed")
+    server.add_argument(
+        "--CA", default="", metavar="FILE", help="CA of client certificates; with it they are verified"
+    )
+    server.add_argument(
+        "--health-addr", default="", metavar="HOST:PORT", help="serve /healthz, /readyz, /metrics there (off)"
+    )
+    upper = parser.add_argument_group("upper cluster")
+    upper.add_argument(
+        "--kubeconfig", default="", metavar="FILE", help="($KUBECONFIG, ~/.kube/config, in-cluster)"
+    )
+    upper.add_argument("--master", default="", metavar="URL", help="overrides the kubeconfig's server")
+    add_boolean(upper, "--incluster", default=False, help_text="use the pod's own ServiceAccount")
+    pods = parser.add_argument_group("pods")
+    pods.add_argument(
+        "--ignore-selector-keys",
+        default="clusterID",
+        metavar="LIST",
+        help="label keys that stay in the upper spec (clusterID)",
+    )
+    pods.add_argument(
+        "--freeze-period",
+        type=duration,
+        default=300.0,
+        metavar="D",
+        help="how long an owner's pods avoid a node that was full (5m)",
+    )
+    pods.add_argument(
+        "--freeze-namespace", default="kube-system", metavar="NS", help="of the descheduler's memory"
+    )
+    own = parser.add_argument_group("own certificates and registration (without --tlscert)")
+    own.add_argument(
+        "--namespace",
+        default=environment.get("POD_NAMESPACE", "") or "kube-system",
+        metavar="NS",
+        help="of the Secret, the Lease and the Service ($POD_NAMESPACE, kube-system)",
+    )
+    own.add_argument("--secret-name", default=f"{PROGRAM}-tls", metavar="NAME", help=f"({PROGRAM}-tls)")
+    own.add_argument(
+        "--hosts", type=comma_list, default=[], metavar="LIST", help="further names and addresses we go by"
+    )
+    own.add_argument(
+        "--configuration-name",
+        default=manifests.NAME,
+        metavar="NAME",
+        help=f"of the webhook configurations ({manifests.NAME})",
+    )
+    add_boolean(
+        own, "--register", default=False, help_text="make the webhook configurations (the chart does)"
+    )
+    own.add_argument("--url", default="", metavar="URL", help="where the API server finds us, from outside")
+    own.add_argument("--service-name", default="", metavar="NAME", help="the Service before us")
+    add_boolean(own, "--leader-elect", default=True, help_text="one replica looks after certificates (true)")
+    add_log_flags(parser)
+    return parser

@@ -1,0 +1,41 @@
+"""A pod's mutation as a JSON patch (RFC 6902): whole fields, for those are all that the mutation touches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_FIELDS = (("spec", "nodeSelector"), ("spec", "affinity"), ("spec", "tolerations"))
+
+
+def pod_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The operations that turn one pod into the other; empty when they are equal."""
+    operations: list[dict[str, Any]] = []
+    for parent, name in _FIELDS:
+        old = (before.get(parent) or {}).get(name)
+        new = (after.get(parent) or {}).get(name)
+        if old == new:
+            continue
+        path = f"/{parent}/{name}"
+        if new is None:
+            operations.append({"op": "remove", "path": path})
+        else:
+            operations.append({"op": "add" if old is None else "replace", "path": path, "value": new})
+    return operations + _annotations(before.get("metadata") or {}, after.get("metadata") or {})
+
+
+def _annotations(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    old, new = before.get("annotations"), after.get("annotations")
+    if old == new or not new:
+        return []
+    if not old:
+        return [{"op": "add", "path": "/metadata/annotations", "value": dict(new)}]
+    return [
+        {
+            "op": "replace" if key in old else "add",
+            "path": f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}",
+            "value": value,
+        }
+        for key, value in new.items()
+        if old.get(key) != value
+    ]

@@ -1,0 +1,99 @@
+"""Sees to it that the API server asks us, and trusts whom it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from controller_runtime import log, resources
+from controller_runtime.client import Client
+from controller_runtime.errors import NotFound
+from controller_runtime.informer import Informer
+from controller_runtime.resources import Resource
+from webhook import manifests
+
+VALIDATING = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+ClientConfig = Callable[[str, bytes], Mapping[str, Any]]
+"""From a path and a CA bundle to a clientConfig."""
+
+
+class Registrar:
+    """Keeps the webhook configurations: made by us, or only given our CA where the chart made them."""
+
+    def __init__(self, client: Client, *, name: str, client_config: ClientConfig | None) -> None:
+        """Set up.
+
+        Args:
+            client: of the upper cluster.
+            name: of both configurations.
+            client_config: where the API server finds us; None: the configurations exist and only lack our CA.
+        """
+        self._client = client
+        self._name = name
+        self._client_config = client_config
+        self._log = log.get_logger(component="registration")
+
+    def watches(self, changed: Callable[[], None]) -> list[Informer]:
+        """Informers that tell when somebody changes or deletes the configurations."""
+        informers = []
+        for resource in (resources.MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING):
+            informer = Informer(self._client, resource, field_selector=f"metadata.name={self._name}")
+            informer.add_handler(on_update=lambda _old, _new: changed(), on_delete=lambda _gone: changed())
+            informers.append(informer)
+        return informers
+
+    async def announce(self, ca_bundle: bytes) -> None:
+        """Have the API server ask us and trust these CAs. Writes only what differs.
+
+        Raises:
+            ApiError: it cannot be written.
+        """
+        for resource, path, make in (
+            (resources.MUTATING_WEBHOOK_CONFIGURATIONS, manifests.MUTATE_PATH, manifests.mutating),
+            (VALIDATING, manifests.VALIDATE_PATH, manifests.validating),
+        ):
+            wanted = (self._client_config or _nowhere)(path, ca_bundle)
+            try:
+                current = await self._client.get(resource, self._name)
+            except NotFound:
+                if self._client_config is None:
+                    self._log.warning(
+                        "there is no such configuration; the chart makes it, or --register",
+                        kind=resource.kind,
+                        name=self._name,
+                    )
+                    continue
+                await self._client.create(resource, make(wanted, name=self._name))
+                self._log.info("registered", kind=resource.kind, name=self._name)
+                continue
+            fresh = self._with_ca(current, make, wanted)
+            if fresh != current:
+                await self._client.update(resource, fresh)
+                self._log.info("registration brought up to date", kind=resource.kind, name=self._name)
+
+    def _with_ca(
+        self,
+        current: Mapping[str, Any],
+        make: Callable[..., dict[str, Any]],
+        client_config: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        if self._client_config is not None:
+            made = make(client_config, name=self._name)["webhooks"][0]
+            there = (current.get("webhooks") or [{}])[0]
+            return {**current, "webhooks": [{**there, **made}]}
+        webhooks = [
+            {**one, "clientConfig": {**one["clientConfig"], "caBundle": client_config["caBundle"]}}
+            for one in current.get("webhooks") or ()
+        ]
+        return {**current, "webhooks": webhooks}
+
+
+def _nowhere(path: str, ca_bundle: bytes) -> dict[str, Any]:
+    """A clientConfig of which only the CA is used."""
+    return manifests.by_url("https://unused", path, ca_bundle)

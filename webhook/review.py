@@ -1,0 +1,50 @@
+"""From a review to its answer: the decisions, without the sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from webhook import admission, mutate, templates
+from webhook.patch import pod_patch
+
+
+class Knowledge(Protocol):
+    """What is known of the upper cluster (``webhook.state``)."""
+
+    def surroundings(self, pod: Mapping[str, Any], namespace: str) -> mutate.Surroundings:
+        """Everything that matters for one pod."""
+
+
+def review_pod(request: admission.Request, knowledge: Knowledge) -> bytes:
+    """Answer about a pod: moved fields as a patch, or a denial that says what is wrong."""
+    if request.kind not in {"", "Pod"} or request.operation not in {"", "CREATE"}:
+        return admission.allowed(request)
+    pod = request.object
+    if not isinstance(pod.get("spec"), dict) or not isinstance(pod.get("metadata"), dict):
+        return admission.denied(request, "object: a Pod with metadata and spec was expected", code=400)
+    namespace = request.namespace or str(pod["metadata"].get("namespace") or "")
+    try:
+        if not mutate.is_ours(pod, namespace):
+            return admission.allowed(request)
+        changed = mutate.mutate(pod, knowledge.surroundings(pod, namespace))
+    except mutate.RefusedError as error:
+        return admission.denied(request, str(error))
+    except (AttributeError, TypeError, KeyError) as error:
+        # Past the API server's own validation only a hand-made request looks like this.
+        return admission.denied(request, f"object: not a Pod as core/v1 has it ({error})", code=400)
+    return admission.allowed(request, patch=pod_patch(pod, changed))
+
+
+def review_workload(request: admission.Request) -> bytes:
+    """Answer about a workload: warnings about its pod template, a denial when no pod of it could be created."""
+    try:
+        path, template = templates.pod_template(request.kind, request.object)
+        if request.operation not in {"", "CREATE", "UPDATE"} or not templates.is_virtual(template):
+            return admission.allowed(request)
+        if problem := templates.invalid(template, path):
+            return admission.denied(request, problem)
+        found = templates.warnings(request.kind, request.namespace, template, path)
+    except (AttributeError, TypeError, KeyError) as error:
+        return admission.denied(request, f"object: not a {request.kind} ({error})", code=400)
+    return admission.allowed(request, warnings=found)

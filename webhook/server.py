@@ -1,0 +1,87 @@
+"""The HTTPS server that the API server asks. Every path mutates, as tensile-kube's does, but ``/validate``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import Counter, Histogram
+
+from controller_runtime import log
+from controller_runtime.certificates import CertificateReloader
+from controller_runtime.serving import HttpsServer
+from webhook import admission, manifests
+from webhook.review import Knowledge, review_pod, review_workload
+
+MAX_BODY_BYTES = 7 * 1024**2
+"""The API server's own limit for an object is 3 MiB (1.5 MiB in etcd); a review has two of them at most."""
+
+_REVIEWS = Counter(
+    "virtual_node_webhook_reviews_total", "Reviews answered, by kind and outcome.", ["kind", "outcome"]
+)
+_SECONDS = Histogram(
+    "virtual_node_webhook_review_seconds",
+    "Time from a review being read to its answer.",
+    ["kind"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1),
+)
+
+
+class WebhookServer(HttpsServer):
+    """Answers admission reviews.
+
+    Args:
+        host: address to bind.
+        port: TCP port; 0: a free one.
+        tls: certificates to serve; None: plain HTTP, for tests and proxies.
+        knowledge: what is known of the upper cluster.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, tls: CertificateReloader | None, knowledge: Knowledge
+    ) -> None:
+        super().__init__(
+            host, port, tls=tls, metrics=False, max_body_bytes=MAX_BODY_BYTES, shutdown_timeout=8.0
+        )
+        self._log = log.get_logger(component="webhook")
+        self._knowledge = knowledge
+        self.add_route("POST", manifests.VALIDATE_PATH, self._validate)
+        self.add_route("POST", "/{path:.*}", self._mutate)
+
+    async def _mutate(self, request: web.Request) -> web.Response:
+        return await self._answer(request, "pod", lambda review: review_pod(review, self._knowledge))
+
+    async def _validate(self, request: web.Request) -> web.Response:
+        return await self._answer(request, "workload", review_workload)
+
+    async def _answer(
+        self, request: web.Request, kind: str, decide: Callable[[admission.Request], bytes]
+    ) -> web.Response:
+        if request.content_type != "application/json":
+            return self._refuse(kind, 415, "an AdmissionReview as application/json was expected")
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            return self._refuse(kind, 413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            return self._refuse(kind, 400, "the body ended early")
+        started = time.perf_counter()
+        try:
+            review = admission.parse(body)
+            answer = decide(review)
+        except admission.BadReviewError as error:
+            return self._refuse(kind, 400, str(error))
+        except RecursionError:
+            return self._refuse(kind, 400, "the object is nested too deeply")
+        _SECONDS.labels(kind).observe(time.perf_counter() - started)
+        outcome = "denied" if b'"allowed":false' in answer else "allowed"
+        _REVIEWS.labels(kind, outcome).inc()
+        if outcome == "denied":
+            self._log.info("denied", kind=kind, namespace=review.namespace, name=review.name)
+        return web.Response(body=answer, content_type="application/json")
+
+    def _refuse(self, kind: str, status: int, message: str) -> web.Response:
+        _REVIEWS.labels(kind, "refused").inc()
+        return web.Response(status=status, text=message + "\n")

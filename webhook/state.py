@@ -1,0 +1,142 @@
+"""What the webhook knows of the upper cluster, from caches: virtual nodes, claims, volumes, frozen nodes.
+
+Nothing here is a memory of this process: two replicas, or one that starts anew, know the same as soon as they have
+read the API. Claims that are too new for the cache are simply unknown; the scheduler still sees them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names, node_avoidance
+from controller_runtime.client import Client
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from webhook import volumes
+from webhook.mutate import Surroundings
+
+
+class State:
+    """Caches of the upper cluster and what they mean for a pod."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        ignore_keys: Collection[str],
+        freeze_namespace: str,
+        freeze_period: float,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Set up; ``run`` fills the caches.
+
+        Args:
+            client: of the upper cluster.
+            ignore_keys: label keys that stay in the upper spec.
+            freeze_namespace: where the descheduler keeps the memory of full nodes.
+            freeze_period: seconds for which a full node is avoided.
+            now: the calendar, for tests.
+        """
+        self._ignore_keys = frozenset(ignore_keys)
+        self._freeze_period = freeze_period
+        self._now = now
+        self._nodes = Informer(
+            client,
+            resources.NODES,
+            label_selector=f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}",
+            transform=_usable_or_not,
+            name="virtual-nodes",
+        )
+        self._claims = Informer(client, resources.PERSISTENT_VOLUME_CLAIMS, name="claims")
+        self._volumes = Informer(client, resources.PERSISTENT_VOLUMES, name="volumes")
+        self._memory = Informer(
+            client,
+            resources.CONFIG_MAPS,
+            namespace=freeze_namespace,
+            field_selector=f"metadata.name={node_avoidance.CONFIG_MAP}",
+            name="frozen-nodes",
+        )
+        self._memory_key = f"{freeze_namespace}/{node_avoidance.CONFIG_MAP}"
+        self._frozen: tuple[str, dict[str, node_avoidance.Frozen]] = ("", {})
+        self._names: tuple[int, frozenset[str]] = (-1, frozenset())
+        self._generation = 0
+        for change in ("on_add", "on_update", "on_delete"):
+            self._nodes.add_handler(**{change: self._nodes_changed})
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers():
+                group.create_task(informer.run())
+
+    def unready(self) -> str | None:
+        """What has not been read yet, for ``/readyz``; None when everything has."""
+        missing = [informer for informer in self._informers() if not informer.has_synced]
+        return f"not read yet: {', '.join(map(str, missing))}" if missing else None
+
+    def surroundings(self, pod: Mapping[str, Any], namespace: str) -> Surroundings:
+        """Everything that matters for one pod."""
+        virtual = self._virtual_nodes()
+        return Surroundings(
+            ignore_keys=self._ignore_keys,
+            virtual_nodes=virtual,
+            pinned_to=self._pins(pod, namespace, virtual),
+            avoid=self._avoid(pod),
+        )
+
+    def _pins(self, pod: Mapping[str, Any], namespace: str, virtual: Collection[str]) -> list[list[str]]:
+        pins = []
+        for name in volumes.claim_names(pod):
+            claim = self._claims.store.get(f"{namespace}/{name}")
+            if claim is None:
+                continue
+            nodes = volumes.pinned_to(claim.to_dict(), volume=self._volume, virtual_nodes=virtual)
+            if nodes and nodes not in pins:
+                pins.append(nodes)
+        return pins
+
+    def _volume(self, name: str) -> dict[str, Any] | None:
+        found = self._volumes.store.get(name)
+        return found.to_dict() if found is not None else None
+
+    def _avoid(self, pod: Mapping[str, Any]) -> list[str]:
+        owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner.get("controller")]
+        if not owners:
+            return []
+        _, nodes = self._remembered().get(owners[0].get("uid", ""), ("", {}))
+        frozen = node_avoidance.active(nodes, now=self._now(), freeze_period=self._freeze_period)
+        if not frozen:
+            return []
+        return node_avoidance.to_avoid(frozen, [node.name for node in self._nodes.store.list() if node.spec])
+
+    def _remembered(self) -> dict[str, node_avoidance.Frozen]:
+        memory = self._memory.store.get(self._memory_key)
+        if memory is None:
+            return {}
+        if self._frozen[0] != memory.resource_version:
+            self._frozen = (memory.resource_version, node_avoidance.parse_all(memory.field("data")))
+        return self._frozen[1]
+
+    def _virtual_nodes(self) -> frozenset[str]:
+        if self._names[0] != self._generation:
+            names_now = frozenset(node.name for node in self._nodes.store.list())
+            self._names = (self._generation, names_now)
+        return self._names[1]
+
+    def _nodes_changed(self, *_: object) -> None:
+        self._generation += 1
+
+    def _informers(self) -> tuple[Informer, ...]:
+        return (self._nodes, self._claims, self._volumes, self._memory)
+
+
+def _usable_or_not(node: Object) -> Object:
+    """Keep of a virtual node whether pods can go there: a spec that is empty when they cannot."""
+    conditions = (node.status or {}).get("conditions") or ()
+    ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    usable = ready and not (node.spec or {}).get("unschedulable")
+    return node.with_fields(spec={"usable": True} if usable else {}, status={})

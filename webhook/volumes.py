@@ -1,0 +1,53 @@
+"""Where a pod's volumes are: the virtual nodes that its claims are bound to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from controller_runtime.api import names
+
+_SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_REQUIRED = "required"
+
+
+def claim_names(pod: Mapping[str, Any]) -> Iterator[str]:
+    """The claims that a pod's volumes name, those of generic ephemeral volumes included."""
+    for volume in pod["spec"].get("volumes") or ():
+        if claim := volume.get("persistentVolumeClaim"):
+            yield claim.get("claimName") or ""
+        elif "ephemeral" in volume and pod["metadata"].get("name"):
+            yield f"{pod['metadata']['name']}-{volume['name']}"
+
+
+def pinned_to(
+    claim: Mapping[str, Any],
+    *,
+    volume: Callable[[str], Mapping[str, Any] | None],
+    virtual_nodes: Collection[str],
+) -> list[str]:
+    """The virtual nodes that can reach a claim's volume; empty: the claim does not say, or speaks of real nodes.
+
+    Args:
+        claim: the PersistentVolumeClaim.
+        volume: the PersistentVolume of a name, or None.
+        virtual_nodes: names of all virtual nodes.
+    """
+    name = (claim.get("spec") or {}).get("volumeName")
+    if name and (bound := volume(name)) is not None:
+        found = _hosts(bound)
+        if found:
+            return sorted(node for node in found if node in virtual_nodes)
+    selected = ((claim.get("metadata") or {}).get("annotations") or {}).get(_SELECTED_NODE)
+    return [selected] if selected is not None and selected in virtual_nodes else []
+
+
+def _hosts(volume: Mapping[str, Any]) -> set[str]:
+    affinity = ((volume.get("spec") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
+    return {
+        value
+        for term in affinity.get("nodeSelectorTerms") or ()
+        for expression in term.get("matchExpressions") or ()
+        if expression.get("key") == names.LABEL_HOSTNAME and expression.get("operator") == "In"
+        for value in expression.get("values") or ()
+    }
