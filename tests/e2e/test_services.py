@@ -1,0 +1,293 @@
+"""Services of the upper cluster below: names that resolve, addresses that lead to pods, and nobody else's touched."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hack.sandbox import Cluster, Sandbox
+from tests.e2e.conftest import REAL, SIMULATED, create, eventually, get, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+SERVE = "echo {0} > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"
+
+
+def service(name: str, **spec: Any) -> dict[str, Any]:
+    """A Service in front of the pods labelled ``app=name``."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8080}], **spec},
+    }
+
+
+async def below(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
+    """A lower Service, waited for."""
+    await cluster.kubectl("-n", namespace, "wait", "--for=create", f"service/{name}", "--timeout=30s")
+    return await get(cluster, namespace, "service", name)
+
+
+async def addresses(cluster: Cluster, namespace: str, name: str) -> set[str]:
+    """Ready endpoint addresses of a Service."""
+    found = await get(cluster, namespace, "endpointslices", "-l", f"kubernetes.io/service-name={name}")
+    return {
+        address
+        for piece in found["items"]
+        for endpoint in piece["endpoints"] or ()
+        if endpoint["conditions"].get("ready")
+        for address in endpoint["addresses"]
+    }
+
+
+async def run(upper: Cluster, namespace: str, name: str, script: str, *, wanted: str) -> None:
+    """Run a shell command in a pod, through the upper cluster, until it prints what is wanted."""
+
+    async def said() -> bool:
+        done = await upper.kubectl("-n", namespace, "exec", name, "--", "sh", "-c", script, check=False)
+        return wanted in done.stdout
+
+    await eventually(said, what=f"{script}: {wanted}")
+
+
+async def is_gone(cluster: Cluster, namespace: str, *what: str) -> bool:
+    """Whether kubectl finds nothing."""
+    done = await cluster.kubectl("-n", namespace, "get", *what, "-o", "name", "--ignore-not-found")
+    return not done.stdout.strip()
+
+
+async def test_a_pod_reaches_another_by_service_name(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """Name, lower cluster IP, kube-proxy, mirrored endpoint: a request goes all the way on a real node."""
+    lower = sandbox.lower[0]
+    await create(
+        upper, namespace, service("web"), pod("web", SERVE.format("one")), pod("client", "sleep 600")
+    )
+    await ready(upper, namespace, "web")
+    await ready(upper, namespace, "client")
+    copy = await below(lower, namespace, "web")
+    assert "selector" not in copy["spec"]
+    assert copy["spec"]["clusterIP"].startswith("10.97.")
+    await run(upper, namespace, "client", "wget -q -O- http://web", wanted="one")
+    await run(
+        upper,
+        namespace,
+        "client",
+        f"nslookup web.{namespace}.svc.cluster.local",
+        wanted=copy["spec"]["clusterIP"],
+    )
+    await run(upper, namespace, "client", f"wget -q -O- http://{copy['spec']['clusterIP']}", wanted="one")
+
+
+async def test_endpoints_below_name_our_own_pods_and_nodes(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """An endpoint of this cluster's has its lower pod and node; one of another cluster's has neither."""
+    await create(
+        upper, namespace, service("web"), pod("here", "sleep 600", metadata={"labels": {"app": "web"}}),
+        pod("there", "sleep 600", node=SIMULATED, metadata={"labels": {"app": "web"}}),
+    )  # fmt: skip
+    await ready(upper, namespace, "here")
+    await ready(upper, namespace, "there")
+    ips = {(await get(upper, namespace, "pod", name))["status"]["podIP"]: name for name in ("here", "there")}
+
+    for cluster, own in ((sandbox.lower[0], "here"), (sandbox.lower[1], "there")):
+
+        async def both(cluster: Cluster = cluster) -> bool:
+            return await addresses(cluster, namespace, "web") == set(ips)
+
+        await eventually(both, what=f"both pods are endpoints in {cluster.name}")
+        lower_pod = await get(cluster, namespace, "pod", own)
+        slices = await get(cluster, namespace, "endpointslices", "-l", "kubernetes.io/service-name=web")
+        assert [
+            piece["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] for piece in slices["items"]
+        ] == ["virtual-node.io"]
+        found = {ips[endpoint["addresses"][0]]: endpoint for endpoint in slices["items"][0]["endpoints"]}
+        assert found[own]["targetRef"]["uid"] == lower_pod["metadata"]["uid"]
+        assert found[own]["nodeName"] == lower_pod["spec"]["nodeName"]
+        (other,) = set(found) - {own}
+        assert not {"targetRef", "nodeName", "zone", "hints"} & set(found[other])
+
+
+async def test_changes_follow_and_deletion_ends_it(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """New ports and endpoints go below, meddling below is repaired, and with the Service all of it goes."""
+    lower = sandbox.lower[0]
+    await create(
+        upper, namespace, service("web"), pod("web", SERVE.format("one")), pod("client", "sleep 600")
+    )
+    await ready(upper, namespace, "web")
+    before = await below(lower, namespace, "web")
+    patch = {"spec": {"ports": [{"port": 81, "targetPort": 8080}], "sessionAffinity": "ClientIP"}}
+    await upper.kubectl("-n", namespace, "patch", "service", "web", "--type=merge", "-p", json.dumps(patch))
+
+    async def changed() -> bool:
+        spec = (await get(lower, namespace, "service", "web"))["spec"]
+        return bool(spec["ports"][0]["port"] == 81 and spec["sessionAffinity"] == "ClientIP")
+
+    await eventually(changed, what="the new port below")
+    await run(upper, namespace, "client", "wget -q -O- http://web:81", wanted="one")
+    meddled = {"spec": {"selector": {"app": "evil"}, "type": "NodePort"}}
+    await lower.kubectl("-n", namespace, "patch", "service", "web", "--type=merge", "-p", json.dumps(meddled))
+
+    async def repaired() -> bool:
+        found = await get(lower, namespace, "service", "web")
+        return "selector" not in found["spec"] and found["spec"]["type"] == "ClusterIP"
+
+    await eventually(repaired, what="the selector is gone again")
+    await lower.kubectl("-n", namespace, "delete", "endpointslices", "-l", "kubernetes.io/service-name=web")
+
+    async def back() -> bool:
+        return bool(await addresses(lower, namespace, "web"))
+
+    await eventually(back, what="the endpoints are back")
+    assert (await get(lower, namespace, "service", "web"))["metadata"]["uid"] == before["metadata"]["uid"]
+    await upper.kubectl("-n", namespace, "delete", "pod", "web")
+
+    async def empty() -> bool:
+        return not await addresses(lower, namespace, "web")
+
+    await eventually(empty, what="no endpoint is left")
+    await upper.kubectl("-n", namespace, "delete", "service", "web")
+
+    async def gone() -> bool:
+        return await is_gone(
+            lower, namespace, "services", "-l", "virtual-node.io/upper-cluster"
+        ) and await is_gone(lower, namespace, "endpointslices", "-l", "kubernetes.io/service-name=web")
+
+    await eventually(gone, what="nothing is left below")
+
+
+async def test_a_headless_service_names_its_pods(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """Pods of a StatefulSet are found by their own names, in the lower cluster's DNS."""
+    template = pod("db", "sleep 600")
+    template["spec"]["nodeSelector"] = {"kubernetes.io/hostname": REAL}
+    stateful_set = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "db"},
+        "spec": {
+            "serviceName": "db",
+            "replicas": 2,
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {"app": "db"}},
+            "template": {"metadata": {"labels": {"app": "db"}}, "spec": template["spec"]},
+        },
+    }
+    await create(upper, namespace, service("db", clusterIP="None"), stateful_set)
+    for name in ("db-0", "db-1"):
+        await upper.kubectl("-n", namespace, "wait", "--for=create", f"pod/{name}", "--timeout=30s")
+        await ready(upper, namespace, name)
+    assert (await below(sandbox.lower[0], namespace, "db"))["spec"]["clusterIP"] == "None"
+    ip = (await get(upper, namespace, "pod", "db-1"))["status"]["podIP"]
+    await run(upper, namespace, "db-0", f"nslookup db-1.db.{namespace}.svc.cluster.local", wanted=ip)
+    await run(upper, namespace, "db-0", f"nslookup db.{namespace}.svc.cluster.local", wanted=ip)
+
+
+async def test_other_kinds_of_services(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """ExternalName stays what it is; node ports and load balancers become cluster IPs; kinds can change."""
+    lower = sandbox.lower[0]
+    outside = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "outside"},
+        "spec": {"type": "ExternalName", "externalName": "db.example.com"},
+    }
+    await create(
+        upper, namespace, pod("client", "sleep 600"), outside, service("port", type="NodePort"),
+        service("balanced", type="LoadBalancer"), service("local", internalTrafficPolicy="Local"),
+    )  # fmt: skip
+    await ready(upper, namespace, "client")
+    found = await below(lower, namespace, "outside")
+    assert (found["spec"]["type"], found["spec"]["externalName"]) == ("ExternalName", "db.example.com")
+    await run(
+        upper,
+        namespace,
+        "client",
+        f"nslookup -type=cname outside.{namespace}.svc.cluster.local",
+        wanted="db.example.com",
+    )
+    for name in ("port", "balanced"):
+        spec = (await below(lower, namespace, name))["spec"]
+        assert spec["type"] == "ClusterIP"
+        assert "nodePort" not in spec["ports"][0]
+    assert (await below(lower, namespace, "local"))["spec"]["internalTrafficPolicy"] == "Local"
+    patch = {"spec": {"type": "ClusterIP", "externalName": None, "ports": [{"port": 80}]}}
+    await upper.kubectl(
+        "-n", namespace, "patch", "service", "outside", "--type=merge", "-p", json.dumps(patch)
+    )
+
+    async def changed() -> bool:
+        done = await lower.kubectl("-n", namespace, "get", "service", "outside", "-o", "json", check=False)
+        return done.returncode == 0 and json.loads(done.stdout)["spec"].get("type") == "ClusterIP"
+
+    await eventually(changed, what="no ExternalName any more")
+
+
+async def test_a_foreign_service_is_never_touched(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """One of the same name below stays as it is, even when the upper one goes; an event says so."""
+    lower = sandbox.lower[0]
+    await create(upper, namespace, pod("client", "sleep 600"))
+    await ready(upper, namespace, "client")
+    await create(lower, namespace, service("taken", selector={"app": "theirs"}))
+    before = await get(lower, namespace, "service", "taken")
+    await create(upper, namespace, service("taken"))
+
+    async def told() -> bool:
+        events = await get(upper, namespace, "events", "--field-selector=involvedObject.name=taken")
+        return any(event["reason"] == "ServiceConflict" for event in events["items"])
+
+    await eventually(told, what="an event on the upper Service")
+    assert await is_gone(
+        lower, namespace, "endpointslices", "-l",
+        "kubernetes.io/service-name=taken,endpointslice.kubernetes.io/managed-by=virtual-node.io",
+    )  # fmt: skip
+    await upper.kubectl("-n", namespace, "delete", "service", "taken")
+    # The next Service is mirrored after the deletion has been seen.
+    await create(upper, namespace, service("later"))
+    await below(lower, namespace, "later")
+    assert await get(lower, namespace, "service", "taken") == before
+
+
+async def test_the_lower_clusters_own_services_stay(sandbox: Sandbox, upper: Cluster):
+    """default/kubernetes and kube-system/kube-dns below are the lower cluster's, whatever the upper one has."""
+    lower = sandbox.lower[0]
+    before = [
+        await get(lower, "default", "service", "kubernetes"),
+        await get(lower, "kube-system", "service", "kube-dns"),
+    ]
+    await create(upper, "kube-system", service("kube-dns"), service("always-there"))
+    try:
+        copy = await below(lower, "kube-system", "always-there")
+        assert copy["metadata"]["labels"]["virtual-node.io/upper-cluster"]
+
+        async def told() -> bool:
+            events = await get(
+                upper, "kube-system", "events", "--field-selector=involvedObject.name=kube-dns"
+            )
+            return any(event["reason"] == "ServiceConflict" for event in events["items"])
+
+        await eventually(told, what="an event on the upper kube-dns")
+        after = [
+            await get(lower, "default", "service", "kubernetes"),
+            await get(lower, "kube-system", "service", "kube-dns"),
+        ]
+        assert after == before
+    finally:
+        await upper.kubectl("-n", "kube-system", "delete", "service", "kube-dns", "always-there")
+
+    async def gone() -> bool:
+        return await is_gone(lower, "kube-system", "service", "always-there")
+
+    await eventually(gone, what="the copy goes with its original")
+    assert await get(lower, "kube-system", "service", "kube-dns") == before[1]
+
+
+async def test_services_of_unused_namespaces_stay_above(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """Where no pod of a cluster's is, its Services are not; the first pod brings them."""
+    lower = sandbox.lower[0]
+    await create(upper, namespace, service("web"), pod("elsewhere", "sleep 600", node=SIMULATED))
+    await ready(upper, namespace, "elsewhere")
+    await below(sandbox.lower[1], namespace, "web")
+    assert await is_gone(lower, namespace, "service", "web")
+    await create(upper, namespace, pod("here", "sleep 600"))
+    await below(lower, namespace, "web")

@@ -1,0 +1,316 @@
+"""Services of the upper cluster, and where they lead, appear in the lower cluster for the pods that use them.
+
+Which: those that are always wanted (``services.always``) and those of namespaces with pods on our virtual nodes.
+One queue, keyed by the upper Service (``namespace/name``): everything that has to do with one, above or below,
+adds the same key, and ``reconcile`` compares the caches and does what is missing. It so may run at any time:
+after a restart the copies found below add their keys, and what nobody wants any more goes.
+
+A Service below that is not ours is never touched, above all the lower cluster's own ``default/kubernetes`` and
+``kube-system/kube-dns``: pods find what that cluster offers under the name, and the upper Service gets an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.backoff import ExponentialBackoff
+from controller_runtime.controller import Controller, Result
+from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound, Unavailable
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object, from_dict
+from controller_runtime.work_queue import WorkQueue
+from virtual_node import metrics
+from virtual_node.controllers.context import ClusterContext, PodCaches
+from virtual_node.controllers.endpoint_slices import (
+    INDEX_SERVICE,
+    EndpointMirror,
+    endpoint_mirror,
+    service_of_upper,
+    upper_slices,
+)
+from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.service_links import INDEX_NAMESPACE
+from virtual_node.translate import ownership
+from virtual_node.translate import services as translate
+
+_UNUSED_GRACE = 60.0
+"""Seconds that copies outlive the last pod of their namespace: the next rollout finds them there."""
+_FOREIGN_AGAIN = 600.0
+"""Seconds after which a name that is taken is tried again; a watch of all lower Services would cost more."""
+_WORKERS = 8
+_KUBE_SYSTEM = "kube-system"
+
+
+class ServiceController:
+    """Keeps the lower copies of upper Services and their endpoints."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        caches: PodCaches,
+        *,
+        namespaces: Namespaces,
+        upper: Informer,
+        lower: Informer,
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            caches: our pods in both.
+            namespaces: makes lower namespaces, and knows which upper ones may come.
+            upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
+            lower: Services of the lower cluster that carry our ownership label.
+        """
+        self._context = context
+        self._caches = caches
+        self._namespaces = namespaces
+        self._upper = upper
+        self._lower = lower
+        self._users: defaultdict[str, set[str]] = defaultdict(set)
+        """Uids of the pods on our virtual nodes, by upper namespace."""
+        self._ends: dict[str, float] = {}
+        """Loop time when the grace of a namespace without pods is over."""
+        self._foreign: dict[str, str] = {}
+        """Upper Services whose name is taken below: key to uid."""
+        queue: WorkQueue[str] = WorkQueue(
+            f"services-{context.name}", rate_limiter=ExponentialBackoff(0.2, 60.0)
+        )
+        self.controller: Controller[str] = Controller(
+            f"services-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
+        )
+        self._slices = upper_slices(context.upper)
+        self._endpoints: EndpointMirror | None = None
+
+    async def run(self) -> None:
+        """Mirror until cancelled. A lower cluster that does not answer is waited for."""
+        self._endpoints = endpoints = await self._choose()
+        self._watch(endpoints)
+        async with asyncio.TaskGroup() as group:
+            for informer in (self._slices, endpoints.lower):
+                group.create_task(informer.run(), name=f"{self._context.name} endpoints")
+            # What is not listed yet must not look as if it were gone.
+            for informer in (
+                self._upper,
+                self._lower,
+                self._slices,
+                endpoints.lower,
+                self._caches.lower,
+                *self._caches.upper.values(),
+            ):
+                await informer.wait_synced()
+            group.create_task(self.controller.run(), name=f"{self._context.name} services")
+
+    async def reconcile(self, key: str) -> Result | None:
+        """Bring the copy of one Service and its endpoints in step, or remove them."""
+        assert self._endpoints is not None
+        upper = self._upper.store.get(key)
+        namespace, _, name = key.partition("/")
+        lower_namespace = self._context.lower_namespace(namespace)
+        if upper is None or upper.metadata.deletion_timestamp is not None:
+            self._foreign.pop(key, None)
+            return await self._remove(key, lower_namespace, name)
+        if not self._is_wanted(upper):
+            return await self._remove_unused(upper, lower_namespace)
+        self._ends.pop(namespace, None)
+        if not await self._ensure(upper, lower_namespace):
+            await self._endpoints.remove(key)
+            return Result(requeue_after=_FOREIGN_AGAIN)
+        await self._endpoints.sync(upper, lower_namespace)
+        return None
+
+    # --- which ------------------------------------------------------------------------------------
+
+    def _is_wanted(self, service: Object) -> bool:
+        if translate.is_always(service.namespace, service.name, self._context.settings.services.always):
+            return True
+        return (
+            service.namespace in self._users
+            and self._context.lower_namespace(service.namespace) != _KUBE_SYSTEM
+            and self._namespaces.allowed(service.namespace)
+        )
+
+    # --- doing ------------------------------------------------------------------------------------
+
+    async def _ensure(self, upper: Object, namespace: str) -> bool:
+        """Create or patch the copy; False when the name below is not ours."""
+        whole = upper.to_dict()
+        desired = self._desired(whole, namespace)
+        existing = self._lower.store.get(f"{namespace}/{upper.name}")
+        if existing is None:
+            existing = await self._create(whole, desired)
+            if existing is None:
+                return True
+        if not ownership.is_owned(existing.labels, self._context.cluster_id):
+            self._complain(upper, namespace)
+            return False
+        self._foreign.pop(upper.key, None)
+        current = existing.to_dict()
+        if translate.must_replace(current, desired):
+            await self._delete(existing)
+            await self._create(whole, desired)
+        elif patch := translate.service_patch(current, desired):
+            patch.setdefault("metadata", {})["uid"] = existing.uid
+            await self._context.lower.patch(resources.SERVICES, upper.name, patch, namespace=namespace)
+        return True
+
+    def _desired(
+        self, whole: dict[str, Any], namespace: str, *, with_families: bool = True
+    ) -> dict[str, Any]:
+        return translate.lower_service(
+            whole, namespace=namespace, cluster_id=self._context.cluster_id, with_families=with_families
+        )
+
+    async def _create(self, whole: dict[str, Any], desired: dict[str, Any]) -> Object | None:
+        """Create the copy; what is there instead when the name is taken."""
+        lower, namespace = self._context.lower, desired["metadata"]["namespace"]
+        name = desired["metadata"]["name"]
+        if whole["metadata"]["uid"] == self._foreign.get(f"{whole['metadata']['namespace']}/{name}"):
+            with contextlib.suppress(NotFound):
+                return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
+        await self._namespaces.ensure(namespace)
+        try:
+            try:
+                await lower.create(resources.SERVICES, desired, namespace=namespace)
+            except Invalid as error:
+                if "ipFamil" not in str(error):
+                    raise
+                # The lower cluster has other families: it gives what it can.
+                fallback = self._desired(whole, namespace, with_families=False)
+                await lower.create(resources.SERVICES, fallback, namespace=namespace)
+        except AlreadyExists:
+            return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
+        except NotFound:
+            self._namespaces.forget(namespace)
+            raise
+        self._context.log.debug("service created below", service=f"{namespace}/{name}")
+        return None
+
+    async def _remove_unused(self, upper: Object, namespace: str) -> Result | None:
+        """Nobody of ours uses it any more: give others a while to come, and those of other processes their due."""
+        if not self._is_there(upper.key, namespace, upper.name):
+            return None
+        now = asyncio.get_running_loop().time()
+        left = self._ends.setdefault(upper.namespace, now + _UNUSED_GRACE) - now
+        if left > 0:
+            return Result(requeue_after=left)
+        if await self._has_other_users(namespace):
+            return Result(requeue_after=_UNUSED_GRACE)
+        return await self._remove(upper.key, namespace, upper.name)
+
+    async def _remove(self, key: str, namespace: str, name: str) -> Result | None:
+        assert self._endpoints is not None
+        await self._endpoints.remove(key)
+        if (copy := self._lower.store.get(f"{namespace}/{name}")) is not None:
+            await self._delete(copy)
+        return None
+
+    async def _delete(self, copy: Object) -> None:
+        with contextlib.suppress(NotFound, Conflict):
+            await self._context.lower.delete(
+                resources.SERVICES, copy.name, namespace=copy.namespace, uid=copy.uid
+            )
+
+    def _is_there(self, key: str, namespace: str, name: str) -> bool:
+        assert self._endpoints is not None
+        return f"{namespace}/{name}" in self._lower.store or bool(
+            self._endpoints.lower.store.by_index(INDEX_SERVICE, key)
+        )
+
+    async def _has_other_users(self, namespace: str) -> bool:
+        """Whether another virtual-node process of the same upper cluster has pods in that lower namespace."""
+        ours = ",".join(self._context.nodes)
+        selector = f"{names.LABEL_UPPER_CLUSTER}={self._context.cluster_id},{names.LABEL_NODE} notin ({ours})"
+        page = await self._context.lower.list(
+            resources.PODS, namespace=namespace, label_selector=selector, limit=1
+        )
+        return bool(page.items)
+
+    def _complain(self, upper: Object, namespace: str) -> None:
+        """Say once that the name is taken."""
+        if self._foreign.get(upper.key) == upper.uid:
+            return
+        self._foreign[upper.key] = upper.uid
+        metrics.FOREIGN_SERVICES.labels(self._context.name).inc()
+        # That each cluster has a "kubernetes" and a "kube-dns" of its own is as it should be.
+        is_always = translate.is_always(upper.namespace, upper.name, self._context.settings.services.always)
+        self._context.recorder.event(
+            upper,
+            "Normal" if is_always else "Warning",
+            "ServiceConflict",
+            f"Lower cluster {self._context.name} has a Service {namespace}/{upper.name} that is not ours; it is "
+            "left alone, and pods there use it instead of this one",
+        )
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    async def _choose(self) -> EndpointMirror:
+        backoff = ExponentialBackoff(0.5, 30.0)
+        while True:
+            try:
+                return await endpoint_mirror(self._context, self._caches, self._slices)
+            except ApiError as error:
+                if not isinstance(error, Unavailable):
+                    self._context.log.warning("cannot read EndpointSlices below", error=str(error))
+            await asyncio.sleep(backoff.when("endpoints"))
+
+    def _watch(self, endpoints: EndpointMirror) -> None:
+        add = self.controller.queue.add
+
+        def service_changed(service: Object) -> None:
+            add(service.key)
+
+        def copy_changed(copy: Object) -> None:
+            add(f"{copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)}/{copy.name}")
+
+        def slice_changed(piece: Object) -> None:
+            for key in service_of_upper(piece):
+                add(key)
+
+        def endpoints_changed(thing: Object) -> None:
+            for key in endpoints.service_of(thing):
+                add(key)
+
+        for informer, handler in (
+            (self._upper, service_changed),
+            (self._lower, copy_changed),
+            (self._slices, slice_changed),
+            (endpoints.lower, endpoints_changed),
+        ):
+            _on_any_change(informer, handler)
+        for informer in self._caches.upper.values():
+            informer.add_handler(on_add=self._pod_came, on_delete=self._pod_left)
+
+    def _pod_came(self, pod: Object, _initial: bool) -> None:  # noqa: FBT001 - the informer's signature
+        is_first = pod.namespace not in self._users
+        self._users[pod.namespace].add(pod.uid)
+        if is_first:
+            self._add_all(pod.namespace)
+
+    def _pod_left(self, pod: Object) -> None:
+        users = self._users[pod.namespace]
+        users.discard(pod.uid)
+        if not users:
+            del self._users[pod.namespace]
+            self._ends.pop(pod.namespace, None)
+            self._add_all(pod.namespace)
+
+    def _add_all(self, namespace: str) -> None:
+        for key in self._upper.store.index_keys(INDEX_NAMESPACE, namespace):
+            self.controller.queue.add(key)
+
+
+def _on_any_change(informer: Informer, handler: Callable[[Object], None]) -> None:
+    """Call a handler with whatever came, went, or was and is now different."""
+
+    def updated(old: Object, new: Object) -> None:
+        handler(old)
+        handler(new)
+
+    informer.add_handler(on_add=lambda new, _initial: handler(new), on_update=updated, on_delete=handler)

@@ -1,0 +1,198 @@
+"""A Service as it is below: the same name and ports, an address of the lower cluster's own, and no selector.
+
+The endpoints are mirrored (``endpoints``), for a selector below would find only the pods of that one cluster.
+What leads into the cluster from outside (node ports, load balancers, external addresses) belongs to the upper
+cluster: below, such a Service is an ordinary one with a cluster IP.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from controller_runtime.api import names
+
+_KEPT = (
+    *("sessionAffinity", "sessionAffinityConfig"),
+    *("internalTrafficPolicy", "publishNotReadyAddresses", "trafficDistribution"),
+)
+_PORT_FIELDS = ("name", "protocol", "appProtocol", "port", "targetPort")
+_MANAGED = (*_KEPT, "type", "externalName", "ports", "selector", "externalIPs", "ipFamilyPolicy")
+"""Fields of the spec that follow the upper Service; every other one is the lower cluster's to choose."""
+_DEFAULTS = {"sessionAffinity": "None", "internalTrafficPolicy": "Cluster", "publishNotReadyAddresses": False}
+"""What a server fills in: absent and so are the same.
+https://kubernetes.io/docs/reference/kubernetes-api/service-resources/service-v1/"""
+_NONE = "None"
+
+
+def is_always(namespace: str, name: str, patterns: Sequence[str]) -> bool:
+    """Whether a Service is to be below even where no pod uses it: ``namespace/name`` matches a shell pattern."""
+    return any(fnmatch.fnmatchcase(f"{namespace}/{name}", pattern) for pattern in patterns)
+
+
+def mirror_labels(cluster_id: str, uid: str) -> dict[str, str]:
+    """Ownership of what all virtual nodes of one upper cluster share."""
+    return {names.LABEL_UPPER_CLUSTER: cluster_id, names.LABEL_UPPER_UID: uid}
+
+
+def lower_service(
+    upper: Mapping[str, Any], *, namespace: str, cluster_id: str, with_families: bool = True
+) -> dict[str, Any]:
+    """The Service to create below.
+
+    Args:
+        upper: the upper Service.
+        namespace: the lower namespace.
+        cluster_id: the upper cluster's identity.
+        with_families: ask for the upper Service's IP families. The lower cluster may not have them; without,
+            it is left to choose.
+    """
+    metadata, spec = upper["metadata"], upper["spec"]
+    body: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": mirrored_metadata(
+            metadata,
+            name=metadata["name"],
+            namespace=namespace,
+            labels=mirror_labels(cluster_id, metadata["uid"]),
+        ),
+    }
+    below: dict[str, Any] = {field: spec[field] for field in _KEPT if field in spec}
+    below["ports"] = [
+        {field: port[field] for field in _PORT_FIELDS if field in port} for port in spec.get("ports") or ()
+    ]
+    if spec.get("type") == "ExternalName":
+        below |= {"type": "ExternalName", "externalName": spec["externalName"]}
+        # Nothing is routed, and servers refuse some of these here.
+        for field in ("internalTrafficPolicy", "trafficDistribution"):
+            below.pop(field, None)
+    else:
+        below["type"] = "ClusterIP"
+        if spec.get("clusterIP") == _NONE:
+            below["clusterIP"] = _NONE
+        below |= _families(spec, with_families=with_families)
+    body["spec"] = below
+    return body
+
+
+def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
+    """Whether a lower Service can become the desired one only as a new object.
+
+    It stands for an upper Service that is gone, or differs in what is fixed at creation: having an address
+    (https://kubernetes.io/docs/concepts/services-networking/service/#headless-services), being one
+    (ExternalName), its first IP family.
+    """
+    old, new = lower["spec"], desired["spec"]
+    asked, have = new.get("ipFamilies") or (), old.get("ipFamilies") or ()
+    return (
+        lower["metadata"].get("labels", {}).get(names.LABEL_UPPER_UID)
+        != desired["metadata"]["labels"][names.LABEL_UPPER_UID]
+        or (old.get("type") == "ExternalName") != (new["type"] == "ExternalName")
+        or (old.get("clusterIP") == _NONE) != (new.get("clusterIP") == _NONE)
+        or bool(asked and have and asked[0] != have[0])
+    )
+
+
+def service_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A merge patch that makes a lower Service the desired one; None when it is.
+
+    What the lower cluster chose (addresses, their families) stays, and so do labels and annotations of others.
+    """
+    spec: dict[str, Any] = {}
+    old, new = lower["spec"], desired["spec"]
+    for field in _MANAGED:
+        current, wanted = old.get(field), new.get(field)
+        if field == "ports":
+            current = [
+                {key: port[key] for key in (*_PORT_FIELDS, "nodePort") if port.get(key)}
+                for port in current or ()
+            ]
+            if current != [{key: value for key, value in port.items() if value} for port in wanted]:
+                spec[field] = wanted
+        elif field == "ipFamilyPolicy":
+            # SingleStack is what a cluster with one family makes of PreferDualStack.
+            if wanted == "SingleStack" and current == "PreferDualStack":
+                spec |= {field: wanted, "ipFamilies": (old.get("ipFamilies") or [])[:1] or None}
+                if old.get("clusterIPs"):
+                    spec["clusterIPs"] = old["clusterIPs"][:1]
+        elif (current or _DEFAULTS.get(field)) != (wanted or _DEFAULTS.get(field)):
+            spec[field] = wanted
+    patch = {"spec": spec} if spec else {}
+    if metadata := metadata_patch(lower["metadata"], desired["metadata"]):
+        patch["metadata"] = metadata
+    return patch or None
+
+
+def mirrored_metadata(
+    upper: Mapping[str, Any],
+    *,
+    name: str,
+    namespace: str,
+    labels: Mapping[str, str],
+    left_out: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Metadata of a copy below: labels and annotations of the original, and whose it is.
+
+    Args:
+        upper: the original's metadata.
+        name: the copy's.
+        namespace: the copy's.
+        labels: over the original's.
+        left_out: labels and annotations that are not carried.
+    """
+    skip = {names.ANNOTATION_LAST_APPLIED, *left_out}
+    carried, annotations = (
+        {key: value for key, value in (upper.get(field) or {}).items() if key not in skip}
+        for field in ("labels", "annotations")
+    )
+    applied = {
+        field: sorted(keys) for field, keys in (("labels", carried), ("annotations", annotations)) if keys
+    }
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": {**carried, **labels},
+        "annotations": {
+            **annotations,
+            names.ANNOTATION_GLOBAL: "true",
+            names.ANNOTATION_UPPER_NAMESPACE: upper["namespace"],
+            names.ANNOTATION_APPLIED: json.dumps(applied, sort_keys=True, separators=(",", ":")),
+        },
+    }
+
+
+def metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a merge patch for labels and annotations; those that we set before and no more are removed."""
+    applied = _applied(lower.get("annotations") or {})
+    patch: dict[str, Any] = {}
+    for field in ("labels", "annotations"):
+        current, wanted = lower.get(field) or {}, desired[field]
+        change: dict[str, Any] = {key: value for key, value in wanted.items() if current.get(key) != value}
+        change |= {key: None for key in applied.get(field) or () if key in current and key not in wanted}
+        if change:
+            patch[field] = change
+    return patch
+
+
+def _applied(annotations: Mapping[str, str]) -> dict[str, list[str]]:
+    try:
+        found = json.loads(annotations.get(names.ANNOTATION_APPLIED, "{}"))
+    except ValueError:  # somebody's meddling; it is written anew
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _families(spec: Mapping[str, Any], *, with_families: bool) -> dict[str, Any]:
+    """Both families where the upper Service has both and the lower cluster can; never a demand it cannot meet."""
+    policy, families = spec.get("ipFamilyPolicy"), spec.get("ipFamilies")
+    if not policy:
+        return {}
+    if not with_families or not families:
+        return {"ipFamilyPolicy": "PreferDualStack"}
+    return {
+        "ipFamilyPolicy": "SingleStack" if policy == "SingleStack" else "PreferDualStack",
+        "ipFamilies": families,
+    }
