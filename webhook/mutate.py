@@ -73,11 +73,13 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     result = dict(pod)
     if above != spec:
         result["spec"] = above
+    annotations: dict[str, str] = dict(metadata.get("annotations") or {})
     if selector and selector != present:
-        annotations = {
-            **(metadata.get("annotations") or {}),
-            names.ANNOTATION_CLUSTER_SELECTOR: _render(selector),
-        }
+        annotations[names.ANNOTATION_CLUSTER_SELECTOR] = _render(selector)
+    if surroundings.avoid and not spec.get("nodeName"):
+        # Affinity cannot be taken back; the descheduler replaces pods that wait only for what is no longer frozen.
+        annotations[names.ANNOTATION_UNSCHEDULABLE_NODE] = ",".join(sorted(surroundings.avoid))
+    if annotations != (metadata.get("annotations") or {}):
         result["metadata"] = {**metadata, "annotations": annotations}
     return result if result != pod else dict(pod)
 

@@ -181,6 +181,12 @@ def test_a_selector_that_cannot_be_right_is_refused(text, told):
         mutate.mutate(pod, VIRTUAL)
 
 
+def test_what_is_avoided_is_noted():
+    """The descheduler reads it from the annotation when the freeze is over; affinity alone does not tell whose it is."""
+    mutated = mutate.mutate(_pod({}), Surroundings(avoid=["vn-b", "vn-a"]))
+    assert mutated["metadata"]["annotations"]["unschedulable-node"] == "vn-a,vn-b"
+
+
 def test_bound_volumes_pin_and_full_nodes_repel():
     """In every term of the OR, and a spec with a node name is left alone by the freeze."""
     surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), pinned_to=[["vn-a"]], avoid=["vn-b"])
