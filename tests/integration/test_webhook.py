@@ -1,0 +1,254 @@
+"""The webhook before a real API server: mutation, denial, warnings, certificates, two replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from controller_runtime.certificates import expiry, make_ca, sign
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.ports import free_ports
+from hack.sandbox.process import Process
+from webhook.certificates import Certificates
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+SECRET = "virtual-node-webhook-tls"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox() -> AsyncIterator[Sandbox]:
+    """An upper cluster with a virtual node's Node object, and the webhook registered by URL."""
+    async with Sandbox(lower=1, kwok_nodes=0) as running:
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": "vn-a", "labels": {"type": "virtual-kubelet"}},
+        }
+        await running.upper.apply(node)
+        yield running
+
+
+async def start(sandbox: Sandbox, number: int, port: int) -> Process:
+    """One replica."""
+    return await sandbox.start_process(
+        f"webhook-{number}",
+        [
+            sys.executable, "-m", "webhook", f"--kubeconfig={sandbox.upper.kubeconfig}",
+            f"--address={LOOPBACK}", f"--port={port}", "--register", f"--url=https://{LOOPBACK}:{port}",
+            "--log-level=debug",
+        ],
+    )  # fmt: skip
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def webhook(sandbox: Sandbox) -> AsyncIterator[tuple[Cluster, Process, int]]:
+    """A running replica that the API server asks."""
+    (port,) = free_ports(1)
+    process = await start(sandbox, 0, port)
+    await registered(sandbox.upper)
+    yield sandbox.upper, process, port
+    await process.stop()
+
+
+async def registered(upper: Cluster) -> None:
+    """Wait until labelled pods are mutated."""
+    for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
+        await upper.kubectl(
+            "wait", "--for=create", f"{kind}/virtual-node-webhook", "--timeout=60s", timeout=90
+        )
+    for _ in range(100):
+        done = await upper.kubectl("create", "-f", "-", "--dry-run=server", "-o", "json", input=json.dumps(pod()),
+                                   check=False)  # fmt: skip
+        if done.returncode == 0 and "virtual-kubelet.io/provider" in done.stdout:
+            return
+        await asyncio.sleep(0.1)
+    pytest.fail(f"pods are not mutated: {done.stderr or done.stdout}")
+
+
+def pod(name: str = "web", **spec: Any) -> dict[str, Any]:
+    """A labelled pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"virtual-pod": "true"}},
+        "spec": {"containers": [{"name": "c", "image": "busybox"}], **spec},
+    }
+
+
+async def test_a_pod_is_mutated(webhook):
+    """The stored pod has its selectors in the annotation, and what it needs above."""
+    upper, _, _ = webhook
+    body = pod(
+        "moved",
+        nodeSelector={"gpu": "yes", "clusterID": "a"},
+        tolerations=[{"key": "gpu", "operator": "Exists"}],
+    )
+    await upper.kubectl("create", "-f", "-", input=json.dumps(body))
+    stored = json.loads((await upper.kubectl("get", "pod", "moved", "-o", "json")).stdout)
+    assert stored["spec"]["nodeSelector"] == {"clusterID": "a"}
+    selector = json.loads(stored["metadata"]["annotations"]["clusterSelector"])
+    assert selector["nodeSelector"] == {"gpu": "yes"}
+    assert {"key": "gpu", "operator": "Exists"} in selector["tolerations"]
+    keys = [toleration["key"] for toleration in stored["spec"]["tolerations"]]
+    assert "virtual-kubelet.io/provider" in keys
+    lost = next(
+        one for one in stored["spec"]["tolerations"] if one["key"] == "node.kubernetes.io/unreachable"
+    )
+    assert "tolerationSeconds" not in lost
+
+
+async def test_pods_without_the_label_are_not_touched(webhook):
+    """Nor does their creation depend on the webhook."""
+    upper, _, _ = webhook
+    body = pod("plain", nodeSelector={"gpu": "yes"})
+    body["metadata"]["labels"] = {}
+    await upper.kubectl("create", "-f", "-", input=json.dumps(body))
+    stored = json.loads((await upper.kubectl("get", "pod", "plain", "-o", "json")).stdout)
+    assert stored["spec"]["nodeSelector"] == {"gpu": "yes"}
+
+
+async def test_a_wrong_selector_is_refused_with_a_reason(webhook):
+    """Kubectl prints what is wrong and where."""
+    upper, _, _ = webhook
+    body = pod("wrong")
+    body["metadata"]["annotations"] = {"clusterSelector": '{"nodeSelector": ['}
+    done = await upper.kubectl("create", "-f", "-", input=json.dumps(body), check=False)
+    assert done.returncode == 1
+    assert "metadata.annotations[clusterSelector]" in done.stderr
+
+
+async def test_workloads_are_warned_about(webhook):
+    """Kubectl prints the warnings; a template that could never make a pod is refused."""
+    upper, _, _ = webhook
+    template: dict[str, Any] = {
+        "metadata": {"labels": {"app": "w", "virtual-pod": "true"}},
+        "spec": {"containers": [{"name": "c", "image": "busybox"}], "priorityClassName": "high"},
+    }
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "w", "namespace": "default"},
+        "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "w"}}, "template": template},
+    }
+    done = await upper.kubectl("apply", "-f", "-", input=json.dumps(deployment))
+    assert "Warning: spec.template.spec.priorityClassName" in done.stderr
+    template["metadata"]["annotations"] = {"clusterSelector": "{"}
+    done = await upper.kubectl("apply", "-f", "-", input=json.dumps(deployment), check=False)
+    assert "spec.template.metadata.annotations[clusterSelector]" in done.stderr
+
+
+async def test_nodes_that_were_full_are_avoided(webhook):
+    """What the descheduler remembers in the API holds in every replica, for the pods of that owner."""
+    upper, _, _ = webhook
+    for name in ("vn-b", "vn-c"):
+        await upper.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": {"type": "virtual-kubelet"}},
+            }
+        )
+        status = {"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "x", "message": "x",
+                  "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}  # fmt: skip
+        await upper.kubectl("patch", "node", name, "--subresource=status", "-p", json.dumps(status))
+    now = datetime.now(UTC)
+    memory = {
+        "vn-b": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "vn-c": (now - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    await upper.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "virtual-node-unschedulable", "namespace": "kube-system"},
+            "data": {"owner-1": json.dumps({"namespace": "default", "nodes": memory})},
+        }
+    )
+    body = pod("owned")
+    body["metadata"]["ownerReferences"] = [
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "owner-1", "controller": True}
+    ]
+    for _ in range(50):
+        done = await upper.kubectl(
+            "create", "-f", "-", "--dry-run=server", "-o", "json", input=json.dumps(body)
+        )
+        affinity = json.loads(done.stdout)["spec"].get("affinity")
+        if affinity:
+            break
+        await asyncio.sleep(0.1)
+    terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["vn-b"]}
+    assert terms == [{"matchExpressions": [away]}]
+
+
+async def test_certificates_are_renewed_without_a_refused_pod(webhook):
+    """CA and serving certificate near their end: a new CA is announced, then used, while pods keep coming."""
+    upper, _, _ = webhook
+    old = datetime.now(UTC) - timedelta(days=3600)
+    ca = make_ca("virtual-node-webhook-ca", validity=timedelta(days=3650), now=old)
+    serving = sign(ca, "virtual-node-webhook", hosts=[LOOPBACK], validity=timedelta(days=3650), now=old)
+    await upper.kubectl(
+        "-n", "kube-system", "patch", "secret", SECRET, "--type=merge",
+        "-p", json.dumps({"data": Certificates(ca, ca.certificate, serving).data()}),
+    )  # fmt: skip
+    failures: list[str] = []
+    renewed = False
+    for number in range(60):
+        done = await upper.kubectl(
+            "create", "-f", "-", "--dry-run=server", input=json.dumps(pod(f"r-{number}")), check=False
+        )
+        # Until the old CA that the test has put there is announced, nobody can know of it.
+        if done.returncode and renewed:
+            failures.append(done.stderr)
+        secret = json.loads(
+            (await upper.kubectl("-n", "kube-system", "get", "secret", SECRET, "-o", "json")).stdout
+        )
+        certificate = base64.b64decode(secret["data"]["tls.crt"])
+        now_renewed = (
+            expiry(certificate) - datetime.now(UTC) < timedelta(days=91)
+            and certificate != serving.certificate
+        )
+        if now_renewed and not renewed:
+            renewed = True
+            stop_at = number + 20
+        if renewed and number >= stop_at:
+            break
+        await asyncio.sleep(0.2)
+    assert renewed
+    assert failures == []
+
+
+async def test_a_second_replica_serves_the_same_certificate(sandbox: Sandbox, webhook):
+    """Both follow the Secret; when the leader dies the other one goes on looking after it."""
+    upper, process, _ = webhook
+    (other_port,) = free_ports(1)
+    other = await start(sandbox, 1, other_port)
+    try:
+        log = sandbox.directory / "webhook-1.log"
+        for _ in range(100):
+            if "serving" in log.read_text():
+                break
+            await asyncio.sleep(0.1)
+        await process.kill()
+        await upper.kubectl("-n", "kube-system", "delete", "secret", SECRET)
+        await upper.kubectl(
+            "-n", "kube-system", "wait", "--for=create", f"secret/{SECRET}", "--timeout=60s", timeout=90
+        )
+        await registered(upper)
+        wanted = f"https://{LOOPBACK}:{other_port}/mutate"
+        configuration = await upper.kubectl(
+            "get", "mutatingwebhookconfiguration", "virtual-node-webhook", "-o", "json"
+        )
+        assert json.loads(configuration.stdout)["webhooks"][0]["clientConfig"]["url"] == wanted
+        assert "leading" in log.read_text()
+    finally:
+        await other.stop()
