@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import names, timestamps
+from controller_runtime.api import matching, names, node_avoidance, timestamps
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
-from descheduler import avoidance, matching, pods, replacement
+from descheduler import pods, replacement
 from descheduler.options import DEFAULT_NODE_SELECTOR
 
 
@@ -115,4 +115,4 @@ def _admits(node: Object, spec: dict[str, Any]) -> bool:
 
 def _without_avoidance(pod: Object) -> dict[str, Any]:
     """The pod's spec as its owner wants it: what we or the webhook make it avoid is not for ever."""
-    return avoidance.readmit(pod.spec or {}, replacement.named(pod.annotations))
+    return node_avoidance.readmit(pod.spec or {}, replacement.named(pod.annotations))

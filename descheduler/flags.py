@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
+from controller_runtime.api import matching
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import add_boolean, add_log_flags, comma_list, duration, positive, take_klog
-from descheduler import matching
 from descheduler import policy as policies
 from descheduler.history import Limits
 from descheduler.options import EvictionOptions, Options

@@ -1,7 +1,7 @@
 """What must outlive this process: which nodes an owner's pods avoid, and how often they have been moved.
 
 Two ConfigMaps in ``--freeze-namespace``. ``virtual-node-unschedulable`` is read by every replica of the webhook
-(``avoidance`` has its format); ``virtual-node-descheduler`` is our own
+(``node_avoidance`` has its format); ``virtual-node-descheduler`` is our own
 (``descheduler.history``). Only the leader writes, and only the keys that change (merge patches), so what is known
 here is what the API has; it is read when leadership begins.
 """
@@ -14,9 +14,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller_runtime import log, resources
+from controller_runtime.api import node_avoidance
 from controller_runtime.client import Client
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound
-from descheduler import avoidance, history
+from descheduler import history
 from descheduler.history import History, Limits
 
 HISTORY = "virtual-node-descheduler"
@@ -46,7 +47,7 @@ class Memory:
         self._changed = asyncio.Event()
         self._batches: dict[str, tuple[dict[str, str | None], asyncio.Future[None]]] = {}
         """Keys that wait to be written, by ConfigMap, and what writes them."""
-        self._locks = {name: asyncio.Lock() for name in (avoidance.CONFIG_MAP, HISTORY)}
+        self._locks = {name: asyncio.Lock() for name in (node_avoidance.CONFIG_MAP, HISTORY)}
         self._log = log.get_logger(component="memory")
         self._subscribers: list[Callable[[], None]] = []
 
@@ -61,7 +62,7 @@ class Memory:
         Raises:
             ApiError: it does not answer.
         """
-        self._frozen = dict(avoidance.parse_all(await self._read(avoidance.CONFIG_MAP)))
+        self._frozen = dict(node_avoidance.parse_all(await self._read(node_avoidance.CONFIG_MAP)))
         self._histories = history.parse(await self._read(HISTORY))
 
     async def run(self) -> None:
@@ -97,7 +98,7 @@ class Memory:
         """
         moment = self._now().replace(microsecond=0)
         wanted = {**self.frozen(key), **dict.fromkeys(nodes, moment)}
-        await self._write(avoidance.CONFIG_MAP, {key: avoidance.render(namespace, wanted)})
+        await self._write(node_avoidance.CONFIG_MAP, {key: node_avoidance.render(namespace, wanted)})
         self._frozen[key] = (namespace, wanted)
         self._changed.set()
 
@@ -109,10 +110,10 @@ class Memory:
             if node in nodes and nodes[node] >= since.replace(microsecond=0):
                 rest = {name: moment for name, moment in nodes.items() if name != node}
                 kept[key] = (namespace, rest)
-                changes[key] = avoidance.render(namespace, rest) if rest else None
+                changes[key] = node_avoidance.render(namespace, rest) if rest else None
         if not changes:
             return
-        await self._write(avoidance.CONFIG_MAP, changes)
+        await self._write(node_avoidance.CONFIG_MAP, changes)
         self._keep(kept)
         self._tell_thaw()
 
@@ -152,7 +153,7 @@ class Memory:
             rest = self.frozen(key)
             if len(rest) != len(nodes):
                 kept[key] = (namespace, rest)
-                changes[key] = avoidance.render(namespace, rest) if rest else None
+                changes[key] = node_avoidance.render(namespace, rest) if rest else None
         now = self._now()
         old = [
             key
@@ -160,7 +161,7 @@ class Memory:
             if history.expired(entry, now=now, limits=self._limits)
         ]
         if changes:
-            await self._write(avoidance.CONFIG_MAP, changes)
+            await self._write(node_avoidance.CONFIG_MAP, changes)
             self._keep(kept)
         if old:
             await self._write(HISTORY, dict.fromkeys(old))

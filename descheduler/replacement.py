@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import names, timestamps
+from controller_runtime.api import names, node_avoidance, timestamps
 from controller_runtime.objects import Object
-from descheduler import avoidance
 
 _METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences", "finalizers")
 _NOT_TO_CREATE = (
@@ -41,16 +40,15 @@ def of(
         pod: the old pod as the server has it.
         avoid: the nodes it avoids already, and since when, without expired ones.
         node: the node it was stuck on, to be avoided from now on; empty: none is.
-        usable: the names of the virtual nodes that are ready; when none would be left, only ``node`` is avoided,
-            and when it is the only one, nothing is.
+        usable: the names of the virtual nodes that are ready; when none would be left, only the last one is
+            avoided, and none when there is but one.
         now: the time.
         counts: whether ``deschedule-count`` grows.
     """
     metadata = pod["metadata"]
     before = avoided(pod, now, None)
-    nodes = {**avoid, node: now} if node else dict(avoid)
-    if usable and not set(usable) - nodes.keys():
-        nodes = {node: now} if node and set(usable) - {node} else {}
+    frozen = {**avoid, node: now} if node else dict(avoid)
+    nodes = {name: frozen[name] for name in node_avoidance.to_avoid(frozen, usable)}
     kept: dict[str, Any] = {field: metadata[field] for field in _METADATA if metadata.get(field)}
     kept["labels"] = {**(metadata.get("labels") or {}), names.LABEL_CREATED_BY_DESCHEDULER: "true"}
     annotations = {
@@ -69,7 +67,7 @@ def of(
     spec = {field: value for field, value in pod["spec"].items() if field not in _NOT_TO_CREATE}
     if spec.get("runtimeClassName"):
         spec.pop("overhead", None)  # computed by admission, too
-    spec = avoidance.avoid(avoidance.readmit(spec, before), nodes)
+    spec = node_avoidance.avoid(node_avoidance.readmit(spec, before), nodes)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
 
 

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from controller_runtime import log
+from controller_runtime.api import matching
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
-from descheduler import matching
 from descheduler.cluster import ClusterView
 from descheduler.memory import Memory
 from descheduler.mover import Mover

@@ -403,3 +403,52 @@ async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str
     below = await pods_of(sandbox.lower[0], namespace)
     assert len(below) == 2
     assert "important" in {item["metadata"]["name"] for item in below}
+
+
+@contextlib.asynccontextmanager
+async def webhook(sandbox: Sandbox, namespace: str) -> AsyncIterator[Process]:
+    """The webhook, registered with the upper apiserver; stopped and unregistered at the end."""
+    (port,) = free_ports(1)
+    process = await sandbox.start_process(
+        f"webhook-{secrets.token_hex(3)}",
+        [
+            sys.executable,
+            "-m",
+            "webhook",
+            f"--kubeconfig={sandbox.upper.kubeconfig}",
+            "--address=127.0.0.1",
+            f"--port={port}",
+            f"--url=https://127.0.0.1:{port}",
+            "--hosts=127.0.0.1",
+            "--register",
+            "--leader-elect=false",
+            f"--namespace={namespace}",
+            f"--freeze-namespace={namespace}",
+        ],
+    )
+    kind = "mutatingwebhookconfiguration/virtual-node-webhook"
+    try:
+        await sandbox.upper.kubectl("wait", "--for=create", kind, "--timeout=60s", timeout=90)
+        yield process
+    finally:
+        await process.stop()
+        both = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
+        await sandbox.upper.kubectl("delete", both, "virtual-node-webhook", check=False)
+
+
+async def test_deployment_moves_with_the_webhook(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """The webhook reads what the descheduler remembers, and keeps a controller's next pod off the full cluster."""
+    async with webhook(sandbox, namespace):
+        await upper.kubectl("cordon", LARGE)
+        try:
+            await create(upper, namespace, deployment("web", replicas=1))
+            await refused_below(upper, namespace)
+        finally:
+            await upper.kubectl("uncordon", LARGE)
+        async with descheduler(sandbox, namespace):
+            await run_on(upper, namespace, LARGE, count=1)
+        (found,) = await pods_of(upper, namespace)
+        required = found["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [SMALL]}
+        assert required == {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
+        assert found["metadata"]["annotations"]["unschedulable-node"] == SMALL

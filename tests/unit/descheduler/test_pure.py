@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from datetime import timedelta
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import names, timestamps
-from descheduler import avoidance, history, matching, pods, replacement, stuck
+from controller_runtime.api import matching, names, timestamps
+from descheduler import history, pods, replacement, stuck
 from descheduler.history import History, Limits, Verdict
 from descheduler.limits import PassLimits
 from descheduler.options import EvictionOptions
@@ -231,7 +230,7 @@ class TestReplacement:
             ("b", "a", "abc", ["a", "b"]),
             ("b", "a", "ab", ["b"]),
             ("a", "", "a", []),
-            ("", "ab", "ab", []),
+            ("", "ab", "ab", ["b"]),
             ("", "a", "ab", ["a"]),
             ("b", "a", "", ["a", "b"]),
         ],
@@ -267,59 +266,6 @@ def excluded(spec: dict[str, Any]) -> list[list[str]]:
     ]
 
 
-def requiring(*terms: dict[str, Any]) -> dict[str, Any]:
-    """A spec with required terms and a preference."""
-    return {
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)},
-                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}],
-            },
-            "podAntiAffinity": {"x": 1},
-        }
-    }
-
-
-ZONE = {"key": "zone", "operator": "In", "values": ["z"]}
-FIELD = {"key": "metadata.name", "operator": "In", "values": ["a"]}
-
-
-class TestAvoidance:
-    """Required affinity that keeps pods off nodes, and the memory the webhook reads."""
-
-    def test_every_term(self):
-        """Each of the ORed terms gets the exclusion, those with fields only, too; a term that matches nothing does not."""
-        spec = requiring({"matchExpressions": [ZONE]}, {"matchFields": [FIELD]}, {})
-        before = copy.deepcopy(spec)
-        assert excluded(avoidance.avoid(spec, {"b", "a"})) == [["a", "b"], ["a", "b"]]
-        assert spec == before
-
-    def test_nothing_to_avoid(self):
-        """Without nodes nothing changes."""
-        assert avoidance.avoid({"x": 1}, set()) == {"x": 1}
-
-    @pytest.mark.parametrize(
-        "spec",
-        [
-            {"containers": []},
-            requiring({"matchExpressions": [ZONE]}, {"matchFields": [FIELD]}),
-            {"affinity": {"podAffinity": {}}},
-        ],
-    )
-    def test_inverse(self, spec):
-        """What was added can be taken away again."""
-        assert avoidance.readmit(avoidance.avoid(spec, {"a"}), {"a"}) == spec
-
-    def test_memory_round_trip(self):
-        """The contract with the webhook, letter by letter; entries of others are left out."""
-        text = avoidance.render("ns", {"vn-b": LATER, "vn-a": START})
-        assert text == (
-            '{"namespace":"ns","nodes":{"vn-a":"2026-01-01T00:00:00Z","vn-b":"2026-01-01T00:01:40Z"}}'
-        )
-        found = avoidance.parse_all({"o": text, "x": "{", "y": "[]", "z": '{"nodes": {"a": 1}}'})
-        assert found == {"o": ("ns", {"vn-b": LATER, "vn-a": START})}
-
-
 class TestLimits:
     """Moves per pass."""
 
@@ -342,77 +288,6 @@ class TestLimits:
         limits.take("a", "x", now=0)
         limits.give_back("a", "x")
         assert limits.take("a", "x", now=1) == 0
-
-
-LABELS = {"type": "virtual-kubelet", "zone": "z", "size": "7"}
-
-
-class TestMatching:
-    """Selectors, affinity and taints."""
-
-    @pytest.mark.parametrize(
-        ("text", "matches"),
-        [
-            ("", True),
-            ("type=virtual-kubelet", True),
-            ("type==virtual-kubelet,zone=z", True),
-            ("zone!=z", False),
-            ("absent!=x", True),
-            ("zone in (y, z),type", True),
-            ("zone notin (z)", False),
-            ("!absent", True),
-            ("absent", False),
-        ],
-    )
-    def test_parse_selector(self, text, matches):
-        """Kubectl's selectors."""
-        assert matching.parse_selector(text)(LABELS) is matches
-
-    @pytest.mark.parametrize("text", ["a b", "zone in z", "=x", "a=b=c"])
-    def test_bad_selector(self, text):
-        """What is no selector is an error."""
-        with pytest.raises(ValueError, match="is not a label selector"):
-            matching.parse_selector(text)
-
-    @pytest.mark.parametrize(
-        ("operator", "values", "result"),
-        [
-            ("Gt", ["6"], True),
-            ("Gt", ["7"], False),
-            ("Lt", ["8"], True),
-            ("Lt", ["x"], False),
-            ("Odd", [], False),
-        ],
-    )
-    def test_numbers(self, operator, values, result):
-        """Gt and Lt compare whole numbers; an operator that does not exist matches nothing."""
-        assert matching.holds({"key": "size", "operator": operator, "values": values}, LABELS) is result
-
-    @pytest.mark.parametrize(
-        ("tolerations", "admitted"),
-        [
-            ([], False),
-            ([{"operator": "Exists"}], True),
-            ([{"key": "k", "operator": "Exists"}], True),
-            ([{"key": "k", "value": "v"}], True),
-            ([{"key": "k", "value": "other"}], False),
-            ([{"key": "k", "operator": "Exists", "effect": "NoExecute"}], False),
-        ],
-    )
-    def test_taints(self, tolerations, admitted):
-        """A taint is tolerated by key, value and effect."""
-        taints = [
-            {"key": "k", "value": "v", "effect": "NoSchedule"},
-            {"key": "p", "effect": "PreferNoSchedule"},
-        ]
-        spec = {"tolerations": tolerations}
-        assert matching.admits(spec, name="a", labels={}, taints=taints) is admitted
-
-    def test_terms_are_ored(self):
-        """One term that matches is enough; an empty one matches nothing."""
-        no = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["y"]}]}
-        assert matching.admits(requiring(no, {"matchFields": [FIELD]}), name="a", labels=LABELS, taints=[])
-        assert not matching.admits(requiring(no, {}), name="b", labels=LABELS, taints=[])
 
 
 @given(st.sets(st.sampled_from("abcd")), st.sets(st.sampled_from("abcd"), min_size=1))

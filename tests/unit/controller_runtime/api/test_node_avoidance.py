@@ -1,0 +1,101 @@
+"""Required affinity that keeps pods off nodes, and the memory that webhook and descheduler share."""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import node_avoidance
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = START + timedelta(seconds=100)
+
+
+def excluded(spec: dict[str, Any]) -> list[list[str]]:
+    """The nodes that each required term excludes."""
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    return [
+        expression["values"]
+        for term in required.get("nodeSelectorTerms") or ()
+        for expression in term.get("matchExpressions") or ()
+        if expression["operator"] == "NotIn"
+    ]
+
+
+def requiring(*terms: dict[str, Any]) -> dict[str, Any]:
+    """A spec with required terms and a preference."""
+    return {
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)},
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}],
+            },
+            "podAntiAffinity": {"x": 1},
+        }
+    }
+
+
+ZONE = {"key": "zone", "operator": "In", "values": ["z"]}
+FIELD = {"key": "metadata.name", "operator": "In", "values": ["a"]}
+
+
+class TestAvoidance:
+    """Required affinity that keeps pods off nodes, and the memory the webhook reads."""
+
+    def test_every_term(self):
+        """Each of the ORed terms gets the exclusion, those with fields only, too; a term that matches nothing does not."""
+        spec = requiring({"matchExpressions": [ZONE]}, {"matchFields": [FIELD]}, {})
+        before = copy.deepcopy(spec)
+        assert excluded(node_avoidance.avoid(spec, {"b", "a"})) == [["a", "b"], ["a", "b"]]
+        assert spec == before
+
+    def test_nothing_to_avoid(self):
+        """Without nodes nothing changes."""
+        assert node_avoidance.avoid({"x": 1}, set()) == {"x": 1}
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            {"containers": []},
+            requiring({"matchExpressions": [ZONE]}, {"matchFields": [FIELD]}),
+            {"affinity": {"podAffinity": {}}},
+        ],
+    )
+    def test_inverse(self, spec):
+        """What was added can be taken away again."""
+        assert node_avoidance.readmit(node_avoidance.avoid(spec, {"a"}), {"a"}) == spec
+
+    def test_memory_round_trip(self):
+        """The contract with the webhook, letter by letter; entries of others are left out."""
+        text = node_avoidance.render("ns", {"vn-b": LATER, "vn-a": START})
+        assert text == (
+            '{"namespace":"ns","nodes":{"vn-a":"2026-01-01T00:00:00Z","vn-b":"2026-01-01T00:01:40Z"}}'
+        )
+        found = node_avoidance.parse_all({"o": text, "x": "{", "y": "[]", "z": '{"nodes": {"a": 1}}'})
+        assert found == {"o": ("ns", {"vn-b": LATER, "vn-a": START})}
+
+    def test_active(self):
+        """A freeze is over once its period has passed, to the second."""
+        frozen = {"old": START, "new": LATER}
+        now = START + timedelta(seconds=300)
+        assert node_avoidance.active(frozen, now=now, freeze_period=300) == {"new": LATER}
+
+    @pytest.mark.parametrize(
+        ("frozen", "candidates", "avoided"),
+        [
+            ("a", "abc", ["a"]),
+            ("ab", "ab", ["b"]),
+            ("a", "a", []),
+            ("abx", "ab", ["b", "x"]),
+            ("a", "", ["a"]),
+        ],
+    )
+    def test_gives_way(self, frozen, candidates, avoided):
+        """Some candidate is always left: of those frozen, the one frozen last is avoided."""
+        moments = {node: START + timedelta(seconds=number) for number, node in enumerate(frozen)}
+        assert node_avoidance.to_avoid(moments, candidates) == avoided
