@@ -160,7 +160,7 @@ def _reference(pod: LowerPod) -> dict[str, str]:
 
 
 def _port(upper: Mapping[str, Any]) -> dict[str, Any]:
-    return {field: upper[field] for field in _PORT_FIELDS if upper.get(field) is not None}
+    return {field: upper[field] for field in _PORT_FIELDS if upper.get(field) not in (None, "")}
 
 
 def _plain(items: Any) -> list[dict[str, Any]]:

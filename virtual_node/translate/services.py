@@ -82,17 +82,15 @@ def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
     """Whether a lower Service can become the desired one only as a new object.
 
     It stands for an upper Service that is gone, or differs in what is fixed at creation: having an address
-    (https://kubernetes.io/docs/concepts/services-networking/service/#headless-services), being one
-    (ExternalName), its first IP family.
+    (https://kubernetes.io/docs/concepts/services-networking/service/#headless-services), or being a name only.
+    The first IP family is fixed, too, but above as well; below it is what the lower cluster could give.
     """
     old, new = lower["spec"], desired["spec"]
-    asked, have = new.get("ipFamilies") or (), old.get("ipFamilies") or ()
     return (
         lower["metadata"].get("labels", {}).get(names.LABEL_UPPER_UID)
         != desired["metadata"]["labels"][names.LABEL_UPPER_UID]
         or (old.get("type") == "ExternalName") != (new["type"] == "ExternalName")
         or (old.get("clusterIP") == _NONE) != (new.get("clusterIP") == _NONE)
-        or bool(asked and have and asked[0] != have[0])
     )
 
 
@@ -113,11 +111,10 @@ def service_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
             if current != [{key: value for key, value in port.items() if value} for port in wanted]:
                 spec[field] = wanted
         elif field == "ipFamilyPolicy":
-            # SingleStack is what a cluster with one family makes of PreferDualStack.
-            if wanted == "SingleStack" and current == "PreferDualStack":
-                spec |= {field: wanted, "ipFamilies": (old.get("ipFamilies") or [])[:1] or None}
-                if old.get("clusterIPs"):
-                    spec["clusterIPs"] = old["clusterIPs"][:1]
+            if current and wanted and current != wanted:
+                spec[field] = wanted
+            if wanted == "SingleStack" and len(old.get("ipFamilies") or ()) > 1:
+                spec |= {"ipFamilies": old["ipFamilies"][:1], "clusterIPs": (old.get("clusterIPs") or [])[:1]}
         elif (current or _DEFAULTS.get(field)) != (wanted or _DEFAULTS.get(field)):
             spec[field] = wanted
     patch = {"spec": spec} if spec else {}
