@@ -18,6 +18,14 @@ from descheduler.stuck import FAILURES
 
 PROGRAM = "virtual-node-descheduler"
 _PASS = 60.0
+_STRATEGY_FLAGS = (
+    "unschedulable_threshold",
+    "include_failures",
+    "move_off_lost_clusters",
+    "stale_after",
+    "heal_after",
+    "stale_pods_per_second",
+)
 _LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")
 
 
@@ -59,7 +67,19 @@ def parse(arguments: Sequence[str]) -> Options:
         log_level=given.log_level,
         log_format=given.log_format,
         klog_verbosity=verbosity,
-        warnings=policy.warnings,
+        warnings=_warnings(given),
+    )
+
+
+def _warnings(given: argparse.Namespace) -> tuple[str, ...]:
+    """Flags that a policy file makes void."""
+    if not given.policy_config_file:
+        return ()
+    flags = parser()
+    void = [name for name in _STRATEGY_FLAGS if getattr(given, name) != flags.get_default(name)]
+    return tuple(
+        f"--{name.replace('_', '-')} has no effect: the policy file alone says which strategies run, and how"
+        for name in void
     )
 
 

@@ -9,6 +9,7 @@ here is what the API has; it is read when leadership begins.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +24,9 @@ from descheduler.history import History, Limits
 HISTORY = "virtual-node-descheduler"
 _PRUNE_SLACK = 5.0
 """Seconds over which expiries are gathered before a prune is written."""
+
+_MOST = 4000
+"""Owners per ConfigMap, which may have 1 MiB; beyond it, the oldest is forgotten."""
 
 
 class Memory:
@@ -98,7 +102,12 @@ class Memory:
         """
         moment = self._now().replace(microsecond=0)
         wanted = {**self.frozen(key), **dict.fromkeys(nodes, moment)}
-        await self._write(node_avoidance.CONFIG_MAP, {key: node_avoidance.render(namespace, wanted)})
+        newest = {owner: max(nodes.values()) for owner, (_, nodes) in self._frozen.items() if owner != key}
+        forgotten = _oldest(newest)
+        changes = {**dict.fromkeys(forgotten), key: node_avoidance.render(namespace, wanted)}
+        await self._write(node_avoidance.CONFIG_MAP, changes)
+        for owner in forgotten:
+            self._frozen.pop(owner, None)
         self._frozen[key] = (namespace, wanted)
         self._changed.set()
 
@@ -129,7 +138,10 @@ class Memory:
             0 if before is None or history.expired(before, now=now, limits=self._limits) else before.rounds
         )
         noted = History(rounds + 1, now)
-        await self._write(HISTORY, {key: noted.render(namespace)})
+        forgotten = _oldest({owner: entry.last for owner, entry in self._histories.items() if owner != key})
+        await self._write(HISTORY, {**dict.fromkeys(forgotten), key: noted.render(namespace)})
+        for owner in forgotten:
+            self._histories.pop(owner, None)
         self._histories[key] = noted
         self._changed.set()
         return noted.rounds
@@ -219,3 +231,10 @@ class Memory:
                 await self._client.create(resources.CONFIG_MAPS, body, namespace=self._namespace)
             except AlreadyExists:
                 await self._client.patch(resources.CONFIG_MAPS, name, patch, namespace=self._namespace)
+
+
+def _oldest(entries: Mapping[str, datetime]) -> list[str]:
+    """Whom to forget so that one more finds room."""
+    if len(entries) < _MOST:
+        return []
+    return heapq.nsmallest(len(entries) - _MOST + 1, entries, key=lambda owner: entries[owner])

@@ -6,6 +6,7 @@ what a decision needs (half a kilobyte). The whole pod is read afresh before any
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -19,6 +20,7 @@ INDEX_NODE = "node"
 INDEX_OWNER = "owner"
 PENDING, RUNNING = "Pending", "Running"
 
+_LONGEST_KEY = 253
 _SYSTEM_CRITICAL = 2_000_000_000
 _SPEC = (
     "nodeName",
@@ -86,7 +88,10 @@ def controller_of(pod: Object) -> dict[str, Any] | None:
 def owner_key(pod: Object) -> str:
     """Under what a pod's history is kept: its controller's uid, or its own name; a valid ConfigMap key."""
     owner = controller_of(pod)
-    return str(owner["uid"]) if owner else f"pod.{pod.namespace}.{pod.name}"
+    if owner:
+        return str(owner["uid"])
+    key = f"pod.{pod.namespace}.{pod.name}"
+    return key if len(key) <= _LONGEST_KEY else f"pod.{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def created(pod: Object) -> datetime:

@@ -7,7 +7,7 @@ that does nothing looks exactly like one that has nothing to do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,7 +85,6 @@ class Policy:
     max_per_node: int | None = None
     max_per_namespace: int | None = None
     max_total: int | None = None
-    warnings: tuple[str, ...] = field(default=())
 
 
 def load(path: str, *, known: Mapping[str, str]) -> Policy:

@@ -112,6 +112,21 @@ async def test_thaw_spares_older_entries():
     assert list(memory.frozen("after")) == ["b"]
 
 
+async def test_never_too_many(monkeypatch):
+    """A ConfigMap has its limits: the oldest owners are forgotten for new ones."""
+    monkeypatch.setattr("descheduler.memory._MOST", 3)
+    cluster = FakeCluster()
+    memory, _ = memory_on(cluster)
+    for owner in "abcde":
+        await memory.freeze(owner, "default", ["n"])
+        await memory.note_round(owner, "default")
+        await asyncio.sleep(2)
+    for name in ("virtual-node-unschedulable", "virtual-node-descheduler"):
+        assert data_of(cluster, name).keys() == {"c", "d", "e"}
+    assert memory.frozen("a") == {}
+    assert memory.history("a") is None
+
+
 async def test_config_map_deleted_by_hand():
     """A ConfigMap that somebody deletes is made again by the next write."""
     cluster = FakeCluster()

@@ -231,6 +231,16 @@ class TestFlags:
         options = flags.parse([path, "--max-pods-to-evict-per-node=0", "--evict-local-storage-pods=false"])
         assert (options.eviction.max_per_node, options.eviction.local_storage) == (0, False)
 
+    def test_void_flags(self, tmp_path):
+        """A flag that the policy file makes void is said to be, instead of being ignored in silence."""
+        file = tmp_path / "policy.yaml"
+        file.write_text(TENSILE)
+        options = flags.parse(
+            [f"--policy-config-file={file}", "--unschedulable-threshold=5s", "--backoff=5s"]
+        )
+        (warning,) = options.warnings
+        assert warning.startswith("--unschedulable-threshold has no effect")
+
     def test_lost_clusters_can_be_left_alone(self):
         """Moving pods off lost clusters can be turned off."""
         options = flags.parse(["--move-off-lost-clusters=false"])

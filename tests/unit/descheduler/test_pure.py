@@ -133,6 +133,12 @@ class TestEvictable:
         critical = cached(pod(spec={"priority": 2_000_001_000}))
         assert not pods.why_not_evictable(critical, system_critical=True)
 
+    def test_owner_key(self):
+        """A controller's uid, or the pod's own name, never longer than a ConfigMap's key may be."""
+        assert pods.owner_key(cached(pod(owner="rs"))) == "rs"
+        assert pods.owner_key(cached(pod())) == "pod.default.p"
+        assert len(pods.owner_key(cached(pod("p" * 253)))) == 68
+
     def test_kube_system(self):
         """kube-system is out of bounds, whatever its pods say."""
         whole = pod(annotations={pods.ANNOTATION_EVICT: "true"})
