@@ -406,7 +406,7 @@ async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str
 
 
 @contextlib.asynccontextmanager
-async def webhook(sandbox: Sandbox, namespace: str) -> AsyncIterator[Process]:
+async def webhook(sandbox: Sandbox, namespace: str, *arguments: str) -> AsyncIterator[Process]:
     """The webhook, registered with the upper apiserver; stopped and unregistered at the end."""
     (port,) = free_ports(1)
     process = await sandbox.start_process(
@@ -424,6 +424,7 @@ async def webhook(sandbox: Sandbox, namespace: str) -> AsyncIterator[Process]:
             "--leader-elect=false",
             f"--namespace={namespace}",
             f"--freeze-namespace={namespace}",
+            *arguments,
         ],
     )
     kind = "mutatingwebhookconfiguration/virtual-node-webhook"
@@ -452,3 +453,23 @@ async def test_deployment_moves_with_the_webhook(sandbox: Sandbox, upper: Cluste
         away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [SMALL]}
         assert required == {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
         assert found["metadata"]["annotations"]["unschedulable-node"] == SMALL
+
+
+async def test_freeze_ends(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """A pod that the freeze leaves without a node gets one back when the freeze is over."""
+    freeze = "--freeze-period=10s"
+    # Nearly all of the large cluster is taken: a pod of three CPUs finds no room there.
+    await create(upper, namespace, pod("taken", cpu="62", prefer=LARGE))
+    await run_on(upper, namespace, LARGE, count=1)
+    async with webhook(sandbox, namespace, freeze), descheduler(sandbox, namespace, freeze):
+        await create(upper, namespace, deployment("web", replicas=1))
+
+        async def web(*, node: str | None, avoids: bool) -> bool:
+            found = [item for item in await pods_of(upper, namespace) if item["metadata"]["name"] != "taken"]
+            return [
+                (item["spec"].get("nodeName"), "unschedulable-node" in item["metadata"]["annotations"])
+                for item in found
+            ] == [(node, avoids)]
+
+        await eventually(lambda: web(node=None, avoids=True), what="the next pod waiting above")
+        await eventually(lambda: web(node=SMALL, avoids=False), within=60, what="one that avoids nothing")
