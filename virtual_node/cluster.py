@@ -134,8 +134,10 @@ class LowerCluster:
             upper={name: _upper_pods(context, name) for name in context.nodes}, lower=_lower_pods(context)
         )
         ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
-        config_maps = Informer(context.lower, resources.CONFIG_MAPS, label_selector=ours)
-        secrets = Informer(context.lower, resources.SECRETS, label_selector=ours)
+        config_maps, secrets = (
+            Informer(context.lower, resource, label_selector=ours)
+            for resource in (resources.CONFIG_MAPS, resources.SECRETS)
+        )
         lower_nodes = Informer(context.lower, resources.NODES, transform=_without_images)
         foreign = Informer(
             context.lower,
@@ -152,6 +154,9 @@ class LowerCluster:
         namespaces = Namespaces(
             context, upper=upper_namespaces, lower=lower_namespaces, config=self.config.namespaces
         )
+        mirrored = ServiceController(
+            context, caches, namespaces=namespaces, upper=upper_services, lower=lower_services
+        )
         status = StatusWriter(context)
         dependencies = DependencyController(
             context,
@@ -166,7 +171,12 @@ class LowerCluster:
             namespaces=namespaces,
             dependencies=dependencies,
             identities=identities,
-            service_links=ServiceLinks(context, upper=upper_services, lower=lower_services),
+            service_links=ServiceLinks(
+                context,
+                upper=upper_services,
+                lower=lower_services,
+                settled=mirrored.settled,
+            ),
             status=status,
         )
         pods = PodController(context, caches, creator=creator, status=status)
@@ -223,22 +233,13 @@ class LowerCluster:
                 group.create_task(dependencies.run(), name=f"{context.name} dependencies")
                 group.create_task(identities.run(), name=f"{context.name} identities")
                 group.create_task(mirror.run(), name=f"{context.name} events down")
-                self._mirror_services(
-                    group,
-                    ServiceController(
-                        context, caches, namespaces=namespaces, upper=upper_services, lower=lower_services
-                    ),
-                )
+                group.create_task(mirrored.run(), name=f"{context.name} services")
                 if self._settings.full_resync_period:
                     group.create_task(_resync(pods, self._settings.full_resync_period))
                 self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.lower.store))
         finally:
             self.nodes.clear()
             await asyncio.gather(*(service.stop() for service in services), return_exceptions=True)
-
-    def _mirror_services(self, group: asyncio.TaskGroup, services: ServiceController) -> None:
-        if configuration.SERVICE_CONTROLLERS in self._settings.enable_controllers:
-            group.create_task(services.run(), name=f"{self.config.name} services")
 
 
 async def _refuse_upper_as_lower(context: ClusterContext) -> None:

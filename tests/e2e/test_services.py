@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from hack.sandbox import Cluster, Sandbox
 from tests.e2e.conftest import REAL, SIMULATED, create, eventually, get, pod, ready
@@ -107,6 +108,87 @@ async def test_endpoints_below_name_our_own_pods_and_nodes(sandbox: Sandbox, upp
         assert found[own]["nodeName"] == lower_pod["spec"]["nodeName"]
         (other,) = set(found) - {own}
         assert not {"targetRef", "nodeName", "zone", "hints"} & set(found[other])
+
+
+async def test_an_endpoint_outside_the_cluster_is_reached(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """What a pod of another cluster on a flat network is: an address that only routing leads to."""
+    assert sandbox.bridge is not None
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(text="from afar")
+
+    application = web.Application()
+    application.router.add_get("/", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, sandbox.bridge.address, 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        by_hand = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": "far-1", "labels": {"kubernetes.io/service-name": "far"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [sandbox.bridge.address]}],
+            "ports": [{"port": port}],
+        }
+        far = service("far")
+        del far["spec"]["selector"]
+        await create(upper, namespace, far, by_hand, pod("client", "sleep 600"))
+        await ready(upper, namespace, "client")
+        await run(upper, namespace, "client", "wget -q -O- http://far", wanted="from afar")
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_restart_catches_up(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """Deleted, changed and created while the process was down: all of it shows after its start."""
+    lower, process = sandbox.lower[0], sandbox.processes[0]
+    await create(
+        upper, namespace, service("gone"), service("kept"), service("again"), pod("kept", "sleep 600")
+    )
+    await ready(upper, namespace, "kept")
+    for name in ("gone", "kept", "again"):
+        await below(lower, namespace, name)
+    before = await get(lower, namespace, "service", "kept")
+    await process.stop()
+    await upper.kubectl("-n", namespace, "delete", "service", "gone", "again")
+    await create(upper, namespace, service("again", clusterIP="None"), service("new"))
+    await process.start()
+    await below(lower, namespace, "new")
+
+    async def caught_up() -> bool:
+        found = await get(lower, namespace, "services")
+        addresses = {item["metadata"]["name"]: item["spec"]["clusterIP"] for item in found["items"]}
+        return set(addresses) == {"kept", "again", "new"} and addresses["again"] == "None"
+
+    await eventually(caught_up, within=60, what="what was deleted is gone, what is new is there")
+    assert await get(lower, namespace, "service", "kept") == before
+
+
+async def test_the_first_pod_knows_the_address_below(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """Service variables of a namespace's very first pod hold the lower cluster IP."""
+    await create(upper, namespace, service("early"))
+    await create(upper, namespace, pod("first", "echo at $EARLY_SERVICE_HOST; sleep 600"))
+    await ready(upper, namespace, "first")
+    ip = (await below(sandbox.lower[0], namespace, "early"))["spec"]["clusterIP"]
+    assert (await upper.kubectl("-n", namespace, "logs", "first")).stdout == f"at {ip}\n"
+
+
+async def test_families_are_given_as_the_lower_cluster_can(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """A Service that would have both families has the one that the lower cluster has, and is left in peace."""
+    lower = sandbox.lower[0]
+    await create(
+        upper, namespace, service("dual", ipFamilyPolicy="PreferDualStack"), pod("client", "sleep 600")
+    )
+    await ready(upper, namespace, "client")
+    first = await below(lower, namespace, "dual")
+    assert first["spec"]["ipFamilies"] == ["IPv4"]
+    # The next Service is below after whatever else the first one set off.
+    await create(upper, namespace, service("later"))
+    await below(lower, namespace, "later")
+    assert await get(lower, namespace, "service", "dual") == first
 
 
 async def test_changes_follow_and_deletion_ends_it(sandbox: Sandbox, upper: Cluster, namespace: str):

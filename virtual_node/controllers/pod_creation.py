@@ -81,6 +81,7 @@ class PodCreator:
             if pool:
                 # Several virtual nodes share the cluster: each one's pods stay on its own lower nodes.
                 body["spec"]["nodeSelector"] = {**(body["spec"].get("nodeSelector") or {}), **pool}
+            await self._service_links.ready(upper.namespace)
             self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
             created = await self._context.lower.create(resources.PODS, body, namespace=namespace)
         except AlreadyExists:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,17 +21,30 @@ _CONTAINER_KINDS = ("initContainers", "containers")
 class ServiceLinks:
     """Adds service variables to the containers of lower pods."""
 
-    def __init__(self, context: ClusterContext, *, upper: Informer, lower: Informer) -> None:
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        upper: Informer,
+        lower: Informer,
+        settled: Callable[[str], Awaitable[None]],
+    ) -> None:
         """Set up.
 
         Args:
             context: the two clusters.
             upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
             lower: Services of the lower cluster that carry our ownership label.
+            settled: waits until the Services of an upper namespace are below.
         """
         self._context = context
         self._upper = upper
         self._lower = lower
+        self._settled = settled
+
+    async def ready(self, namespace: str) -> None:
+        """Wait until the Services of an upper namespace have their addresses below, but not for long."""
+        await self._settled(namespace)
 
     def add(
         self,

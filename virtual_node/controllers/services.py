@@ -26,6 +26,7 @@ from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.work_queue import WorkQueue
 from virtual_node import metrics
+from virtual_node.config import SERVICE_CONTROLLERS
 from virtual_node.controllers.context import ClusterContext, PodCaches
 from virtual_node.controllers.endpoint_slices import (
     INDEX_SERVICE,
@@ -43,6 +44,7 @@ _UNUSED_GRACE = 60.0
 """Seconds that copies outlive the last pod of their namespace: the next rollout finds them there."""
 _FOREIGN_AGAIN = 600.0
 """Seconds after which a name that is taken is tried again; a watch of all lower Services would cost more."""
+_SETTLE_SECONDS = 2.0
 _WORKERS = 8
 _KUBE_SYSTEM = "kube-system"
 
@@ -73,12 +75,15 @@ class ServiceController:
         self._namespaces = namespaces
         self._upper = upper
         self._lower = lower
+        self._is_enabled = SERVICE_CONTROLLERS in context.settings.enable_controllers
         self._users: defaultdict[str, set[str]] = defaultdict(set)
         """Uids of the pods on our virtual nodes, by upper namespace."""
         self._ends: dict[str, float] = {}
         """Loop time when the grace of a namespace without pods is over."""
         self._foreign: dict[str, str] = {}
         """Upper Services whose name is taken below: key to uid."""
+        self._progress = asyncio.Event()
+        """Set, and replaced, whenever a copy appears or turns out to be impossible."""
         queue: WorkQueue[str] = WorkQueue(
             f"services-{context.name}", rate_limiter=ExponentialBackoff(0.2, 60.0)
         )
@@ -89,7 +94,9 @@ class ServiceController:
         self._endpoints: EndpointMirror | None = None
 
     async def run(self) -> None:
-        """Mirror until cancelled. A lower cluster that does not answer is waited for."""
+        """Mirror until cancelled, if ``enableControllers`` says so. A lower cluster that is down is waited for."""
+        if not self._is_enabled:
+            return
         self._endpoints = endpoints = await self._choose()
         self._watch(endpoints)
         async with asyncio.TaskGroup() as group:
@@ -124,6 +131,30 @@ class ServiceController:
             return Result(requeue_after=_FOREIGN_AGAIN)
         await self._endpoints.sync(upper, lower_namespace)
         return None
+
+    async def settled(self, namespace: str) -> None:
+        """Wait until the Services of an upper namespace are below, but not for long.
+
+        A container's environment is fixed when it starts: the first pod of a namespace is to find the addresses
+        of Services there that are older than itself.
+        """
+        if not self._is_enabled:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                while self._unsettled(namespace):
+                    await self._progress.wait()
+
+    def _unsettled(self, namespace: str) -> bool:
+        lower_namespace = self._context.lower_namespace(namespace)
+        return any(
+            f"{lower_namespace}/{service.name}" not in self._lower.store and service.key not in self._foreign
+            for service in self._upper.store.by_index(INDEX_NAMESPACE, namespace)
+        )
+
+    def _progressed(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
 
     # --- which ------------------------------------------------------------------------------------
 
@@ -237,6 +268,7 @@ class ServiceController:
         if self._foreign.get(upper.key) == upper.uid:
             return
         self._foreign[upper.key] = upper.uid
+        self._progressed()
         metrics.FOREIGN_SERVICES.labels(self._context.name).inc()
         # That each cluster has a "kubernetes" and a "kube-dns" of its own is as it should be.
         is_always = translate.is_always(upper.namespace, upper.name, self._context.settings.services.always)
@@ -267,6 +299,7 @@ class ServiceController:
             add(service.key)
 
         def copy_changed(copy: Object) -> None:
+            self._progressed()
             add(f"{copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)}/{copy.name}")
 
         def slice_changed(piece: Object) -> None:

@@ -86,9 +86,9 @@ def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
     The first IP family is fixed, too, but above as well; below it is what the lower cluster could give.
     """
     old, new = lower["spec"], desired["spec"]
-    return (
-        lower["metadata"].get("labels", {}).get(names.LABEL_UPPER_UID)
-        != desired["metadata"]["labels"][names.LABEL_UPPER_UID]
+    made_for = (lower["metadata"].get("labels") or {}).get(names.LABEL_UPPER_UID)
+    return bool(
+        made_for != desired["metadata"]["labels"][names.LABEL_UPPER_UID]
         or (old.get("type") == "ExternalName") != (new["type"] == "ExternalName")
         or (old.get("clusterIP") == _NONE) != (new.get("clusterIP") == _NONE)
     )
