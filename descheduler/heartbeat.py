@@ -37,6 +37,8 @@ class Heartbeats:
         self._after = stale_after
         self._leases: dict[str, _Lease] = {}
         self._heard_at = float("-inf")
+        self._longest_duration = 0.0
+        """Of all leases ever seen: asked at every renewal of every node."""
 
     def heard(self, node: str, renew_time: str, *, duration: float, now: float) -> None:
         """A lease was seen; nothing happens unless it has been renewed."""
@@ -45,10 +47,11 @@ class Heartbeats:
             return
         gap = now - self._heard_at
         self._heard_at = now
-        self._leases[node] = _Lease(renew_time, now, duration or DEFAULT_LEASE_DURATION)
+        lease = self._leases[node] = _Lease(renew_time, now, duration or DEFAULT_LEASE_DURATION)
+        self._longest_duration = max(self._longest_duration, lease.duration)
         if gap > self._longest_gap():
-            for lease in self._leases.values():
-                lease.seen_at = now
+            for each in self._leases.values():
+                each.seen_at = now
 
     def forget(self, node: str) -> None:
         """A lease is gone."""
@@ -69,5 +72,4 @@ class Heartbeats:
         return now - self._heard_at <= self._longest_gap()
 
     def _longest_gap(self) -> float:
-        durations = [lease.duration for lease in self._leases.values()]
-        return max(durations, default=DEFAULT_LEASE_DURATION) / _RENEWALS_PER_DURATION * _SLACK
+        return (self._longest_duration or DEFAULT_LEASE_DURATION) / _RENEWALS_PER_DURATION * _SLACK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import secrets
 import sys
 from collections.abc import AsyncIterator
@@ -473,3 +474,25 @@ async def test_freeze_ends(sandbox: Sandbox, upper: Cluster, namespace: str) -> 
 
         await eventually(lambda: web(node=None, avoids=True), what="the next pod waiting above")
         await eventually(lambda: web(node=SMALL, avoids=False), within=60, what="one that avoids nothing")
+
+
+async def test_killed_again_and_again(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """Forty bare pods, and a descheduler that is killed every second: every pod arrives, each of them once."""
+    await sandbox.lower[1].kubectl("label", "node", "--all", "chosen=yes", "--overwrite")
+    chosen = {"clusterSelector": json.dumps({"nodeSelector": {"chosen": "yes"}})}
+    bodies = [pod(f"p{number:02d}", cpu="1m", annotations=chosen) for number in range(40)]
+    await create(upper, namespace, *bodies)
+    await refused_below(upper, namespace, count=40)
+    for _ in range(6):
+        async with descheduler(sandbox, namespace, "--leader-elect=false", "--backoff=100ms") as process:
+            await asyncio.sleep(random.uniform(1.0, 2.5))
+            await process.kill()
+    arguments = ("--leader-elect=false", "--backoff=100ms", "--max-deschedules=0")
+    async with descheduler(sandbox, namespace, *arguments):
+        await run_on(upper, namespace, LARGE, count=40, within=90)
+        await no_records(upper, namespace)
+    found = await pods_of(upper, namespace)
+    assert [item["metadata"]["name"] for item in found] == [body["metadata"]["name"] for body in bodies]
+    assert {item["metadata"]["annotations"]["sigs.k8s.io/deschedule-count"] for item in found} == {"1"}
+    below = await pods_of(sandbox.lower[1], namespace)
+    assert sorted(item["metadata"]["name"] for item in below) == [body["metadata"]["name"] for body in bodies]
