@@ -496,3 +496,38 @@ async def test_killed_again_and_again(sandbox: Sandbox, upper: Cluster, namespac
     assert {item["metadata"]["annotations"]["sigs.k8s.io/deschedule-count"] for item in found} == {"1"}
     below = await pods_of(sandbox.lower[1], namespace)
     assert sorted(item["metadata"]["name"] for item in below) == [body["metadata"]["name"] for body in bodies]
+
+
+async def test_duplicates_spread(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """A policy file with RemoveDuplicates: four pods of one owner end as two in each cluster, and stay so."""
+    policy = sandbox.directory / f"policy-{namespace}.yaml"
+    policy.write_text(
+        """
+        apiVersion: descheduler/v1alpha2
+        kind: DeschedulerPolicy
+        profiles:
+        - name: spread
+          plugins:
+            balance:
+              enabled: [RemoveDuplicates]
+        """,
+        encoding="utf-8",
+    )
+    async with webhook(sandbox, namespace):
+        await upper.kubectl("cordon", LARGE)
+        try:
+            await create(upper, namespace, deployment("web", replicas=4, cpu="100m"))
+            await run_on(upper, namespace, SMALL, count=4)
+        finally:
+            await upper.kubectl("uncordon", LARGE)
+
+        async def spread() -> bool:
+            found = await pods_of(upper, namespace)
+            places = sorted(item["spec"].get("nodeName", "") for item in found)
+            return places == [SMALL, SMALL, LARGE, LARGE]
+
+        arguments = (f"--policy-config-file={policy}", "--descheduling-interval=2s")
+        async with descheduler(sandbox, namespace, *arguments):
+            await eventually(spread, within=60, what="two pods in each cluster")
+            await asyncio.sleep(5)
+            assert await spread()
