@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -37,11 +36,10 @@ from virtual_node.controllers.endpoint_slices import (
 )
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.service_links import INDEX_NAMESPACE
+from virtual_node.controllers.services_users import GRACE, NamespaceUsers
 from virtual_node.translate import ownership
 from virtual_node.translate import services as translate
 
-_UNUSED_GRACE = 60.0
-"""Seconds that copies outlive the last pod of their namespace: the next rollout finds them there."""
 _FOREIGN_AGAIN = 600.0
 """Seconds after which a name that is taken is tried again; a watch of all lower Services would cost more."""
 _SETTLE_SECONDS = 2.0
@@ -76,10 +74,6 @@ class ServiceController:
         self._upper = upper
         self._lower = lower
         self._is_enabled = SERVICE_CONTROLLERS in context.settings.enable_controllers
-        self._users: defaultdict[str, set[str]] = defaultdict(set)
-        """Uids of the pods on our virtual nodes, by upper namespace."""
-        self._ends: dict[str, float] = {}
-        """Loop time when the grace of a namespace without pods is over."""
         self._foreign: dict[str, str] = {}
         """Upper Services whose name is taken below: key to uid."""
         self._progress = asyncio.Event()
@@ -90,6 +84,7 @@ class ServiceController:
         self.controller: Controller[str] = Controller(
             f"services-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
         )
+        self._users = NamespaceUsers(caches.upper.values(), on_change=self._add_all)
         self._slices = upper_slices(context.upper)
         self._endpoints: EndpointMirror | None = None
 
@@ -125,7 +120,6 @@ class ServiceController:
             return await self._remove(key, lower_namespace, name)
         if not self._is_wanted(upper):
             return await self._remove_unused(upper, lower_namespace)
-        self._ends.pop(namespace, None)
         if not await self._ensure(upper, lower_namespace):
             await self._endpoints.remove(key)
             return Result(requeue_after=_FOREIGN_AGAIN)
@@ -227,12 +221,10 @@ class ServiceController:
         """Nobody of ours uses it any more: give others a while to come, and those of other processes their due."""
         if not self._is_there(upper.key, namespace, upper.name):
             return None
-        now = asyncio.get_running_loop().time()
-        left = self._ends.setdefault(upper.namespace, now + _UNUSED_GRACE) - now
-        if left > 0:
+        if left := self._users.grace(upper.namespace):
             return Result(requeue_after=left)
         if await self._has_other_users(namespace):
-            return Result(requeue_after=_UNUSED_GRACE)
+            return Result(requeue_after=GRACE)
         return await self._remove(upper.key, namespace, upper.name)
 
     async def _remove(self, key: str, namespace: str, name: str) -> Result | None:
@@ -317,22 +309,6 @@ class ServiceController:
             (endpoints.lower, endpoints_changed),
         ):
             _on_any_change(informer, handler)
-        for informer in self._caches.upper.values():
-            informer.add_handler(on_add=self._pod_came, on_delete=self._pod_left)
-
-    def _pod_came(self, pod: Object, _initial: bool) -> None:  # noqa: FBT001 - the informer's signature
-        is_first = pod.namespace not in self._users
-        self._users[pod.namespace].add(pod.uid)
-        if is_first:
-            self._add_all(pod.namespace)
-
-    def _pod_left(self, pod: Object) -> None:
-        users = self._users[pod.namespace]
-        users.discard(pod.uid)
-        if not users:
-            del self._users[pod.namespace]
-            self._ends.pop(pod.namespace, None)
-            self._add_all(pod.namespace)
 
     def _add_all(self, namespace: str) -> None:
         for key in self._upper.store.index_keys(INDEX_NAMESPACE, namespace):
