@@ -257,6 +257,22 @@ class Cluster:
             *self._own_port(),
         ]
 
+    async def reconfigure_scheduler(self, configuration: Mapping[str, object]) -> None:
+        """Run the stock scheduler with a KubeSchedulerConfiguration (of which the kubeconfig is filled in)."""
+        file = self.directory / "scheduler.json"
+        kubeconfig = self.write_kubeconfig("scheduler")
+        client = {"clientConnection": {"kubeconfig": str(kubeconfig), "qps": 500, "burst": 1000}}
+        file.write_text(json.dumps({**configuration, **client}, indent=1), encoding="utf-8")
+        await self.scheduler.stop()
+        arguments = [
+            f"--config={file}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            *self._own_port(),
+        ]
+        self.scheduler = self._process("kube-scheduler", arguments)
+        await self.scheduler.start()
+
     def _scheduler_args(self) -> list[str]:
         kubeconfig = self.write_kubeconfig("scheduler")
         return [

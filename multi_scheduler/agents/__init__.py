@@ -1,0 +1,1 @@
+"""Agents that come along, beside the fit agent."""

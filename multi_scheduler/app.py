@@ -1,0 +1,81 @@
+"""The process: clients, agents, the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from controller_runtime import kubeconfig, lifecycle, log
+from controller_runtime.certificates import CertificateReloader
+from controller_runtime.client import Client
+from controller_runtime.errors import ConfigError
+from multi_scheduler.agent import AgentContext, load
+from multi_scheduler.directory import NodeDirectory
+from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.flags import PROGRAM, Options
+from multi_scheduler.server import ExtenderServer
+
+
+class App:
+    """Runs what the options say until cancelled."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._log = log.get_logger(component=PROGRAM)
+
+    async def run(self) -> None:
+        """Serve until cancelled.
+
+        Raises:
+            ConfigError: something that only the user can mend.
+        """
+        options = self._options
+        async with contextlib.AsyncExitStack() as stack:
+            config = await kubeconfig.load(options.kubeconfig or None, server=options.master or None)
+            upper = await stack.enter_async_context(Client(config, user_agent=PROGRAM, cluster="upper"))
+            lower = {}
+            for cluster in options.config.clusters:
+                found = await kubeconfig.load(
+                    cluster.kubeconfig,
+                    context=cluster.context or None,
+                    server=cluster.server or None,
+                    in_cluster=False,
+                )
+                client = Client(found, user_agent=PROGRAM, cluster=cluster.name)
+                lower[cluster.name] = await stack.enter_async_context(client)
+            agents = [
+                Weighted(
+                    one.name,
+                    load(one.name, AgentContext(one.name, one.config, upper=upper, lower=lower)),
+                    one.weight,
+                )
+                for one in options.config.agents
+            ]
+            directory = NodeDirectory(upper, options.config)
+            server = self._server(Extender(agents, directory, upper=upper))
+            server.add_check(
+                "nodes",
+                lambda: None if directory.nodes.has_synced else "the upper nodes have not been read yet",
+            )
+            for weighted in agents:
+                server.add_check(weighted.name, weighted.agent.unready)
+            try:
+                await server.start()
+            except OSError as error:
+                raise ConfigError(f"--address, --port: {error.strerror}") from None
+            stack.push_async_callback(server.stop)
+            self._log.info(
+                "serving", port=server.port, clusters=sorted(lower), agents=[one.name for one in agents]
+            )
+            lifecycle.tune_gc()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(directory.nodes.run())
+                for weighted in agents:
+                    group.create_task(weighted.agent.run(), name=weighted.name)
+
+    def _server(self, extender: Extender) -> ExtenderServer:
+        options = self._options
+        tls = None
+        if options.tls_cert:
+            tls = CertificateReloader(options.tls_cert, options.tls_key, client_ca=options.client_ca or None)
+        return ExtenderServer(options.address, options.port, tls=tls, extender=extender)

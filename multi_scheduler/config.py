@@ -1,0 +1,146 @@
+"""What a multi-scheduler is told: lower clusters, agents and weights. Our YAML, or tensile-kube's JSON as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from controller_runtime.errors import ConfigError
+
+API_VERSION = "virtual-node.io/v1alpha1"
+KIND = "MultiSchedulerConfiguration"
+_TENSILE_PLUGIN = "multi-scheduler"
+
+
+class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    pass
+
+
+class NodeConfig(_Base):
+    """One virtual node and the part of the lower cluster behind it."""
+
+    name: str
+    node_selector: dict[str, str] = {}
+    """Labels of its lower nodes. Empty: all of them."""
+
+
+class ClusterConfig(_Base):
+    """One lower cluster."""
+
+    name: str
+    kubeconfig: str
+    context: str = ""
+    server: str = ""
+    """Overrides the kubeconfig's URL."""
+    nodes: list[NodeConfig] = []
+    """Its virtual nodes. Empty: those whose Node carries ``virtual-node.io/lower-cluster: <name>``, and one that
+    has the cluster's own name."""
+
+
+class AgentConfig(_Base):
+    """One agent."""
+
+    name: str
+    """Its entry point."""
+    weight: Annotated[float, Meta(ge=0)] = 1.0
+    """Share of its scores among those of all agents. 0: it only filters."""
+    config: dict[str, Any] = {}
+    """Its own settings."""
+
+
+class Config(_Base):
+    """Everything a multi-scheduler needs."""
+
+    api_version: str = API_VERSION
+    kind: str = KIND
+    clusters: list[ClusterConfig] = []
+    agents: list[AgentConfig] = msgspec.field(default_factory=lambda: [AgentConfig(name="fit")])
+
+
+def load(path: str | Path) -> Config:
+    """Read a configuration file; relative kubeconfig paths are relative to it.
+
+    Raises:
+        ConfigError: it cannot be read; names the field that is wrong.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: {error}") from None
+    config = parse(text, source=str(path))
+    for cluster in config.clusters:
+        expanded = Path(cluster.kubeconfig).expanduser()
+        cluster.kubeconfig = str(expanded if expanded.is_absolute() else path.parent / expanded)
+    return config
+
+
+def parse(text: str, *, source: str = "config") -> Config:
+    """Read a configuration, ours or tensile-kube's.
+
+    Raises:
+        ConfigError: names the source and the field that is wrong.
+    """
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: neither YAML nor JSON: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{source}: expected a mapping with apiVersion, kind and clusters")
+    if "pluginConfig" in document:
+        document = _from_tensile(document, source)
+    try:
+        config = msgspec.convert(document, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    if config.api_version != API_VERSION or config.kind != KIND:
+        raise ConfigError(f"{source}: expected apiVersion {API_VERSION} and kind {KIND}")
+    _validate(config, source)
+    return config
+
+
+def _validate(config: Config, source: str) -> None:
+    if not config.clusters:
+        raise ConfigError(f"{source}: clusters: at least one lower cluster is needed")
+    if not config.agents:
+        raise ConfigError(f"{source}: agents: at least one is needed, such as fit")
+    for what, found in (
+        ("clusters", [cluster.name for cluster in config.clusters]),
+        ("nodes", [node.name for cluster in config.clusters for node in cluster.nodes]),
+        ("agents", [agent.name for agent in config.agents]),
+    ):
+        twice = {name for name in found if found.count(name) > 1}
+        if twice:
+            raise ConfigError(f"{source}: {what}: {', '.join(sorted(twice))}: there twice")
+
+
+def _from_tensile(document: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """tensile-kube's KubeSchedulerConfiguration: the arguments of its plug-in."""
+    for plugin in document.get("pluginConfig") or ():
+        arguments = (plugin or {}).get("args") or {}
+        clusters = arguments.get("cluster_configuration")
+        if plugin.get("name") == _TENSILE_PLUGIN or clusters:
+            if not isinstance(clusters, dict):
+                raise ConfigError(f"{source}: pluginConfig[].args.cluster_configuration: expected an object")
+            return {"apiVersion": API_VERSION, "kind": KIND, "clusters": [
+                _tensile_cluster(name, entry, source) for name, entry in clusters.items()
+            ]}  # fmt: skip
+    raise ConfigError(f"{source}: pluginConfig: no entry has args.cluster_configuration")
+
+
+def _tensile_cluster(name: str, entry: Any, source: str) -> dict[str, Any]:
+    where = f"{source}: cluster_configuration.{name}"
+    if not isinstance(entry, dict) or not isinstance(entry.get("kube_config"), str):
+        raise ConfigError(f"{where}.kube_config: the path of a kubeconfig is needed")
+    return {
+        "name": str(entry.get("name") or name),
+        "kubeconfig": entry["kube_config"],
+        "server": str(entry.get("kube_master") or ""),
+        # There the cluster's name is its clusterID, and by habit the virtual node's name.
+        "nodes": [{"name": name}],
+    }

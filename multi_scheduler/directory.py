@@ -1,0 +1,54 @@
+"""Which upper node stands for which lower cluster: from the configuration and the Nodes themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client import Client
+from controller_runtime.informer import Informer
+from multi_scheduler.agent import VirtualNode
+from multi_scheduler.config import Config
+
+
+class NodeDirectory:
+    """Finds the virtual nodes among the candidates."""
+
+    def __init__(self, client: Client, config: Config) -> None:
+        self._clusters = {cluster.name for cluster in config.clusters}
+        self._configured = {
+            node.name: (cluster.name, node.node_selector)
+            for cluster in config.clusters
+            for node in cluster.nodes
+        }
+        self.nodes = Informer(
+            client,
+            resources.NODES,
+            label_selector=f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}",
+            transform=lambda node: node.with_fields(spec={}, status={}),
+        )
+
+    def find(self, name: str, node: Mapping[str, Any] | None) -> VirtualNode | None:
+        """The virtual node of a name; None when it is a real one, or one that is not configured.
+
+        Args:
+            name: the upper node's.
+            node: the Node where the scheduler has sent it; None: it is taken from the cache.
+        """
+        cached = self.nodes.store.get(name)
+        labels: Mapping[str, str] = {}
+        if node is not None:
+            labels = node["metadata"].get("labels") or {}
+        elif cached is not None:
+            labels = cached.labels
+        if name in self._configured:
+            cluster, pool = self._configured[name]
+            return VirtualNode(name, cluster, labels, pool)
+        if labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
+            return None
+        for label in (names.LABEL_LOWER_CLUSTER, names.LABEL_CLUSTER_ID):
+            if (cluster := labels.get(label, name)) in self._clusters:
+                return VirtualNode(name, cluster, labels, {})
+        return None

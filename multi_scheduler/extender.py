@@ -1,0 +1,120 @@
+"""The extender: asks every agent, joins what they say. No HTTP here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime import log, resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError
+from multi_scheduler.agent import Agent, VirtualNode
+from multi_scheduler.directory import NodeDirectory
+from multi_scheduler.protocol import Candidates, Victims
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """An agent and what its scores count."""
+
+    name: str
+    agent: Agent
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """The answer to a filter call."""
+
+    passing: list[str]
+    failed: dict[str, str]
+    unresolvable: dict[str, str]
+
+
+class Extender:
+    """Filter, prioritize, preempt, bind. Real nodes always pass: they are the scheduler's own business."""
+
+    def __init__(self, agents: Sequence[Weighted], directory: NodeDirectory, *, upper: Client) -> None:
+        self._agents = agents
+        self._directory = directory
+        self._upper = upper
+        self._log = log.get_logger(component="extender")
+
+    async def filter(self, asked: Candidates) -> Filtered:
+        """The nodes that no agent rules out, and for each of the others the first reason."""
+        virtual = self._virtual(asked.names, asked.nodes)
+        left = list(virtual.values())
+        failed: dict[str, str] = {}
+        unresolvable: dict[str, str] = {}
+        for weighted in self._agents:
+            if not left:
+                break
+            rejected = await weighted.agent.filter(asked.pod, left)
+            failed.update(rejected.resolvable)
+            unresolvable.update(rejected.unresolvable)
+            left = [node for node in left if node.name not in failed and node.name not in unresolvable]
+        for weighted in self._agents:
+            weighted.agent.filtered(asked.pod, left)
+        passing = [name for name in asked.names if name not in failed and name not in unresolvable]
+        return Filtered(passing, failed, unresolvable)
+
+    async def prioritize(self, asked: Candidates) -> dict[str, float]:
+        """Scores from 0 to 1: the weighted mean of those agents that score; 0 for real nodes."""
+        virtual = list(self._virtual(asked.names, asked.nodes).values())
+        totals = dict.fromkeys(asked.names, 0.0)
+        weights = 0.0
+        for weighted in self._agents:
+            if not weighted.weight or not virtual:
+                continue
+            scores = await weighted.agent.score(asked.pod, virtual)
+            if scores is None:
+                continue
+            weights += weighted.weight
+            for name, score in scores.items():
+                totals[name] += weighted.weight * min(1.0, max(0.0, score))
+        return {name: total / weights for name, total in totals.items()} if weights else totals
+
+    async def preempt(self, pod: Mapping[str, Any], victims: Mapping[str, Victims]) -> dict[str, Victims]:
+        """The nodes where taking the victims away makes room below; real nodes pass as they are."""
+        virtual = self._virtual(list(victims), None)
+        kept: dict[str, Victims] = {}
+        for name, found in victims.items():
+            node = virtual.get(name)
+            if node is None or await self._all_agree(pod, node, found):
+                kept[name] = found
+        return kept
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> str:
+        """Bind a pod; returns what went wrong, empty when nothing did."""
+        body = {
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        try:
+            await self._upper.create(
+                resources.PODS, {"apiVersion": "v1", "kind": "Binding", **body}, namespace=namespace, name=name,
+                subresource="binding",
+            )  # fmt: skip
+        except ApiError as error:
+            self._log.warning("not bound", pod=f"{namespace}/{name}", node=node, error=str(error))
+            return str(error)
+        for weighted in self._agents:
+            weighted.agent.bound(uid, node)
+        return ""
+
+    async def _all_agree(self, pod: Mapping[str, Any], node: VirtualNode, found: Victims) -> bool:
+        for weighted in self._agents:
+            if not await weighted.agent.preempt(pod, node, found.uids):
+                return False
+        return True
+
+    def _virtual(
+        self, names: Sequence[str], nodes: Mapping[str, Mapping[str, Any]] | None
+    ) -> dict[str, VirtualNode]:
+        found = {}
+        for name in names:
+            node = self._directory.find(name, nodes.get(name) if nodes is not None else None)
+            if node is not None:
+                found[name] = node
+        return found

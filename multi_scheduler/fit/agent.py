@@ -1,0 +1,246 @@
+"""The fit agent: a virtual node passes only if one lower node could take the pod as it will be there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from controller_runtime import resources
+from controller_runtime.errors import ConfigError
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from multi_scheduler import reasons
+from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
+from multi_scheduler.fit.demand import Demand, demand
+from multi_scheduler.fit.feed import Feed
+from multi_scheduler.fit.index import ClusterIndex, Placed
+from multi_scheduler.fit.reservations import Reservations
+
+_SETTLE_SECONDS = 2.0
+"""How long a filter call waits for other pods' promises to be settled before it says that nothing fits."""
+_LOOKED_AT = 64
+"""Feasible nodes of a cluster that are compared; more would cost time and change little."""
+_SWEEP = 1.0
+_UNBOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+
+
+class Settings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The agent's configuration."""
+
+    score: Literal["BestFit", "Spread", "BinPack"] = "BestFit"
+    """BestFit: where the pod leaves the least behind, so that large holes stay whole. Spread: the emptiest cluster.
+    BinPack: the fullest."""
+    unreachable: Literal["Reject", "Pass"] = "Reject"
+    """What becomes of the virtual nodes of a lower cluster that cannot be looked into."""
+
+
+class FitAgent(Agent):
+    """Looks into every lower cluster."""
+
+    def __init__(self, context: AgentContext) -> None:
+        """Set up; ``run`` fills the indexes.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        try:
+            self._settings = msgspec.convert(dict(context.settings), Settings)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"agents[{context.name}].config: {error}") from None
+        self.indexes = {cluster: ClusterIndex() for cluster in context.lower}
+        self.reservations = Reservations(self.indexes, clock=lambda: asyncio.get_running_loop().time())
+        self.feeds = {
+            cluster: Feed(
+                client,
+                self.indexes[cluster],
+                seen=self.reservations.release,
+                unseen=self.reservations.release,
+            )
+            for cluster, client in context.lower.items()
+        }
+        self._upper_pods = Informer(
+            context.upper, resources.PODS, field_selector=_UNBOUND, transform=_shrink, name="bound-pods"
+        )
+        self._upper_pods.add_handler(
+            on_add=lambda pod, _initial: self._bound_above(pod),
+            on_delete=lambda pod: self.reservations.release(pod.uid),
+        )
+        self._demands: dict[str, dict[str, Demand]] = {}
+
+    async def run(self) -> None:
+        """Follow all clusters until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._upper_pods.run())
+            group.create_task(self._sweep())
+            for feed in self.feeds.values():
+                group.create_task(feed.run())
+
+    def unready(self) -> str | None:
+        """Only what nobody can do without; a silent lower cluster is no reason not to serve the others."""
+        if not self._upper_pods.has_synced:
+            return "the upper cluster's pods have not been read yet"
+        if self.feeds and not any(feed.has_synced for feed in self.feeds.values()):
+            return "no lower cluster has been read yet"
+        return None
+
+    async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
+        """Every virtual node without a lower node for the pod, with kube-scheduler's sentence about why."""
+        uid = pod["metadata"].get("uid", "")
+        # What was promised at an earlier try is given back first: it must not stand in its own way.
+        self.reservations.release(uid)
+        deadline = asyncio.get_running_loop().time() + _SETTLE_SECONDS
+        while True:
+            demands, resolvable, unresolvable = self._judge(pod, nodes)
+            rejected = len(resolvable) + len(unresolvable)
+            left = deadline - asyncio.get_running_loop().time()
+            if rejected < len(nodes) or left <= 0 or not self._may_change(uid, nodes):
+                break
+            # Others hold promises on several clusters of which they will use one: a moment tells which.
+            await self.reservations.wait(left)
+        self._demands[uid] = demands
+        return Rejections(resolvable, unresolvable)
+
+    def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
+        """Promise the pod its room on every node that the scheduler may still choose."""
+        uid = pod["metadata"].get("uid", "")
+        demands = self._demands.pop(uid, {})
+        places = {}
+        for node in passing:
+            wanted = demands.get(node.name)
+            if wanted is None or node.cluster not in self.indexes:
+                continue
+            place = self._predict(node.cluster, wanted)
+            if place is not None:
+                places[node.name] = (node.cluster, place)
+        self.reservations.promise(uid, places)
+
+    async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
+        """How well the pod fits each cluster, by the chosen strategy."""
+        return {node.name: self._score(pod, node) for node in nodes if node.cluster in self.indexes}
+
+    async def preempt(self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]) -> bool:
+        """Whether the lower pods of these victims make way for the pod."""
+        feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
+        if feed is None or index is None or not feed.has_synced:
+            return self._settings.unreachable == "Pass"
+        moved = []
+        for uid in victims:
+            lower = feed.lower_uid.get(uid, "")
+            for key in (lower, f"{uid}@{node.name}"):
+                placed = index.remove(key) if key else None
+                if placed is not None:
+                    moved.append((key, placed))
+        try:
+            return bool(index.feasible(self._demand(pod, node)))
+        finally:
+            for key, placed in moved:
+                index.place(key, placed)
+
+    def bound(self, uid: str, node: str) -> None:
+        """We have bound the pod ourselves."""
+        self.reservations.bind(uid, node)
+
+    def _judge(
+        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]
+    ) -> tuple[dict[str, Demand], dict[str, str], dict[str, str]]:
+        demands: dict[str, Demand] = {}
+        resolvable: dict[str, str] = {}
+        unresolvable: dict[str, str] = {}
+        for node in nodes:
+            feed = self.feeds.get(node.cluster)
+            if feed is None:
+                continue  # a virtual node that nobody has told us about: not ours to judge
+            if not feed.has_synced:
+                if self._settings.unreachable == "Reject":
+                    unresolvable[node.name] = (
+                        f"lower cluster {node.cluster} cannot be looked into: {feed.trouble()}"
+                    )
+                continue
+            wanted = demands[node.name] = self._demand(pod, node)
+            told: Counter[str] = Counter()
+            index = self.indexes[node.cluster]
+            if not index.feasible(wanted, told):
+                sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), told)}"
+                helps = any(reason.startswith(("Insufficient", "Too many")) for reason in told)
+                (resolvable if helps else unresolvable)[node.name] = sentence
+        return demands, resolvable, unresolvable
+
+    def _may_change(self, uid: str, nodes: Sequence[VirtualNode]) -> bool:
+        clusters = {node.cluster for node in nodes if node.cluster in self.indexes}
+        return any(self.reservations.is_tentative(cluster, besides=uid) for cluster in clusters)
+
+    def _demand(self, pod: Mapping[str, Any], node: VirtualNode) -> Demand:
+        feed = self.feeds[node.cluster]
+        namespace = pod["metadata"].get("namespace", "")
+        claims = (
+            (volume.get("persistentVolumeClaim") or {}).get("claimName", "")
+            for volume in pod["spec"].get("volumes") or ()
+        )
+        volumes = [
+            found
+            for claim in claims
+            if claim and (found := feed.volume_affinity(namespace, claim)) is not None
+        ]
+        return demand(pod, node_name=node.name, node_labels=node.labels, pool=node.pool, volumes=volumes)
+
+    def _predict(self, cluster: str, wanted: Demand) -> Placed | None:
+        """Where the lower scheduler will most likely put the pod: its default prefers the emptiest node."""
+        index = self.indexes[cluster]
+        slots = index.feasible(wanted)
+        if not slots:
+            return None
+        step = max(1, len(slots) // _LOOKED_AT)
+        slot = max(slots[::step], key=lambda one: index.left_over(one, wanted))
+        return Placed(
+            node=index.name(slot),
+            requests=wanted.requests,
+            ports=wanted.ports,
+            namespace=wanted.namespace,
+            labels=wanted.labels,
+            anti_affinity=wanted.anti_affinity,
+        )
+
+    def _score(self, pod: Mapping[str, Any], node: VirtualNode) -> float:
+        index = self.indexes[node.cluster]
+        if self._settings.score == "BestFit":
+            wanted = self._demand(pod, node)
+            # The room that has been promised to this very pod is not in its way.
+            held = index.remove(f"{wanted.uid}@{node.name}")
+            try:
+                slots = index.feasible(wanted)
+                step = max(1, len(slots) // _LOOKED_AT)
+                best = min((index.left_over(slot, wanted) for slot in slots[::step]), default=1.0)
+            finally:
+                if held is not None:
+                    index.place(f"{wanted.uid}@{node.name}", held)
+            return 1.0 - best
+        shares = [
+            index.used[resource] / index.total[resource]
+            for resource in ("cpu", "memory")
+            if index.total.get(resource)
+        ]
+        used = max(shares, default=0.0)
+        return used if self._settings.score == "BinPack" else 1.0 - used
+
+    def _bound_above(self, pod: Object) -> None:
+        node = (pod.spec or {}).get("nodeName", "")
+        if any(pod.uid in feed.visible for feed in self.feeds.values()):
+            self.reservations.release(pod.uid)
+        else:
+            self.reservations.bind(pod.uid, node)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            self.reservations.expire()
+            if len(self._demands) > 1000:
+                self._demands.clear()
+
+
+def _shrink(pod: Object) -> Object:
+    """Of a bound upper pod only its node matters."""
+    return pod.with_fields(spec={"nodeName": (pod.spec or {}).get("nodeName", "")}, status={})

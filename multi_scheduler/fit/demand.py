@@ -1,0 +1,156 @@
+"""What a pod asks of a lower node: the pod as it will be there. Pure.
+
+Without a ``clusterSelector`` the upper selectors chose the virtual node and mean nothing below (as the virtual node
+translates it); with one, its members are what the lower scheduler will apply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime.api import cluster_selector, matching, names, pod_resources
+
+Port = tuple[str, str, int]
+"""Host IP (empty: all), protocol, port."""
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - read, not bound
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """A required pod (anti-)affinity term over ``kubernetes.io/hostname``."""
+
+    namespaces: frozenset[str]
+    matches: matching.Matcher
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """A topology spread constraint over ``kubernetes.io/hostname`` that must hold."""
+
+    max_skew: int
+    matches: matching.Matcher
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demand:
+    """One pod's wishes."""
+
+    uid: str
+    namespace: str
+    labels: Mapping[str, str]
+    requests: Mapping[str, int]
+    """By resource, ``pods`` included; zeros left out."""
+    spec: Mapping[str, Any]
+    """nodeSelector, affinity, tolerations: what ``matching.admits`` reads."""
+    key: str
+    """Equal for all pods that the same nodes admit."""
+    ports: tuple[Port, ...] = ()
+    anti_affinity: tuple[Term, ...] = ()
+    affinity: tuple[Term, ...] = ()
+    spread: tuple[Spread, ...] = ()
+
+
+def demand(
+    pod: Mapping[str, Any],
+    *,
+    node_name: str,
+    node_labels: Mapping[str, str],
+    pool: Mapping[str, str] | None = None,
+    volumes: Sequence[Mapping[str, Any]] = (),
+) -> Demand:
+    """What an upper pod would ask of the nodes behind a virtual node.
+
+    Args:
+        pod: the upper pod.
+        node_name: the virtual node.
+        node_labels: its labels.
+        pool: labels that every lower node behind it has.
+        volumes: ``spec.nodeAffinity.required`` of the lower volumes that the pod's claims are bound to.
+    """
+    metadata, above = pod["metadata"], pod["spec"]
+    selector = cluster_selector.of(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR)
+    spec: dict[str, Any] = {}
+    if selector is not None:
+        selector = cluster_selector.resolve(selector, node_name=node_name, node_labels=node_labels)
+        spec["nodeSelector"] = {**(selector.get("nodeSelector") or {}), **(pool or {})}
+        node_affinity = (selector.get("affinity") or {}).get("nodeAffinity") or {}
+        spec["tolerations"] = selector.get("tolerations") or []
+    else:
+        spec["nodeSelector"] = dict(pool or {})
+        node_affinity = {}
+        spec["tolerations"] = [
+            one for one in above.get("tolerations") or () if one.get("key") != names.TAINT_PROVIDER
+        ]
+    required = node_affinity.get(_REQUIRED)
+    spec["affinity"] = {"nodeAffinity": {_REQUIRED: required}} if required else {}
+    spec["volumes"] = list(volumes)
+    requests = {**pod_resources.pod_requests(above), "pods": 1}
+    return Demand(
+        uid=metadata.get("uid", ""),
+        namespace=metadata.get("namespace", ""),
+        labels=metadata.get("labels") or {},
+        requests={name: count for name, count in requests.items() if count > 0},
+        spec=spec,
+        key=json.dumps(spec, sort_keys=True, separators=(",", ":")),
+        ports=host_ports(above),
+        anti_affinity=host_terms(above, "podAntiAffinity", metadata.get("namespace", "")),
+        affinity=host_terms(above, "podAffinity", metadata.get("namespace", "")),
+        spread=_spread(above),
+    )
+
+
+def host_ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
+    """The ports of the node that a pod takes."""
+    found = []
+    for kind in ("containers", "initContainers"):
+        for container in spec.get(kind) or ():
+            if kind == "initContainers" and container.get("restartPolicy") != "Always":
+                continue
+            for port in container.get("ports") or ():
+                number = port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") else 0)
+                if number:
+                    address = port.get("hostIP") or ""
+                    found.append(
+                        (
+                            "" if address in _ALL_ADDRESSES else address,
+                            port.get("protocol") or "TCP",
+                            int(number),
+                        )
+                    )
+    return tuple(found)
+
+
+def host_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[Term, ...]:
+    """The required terms of one kind of pod affinity that speak of single nodes."""
+    terms = ((spec.get("affinity") or {}).get(kind) or {}).get(_REQUIRED) or ()
+    return tuple(
+        Term(
+            namespaces=frozenset(term.get("namespaces") or [namespace]),
+            matches=_compiled(term.get("labelSelector")),
+        )
+        for term in terms
+        if term.get("topologyKey") == names.LABEL_HOSTNAME
+    )
+
+
+def _spread(spec: Mapping[str, Any]) -> tuple[Spread, ...]:
+    return tuple(
+        Spread(int(constraint.get("maxSkew") or 1), _compiled(constraint.get("labelSelector")))
+        for constraint in spec.get("topologySpreadConstraints") or ()
+        if constraint.get("topologyKey") == names.LABEL_HOSTNAME
+        and constraint.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"
+    )
+
+
+def _compiled(selector: Mapping[str, Any] | None) -> matching.Matcher:
+    """A selector that is absent matches nothing; one that is empty matches everything."""
+    if selector is None:
+        return lambda _labels: False
+    try:
+        return matching.compile_selector(selector)
+    except ValueError:
+        return lambda _labels: False

@@ -1,0 +1,155 @@
+"""Keeps a cluster's index true: informers on the lower nodes, pods and volumes, trimmed to what fitting needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names, pod_resources
+from controller_runtime.client import Client
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from multi_scheduler.fit.demand import host_ports, host_terms
+from multi_scheduler.fit.index import ClusterIndex, Placed
+
+_FINISHED = ("Succeeded", "Failed")
+
+
+class Feed:
+    """One lower cluster's informers."""
+
+    def __init__(
+        self,
+        client: Client,
+        index: ClusterIndex,
+        *,
+        seen: Callable[[str], None],
+        unseen: Callable[[str], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: of the lower cluster.
+            index: to keep.
+            seen: called with the uid of an upper pod whose lower pod is on a lower node now.
+            unseen: called with the uid of an upper pod whose lower pod is gone.
+        """
+        self._index = index
+        self._seen = seen
+        self._unseen = unseen
+        self.visible: set[str] = set()
+        """Uids of upper pods whose lower pod is on a lower node."""
+        self.lower_uid: dict[str, str] = {}
+        """Upper uid → lower uid of the mirrored pods that take room."""
+        self._volumes: dict[str, Mapping[str, Any]] = {}
+        self._nodes = Informer(client, resources.NODES, transform=shrink_node)
+        self._pods = Informer(client, resources.PODS, transform=shrink_pod)
+        self._volume_informer = Informer(client, resources.PERSISTENT_VOLUMES)
+        self._nodes.add_handler(
+            on_add=lambda node, _initial: index.upsert_node(node.to_dict()),
+            on_update=lambda _old, new: index.upsert_node(new.to_dict()),
+            on_delete=lambda node: index.remove_node(node.name),
+        )
+        self._pods.add_handler(
+            on_add=lambda pod, _initial: self._pod(pod),
+            on_update=self._pod_changed,
+            on_delete=self._pod_gone,
+        )
+        self._volume_informer.add_handler(
+            on_add=lambda volume, _initial: self._volume(volume),
+            on_update=lambda _old, new: self._volume(new),
+            on_delete=self._forget_volume,
+        )
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in (self._nodes, self._pods, self._volume_informer):
+                group.create_task(informer.run())
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether nodes and pods have been read; volumes may be forbidden to us."""
+        return self._nodes.has_synced and self._pods.has_synced
+
+    def trouble(self) -> str:
+        """Why not, for people."""
+        error = self._nodes.last_error or self._pods.last_error
+        return str(error) if error else "it is being read"
+
+    def volume_affinity(self, namespace: str, claim: str) -> Mapping[str, Any] | None:
+        """``nodeAffinity.required`` of the lower volume that is bound to a lower claim."""
+        return self._volumes.get(f"{namespace}/{claim}")
+
+    def _pod_changed(self, old: Object, new: Object) -> None:
+        if not (old.has_spec_equal(new) and old.has_status_equal(new)):
+            self._pod(new)
+
+    def _pod(self, pod: Object) -> None:
+        spec, status = pod.spec or {}, pod.status or {}
+        upper = pod.labels.get(names.LABEL_UPPER_UID, "")
+        if not spec.get("nodeName") or status.get("phase") in _FINISHED:
+            self._index.remove(pod.uid)
+            if upper and status.get("phase") in _FINISHED:
+                self._forget(upper, pod.uid)
+                self._seen(upper)  # it needs no room any more
+            return
+        namespace = pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, pod.namespace)
+        placed = Placed(
+            node=spec["nodeName"],
+            requests=spec["requests"],
+            ports=tuple((address, protocol, number) for address, protocol, number in spec.get("ports") or ()),
+            namespace=namespace,
+            labels=pod.labels,
+            anti_affinity=host_terms(spec, "podAntiAffinity", namespace),
+        )
+        self._index.place(pod.uid, placed)
+        if upper:
+            self.visible.add(upper)
+            self.lower_uid[upper] = pod.uid
+            self._seen(upper)
+
+    def _pod_gone(self, pod: Object) -> None:
+        self._index.remove(pod.uid)
+        if upper := pod.labels.get(names.LABEL_UPPER_UID, ""):
+            self._forget(upper, pod.uid)
+            self._unseen(upper)
+
+    def _forget(self, upper: str, uid: str) -> None:
+        if self.lower_uid.get(upper) == uid:
+            del self.lower_uid[upper]
+            self.visible.discard(upper)
+
+    def _volume(self, volume: Object) -> None:
+        spec = volume.spec or {}
+        claim = spec.get("claimRef") or {}
+        required = (spec.get("nodeAffinity") or {}).get("required")
+        if claim and required:
+            self._volumes[f"{claim.get('namespace')}/{claim.get('name')}"] = required
+
+    def _forget_volume(self, volume: Object) -> None:
+        claim = (volume.spec or {}).get("claimRef") or {}
+        self._volumes.pop(f"{claim.get('namespace')}/{claim.get('name')}", None)
+
+
+def shrink_node(node: Object) -> Object:
+    """Keep of a lower node what fitting asks about."""
+    spec, status = node.spec or {}, node.status or {}
+    kept = {key: spec[key] for key in ("taints", "unschedulable") if key in spec}
+    return node.with_fields(spec=kept, status={"allocatable": status.get("allocatable") or {}})
+
+
+def shrink_pod(pod: Object) -> Object:
+    """Keep of a lower pod where it is, what it takes and whom it repels."""
+    spec, status = pod.spec or {}, pod.status or {}
+    requests = {**pod_resources.pod_requests(spec), "pods": 1}
+    kept: dict[str, Any] = {"requests": {name: count for name, count in requests.items() if count > 0}}
+    if spec.get("nodeName"):
+        kept["nodeName"] = spec["nodeName"]
+    if ports := host_ports(spec):
+        kept["ports"] = ports
+    if anti := (spec.get("affinity") or {}).get("podAntiAffinity"):
+        kept["affinity"] = {"podAntiAffinity": anti}
+    return pod.with_fields(spec=kept, status={"phase": status.get("phase", "")})

@@ -1,0 +1,124 @@
+"""Room that is promised but not yet taken below: no two pods are promised the same.
+
+A pod that passes the filter is *tentative* on every node that passed, for nobody has told us yet which of them the
+scheduler takes. Once the upper pod is seen bound it is *bound*: kept on that node's cluster only, until its lower pod
+is seen on a lower node (which then counts by itself), the pod ends, or the time runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from multi_scheduler.fit.index import ClusterIndex, Placed
+
+TENTATIVE_SECONDS = 10.0
+"""What a scheduler takes at most from filter to bind; afterwards it has decided otherwise."""
+BOUND_SECONDS = 120.0
+"""What a virtual node takes at most to create a pod below."""
+
+
+@dataclass(slots=True)
+class _Reservation:
+    on: dict[str, str]
+    """Virtual node → lower cluster."""
+    deadline: float
+    is_bound: bool = False
+
+
+class Reservations:
+    """The promises of all lower clusters."""
+
+    def __init__(self, indexes: Mapping[str, ClusterIndex], *, clock: Callable[[], float]) -> None:
+        """Set up.
+
+        Args:
+            indexes: by lower cluster.
+            clock: monotonic seconds.
+        """
+        self._indexes = indexes
+        self._clock = clock
+        self._held: dict[str, _Reservation] = {}
+        self._tentative: dict[str, set[str]] = {cluster: set() for cluster in indexes}
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def promise(self, uid: str, places: Mapping[str, tuple[str, Placed]]) -> None:
+        """A pod may go to any of these.
+
+        Args:
+            uid: the upper pod's.
+            places: virtual node → lower cluster and the place in it.
+        """
+        self.release(uid)
+        if not places:
+            return
+        self._held[uid] = _Reservation(
+            on={node: cluster for node, (cluster, _) in places.items()},
+            deadline=self._clock() + TENTATIVE_SECONDS,
+        )
+        for node, (cluster, placed) in places.items():
+            self._indexes[cluster].place(_key(uid, node), placed)
+            self._tentative[cluster].add(uid)
+
+    def bind(self, uid: str, node: str) -> bool:
+        """The upper pod is bound; tells whether there was a promise on that node."""
+        held = self._held.get(uid)
+        if held is None or node not in held.on:
+            self.release(uid)
+            return False
+        if held.is_bound:
+            return True
+        self._drop(uid, [other for other in held.on if other != node])
+        held.is_bound = True
+        held.deadline = self._clock() + BOUND_SECONDS
+        self._tentative[held.on[node]].discard(uid)
+        self._note()
+        return True
+
+    def release(self, uid: str) -> None:
+        """The pod is seen below, has ended, or was never to come."""
+        held = self._held.get(uid)
+        if held is None:
+            return
+        self._drop(uid, list(held.on))
+        del self._held[uid]
+        self._note()
+
+    def expire(self) -> None:
+        """Give back what has been promised for too long."""
+        now = self._clock()
+        for uid in [uid for uid, held in self._held.items() if held.deadline <= now]:
+            self.release(uid)
+
+    def is_tentative(self, cluster: str, *, besides: str) -> bool:
+        """Whether pods other than one have promises in a cluster that may soon turn out unused."""
+        return bool(self._tentative[cluster] - {besides})
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for any promise to be settled; False when none was in time."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _drop(self, uid: str, nodes: list[str]) -> None:
+        held = self._held[uid]
+        for node in nodes:
+            cluster = held.on.pop(node)
+            self._indexes[cluster].remove(_key(uid, node))
+            if cluster not in held.on.values():
+                self._tentative[cluster].discard(uid)
+
+    def _note(self) -> None:
+        self._changed.set()
+
+
+def _key(uid: str, node: str) -> str:
+    return f"{uid}@{node}"
