@@ -26,6 +26,7 @@ from descheduler.mover import Mover
 from descheduler.options import Options
 from descheduler.policy import convert
 from descheduler.recreation import Recreator
+from descheduler.release import Releaser
 from descheduler.strategies import registry
 from descheduler.strategies.base import Context, Strategy
 
@@ -120,7 +121,23 @@ class App:
             options=options.eviction,
             freeze_period=options.freeze_period,
         )
-        context = Context(client=client, view=view, mover=mover, memory=memory, interval=options.interval)
+        releaser = Releaser(
+            client,
+            view=view,
+            memory=memory,
+            mover=mover,
+            recreator=recreator,
+            recorder=recorder,
+            freeze_period=options.freeze_period,
+        )
+        context = Context(
+            client=client,
+            view=view,
+            mover=mover,
+            memory=memory,
+            releaser=releaser,
+            interval=options.interval,
+        )
         strategies = self._strategies(context)
         for informer in self._informers:
             await informer.wait_synced()

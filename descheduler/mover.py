@@ -8,9 +8,7 @@ to avoid has been written where the webhook reads it.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -28,6 +26,7 @@ from descheduler.cluster import ClusterView
 from descheduler.history import Verdict
 from descheduler.limits import PassLimits
 from descheduler.memory import Memory
+from descheduler.once import Announcer, KeyedLock
 from descheduler.options import EvictionOptions
 from descheduler.recreation import Recreator
 
@@ -42,10 +41,7 @@ _REFUSED = Counter(
 _SETTLE = 0.25
 """Seconds that the webhook's replicas get to see what a pod's successor is to avoid."""
 _REFUSAL_RETRY = 60.0
-_FRESH = 10.0
-"""Age in seconds below which a waiting pod is too young to be replaced for what it avoids."""
 _REJUDGE = 0.5
-_REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +98,8 @@ class Mover:
         self._now = now
         self._limits = PassLimits(options)
         self._budget_backoff = ExponentialBackoff(1.0, 60.0)
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._owners = KeyedLock()
+        self._tell = Announcer(recorder).tell
         self._log = log.get_logger(component="mover")
 
     @property
@@ -139,7 +135,7 @@ class Mover:
             )
         if claim := await self._pinning_claim(pod, node):
             return self._stays(pod, f"its claim {claim} is bound to this node", cause="claim")
-        async with self._owner_lock(pods.owner_key(pod)):
+        async with self._owners.holding(pods.owner_key(pod)):
             return await self._move_one(pod, node, request)
 
     async def _move_one(self, pod: Object, node: str, request: Move) -> Outcome:
@@ -206,7 +202,7 @@ class Mover:
         return self._moved(pod, node, request, how="evicted")
 
     async def _recreate(self, pod: Object, node: str, request: Move, *, rounds: int) -> Outcome:
-        whole = await self._fresh(pod)
+        whole = await self.fresh(pod)
         if whole is None:
             return Outcome(moved=False, why="it has just changed", retry_after=_REJUDGE)
         successor = replacement.of(
@@ -225,61 +221,7 @@ class Mover:
             return self._stays(pod, why, cause="replacement refused", retry_after=_REFUSAL_RETRY)
         return self._moved(pod, node, request, how="re-created")
 
-    async def release(self, pod: Object) -> float | None:
-        """A pod that waits for a node may be waiting only because it avoids one: give it a new chance.
-
-        Once an avoided node's time has passed, or when it avoids every node there is, it is made anew without.
-
-        Args:
-            pod: as cached; not bound, and made to avoid nodes.
-
-        Returns:
-            Seconds after which to ask again; None: when something changes.
-
-        Raises:
-            ApiError: trouble with the upper cluster.
-        """
-        if pods.controller_of(pod) is not None:
-            return await self._release_owned(pod)
-        now = self._now()
-        metadata = {"metadata": {"annotations": pod.annotations}}
-        noted = replacement.avoided(metadata, now, None)
-        active = replacement.avoided(metadata, now, self._freeze_period)
-        usable = self._view.open_names()
-        gives_way = bool(usable) and not usable - active.keys()
-        if not noted:
-            return None
-        if len(active) == len(noted) and not gives_way:
-            oldest = min(active.values())
-            return self._freeze_period - (now - oldest).total_seconds() + 1.0
-        if self.why_not_movable(pod) or self._options.dry_run or not usable:
-            return None
-        whole = await self._fresh(pod)
-        if whole is None:
-            return None
-        successor = replacement.of(whole, avoid=active, node="", usable=usable, now=now, counts=False)
-        await self._recreator.begin(whole, replacement=successor, reason="it may use all nodes again")
-        return None
-
-    async def _release_owned(self, pod: Object) -> float | None:
-        """An owned pod that avoids a node nobody has frozen any more: its controller makes one that does not."""
-        thawed = replacement.named(pod.annotations) - self._memory.frozen(pods.owner_key(pod)).keys()
-        if not thawed & self._view.open_names() or self.why_not_movable(pod) or self._options.dry_run:
-            return None
-        # The webhook's replicas may have learned of it a moment later than we.
-        rest = _FRESH - (self._now() - pods.created(pod)).total_seconds()
-        if rest > 0:
-            return rest
-        try:
-            await eviction.evict(self._client, pod)
-        except (NotFound, Conflict):
-            return None
-        except TooManyRequests as error:
-            return max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
-        self._recorder.event(pod, "Normal", "Rescheduled", f"May use {', '.join(sorted(thawed))} again")
-        return None
-
-    async def _fresh(self, pod: Object) -> dict[str, Any] | None:
+    async def fresh(self, pod: Object) -> dict[str, Any] | None:
         """The pod as the server has it, if that is still what the cache has."""
         try:
             whole = await self._client.get(resources.PODS, pod.name, namespace=pod.namespace)
@@ -340,18 +282,6 @@ class Mover:
         self._tell(pod, "Normal", "NotRescheduled", f"Stays: {why}")
         return Outcome(moved=False, why=why, needs_node=needs_node, retry_after=retry_after)
 
-    def _tell(self, pod: Object, kind: Any, reason: str, message: str) -> bool:
-        """An event, once per pod and reason; False when it had been told."""
-        key = (pod.uid, reason)
-        if key in self._told:
-            self._told.move_to_end(key)
-            return False
-        self._told[key] = None
-        while len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
-        self._recorder.event(pod, kind, reason, message)
-        return True
-
     async def _pinning_claim(self, pod: Object, node: str) -> str:
         """The name of a claim that holds the pod on this virtual node; empty when none does."""
         for name in pods.claims(pod.spec or {}):
@@ -366,18 +296,3 @@ class Mover:
             if bound and annotations.get("volume.kubernetes.io/selected-node") == node:
                 return name
         return ""
-
-    @asynccontextmanager
-    async def _owner_lock(self, key: str) -> AsyncIterator[None]:
-        """One pod of an owner at a time, so that its pods see one another's round."""
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[key]
-            if users == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = (lock, users - 1)

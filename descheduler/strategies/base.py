@@ -23,6 +23,7 @@ from controller_runtime.objects import Object
 from descheduler.cluster import ClusterView
 from descheduler.memory import Memory
 from descheduler.mover import Mover
+from descheduler.release import Releaser
 
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _RETRY = 10.0
@@ -62,6 +63,7 @@ class Context:
     view: ClusterView
     mover: Mover
     memory: Memory
+    releaser: Releaser
     interval: float
     """Seconds between two passes of periodic strategies; 0: one pass."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

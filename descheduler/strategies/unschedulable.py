@@ -105,7 +105,7 @@ class Unschedulable(Strategy):
         """A pod that waits for a node, and whose avoidance may have expired or given way."""
         if not replacement.has_avoidance(pod) or not stuck.is_waiting_for_node(pod) or not self.concerns(pod):
             return None
-        wait = await self.context.mover.release(pod)
+        wait = await self.context.releaser.release(pod)
         return None if wait is None else Result(requeue_after=wait)
 
     def _look(self, pod: Object) -> None:

@@ -16,6 +16,7 @@ from descheduler.memory import Memory
 from descheduler.mover import Mover
 from descheduler.options import EvictionOptions
 from descheduler.recreation import Recreator
+from descheduler.release import Releaser
 from descheduler.strategies.base import Context, Strategy
 from tests.unit.descheduler.fake import FakeClient, FakeCluster, now
 
@@ -56,7 +57,18 @@ class Process:
             freeze_period=FREEZE,
             now=now,
         )
+        releaser = Releaser(
+            client,
+            view=self.view,
+            memory=self.memory,
+            mover=self.mover,
+            recreator=self.recreator,
+            recorder=self.recorder,
+            freeze_period=FREEZE,
+            now=now,
+        )
         self.context = Context(
+            releaser=releaser,
             client=client,
             view=self.view,
             mover=self.mover,
