@@ -20,7 +20,15 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
-from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound, Unavailable
+from controller_runtime.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Invalid,
+    NotFound,
+    Unavailable,
+    is_retryable,
+)
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.work_queue import WorkQueue
@@ -76,6 +84,8 @@ class ServiceController:
         self._is_enabled = SERVICE_CONTROLLERS in context.settings.enable_controllers
         self._foreign: dict[str, str] = {}
         """Upper Services whose name is taken below: key to uid."""
+        self._refused: set[str] = set()
+        """Upper Services that the lower cluster did not take at the last try."""
         self._progress = asyncio.Event()
         """Set, and replaced, whenever a copy appears or turns out to be impossible."""
         queue: WorkQueue[str] = WorkQueue(
@@ -117,10 +127,17 @@ class ServiceController:
         lower_namespace = self._context.lower_namespace(namespace)
         if upper is None or upper.metadata.deletion_timestamp is not None:
             self._foreign.pop(key, None)
+            self._refused.discard(key)
             return await self._remove(key, lower_namespace, name)
         if not self._is_wanted(upper):
             return await self._remove_unused(upper, lower_namespace)
-        if not await self._ensure(upper, lower_namespace):
+        try:
+            is_ours = await self._ensure(upper, lower_namespace)
+        except ApiError as error:
+            self._failed(upper, error)
+            raise
+        self._refused.discard(key)
+        if not is_ours:
             await self._endpoints.remove(key)
             return Result(requeue_after=_FOREIGN_AGAIN)
         await self._endpoints.sync(upper, lower_namespace)
@@ -142,7 +159,11 @@ class ServiceController:
     def _unsettled(self, namespace: str) -> bool:
         lower_namespace = self._context.lower_namespace(namespace)
         return any(
-            f"{lower_namespace}/{service.name}" not in self._lower.store and service.key not in self._foreign
+            f"{lower_namespace}/{service.name}" not in self._lower.store
+            and service.key not in self._foreign
+            and service.key not in self._refused
+            and service.metadata.deletion_timestamp is None
+            and self._is_wanted(service)
             for service in self._upper.store.by_index(INDEX_NAMESPACE, namespace)
         )
 
@@ -254,6 +275,18 @@ class ServiceController:
             resources.PODS, namespace=namespace, label_selector=selector, limit=1
         )
         return bool(page.items)
+
+    def _failed(self, upper: Object, error: ApiError) -> None:
+        """Nobody waits for it any more; what will not pass by itself is told."""
+        self._refused.add(upper.key)
+        self._progressed()
+        if not is_retryable(error):
+            self._context.recorder.event(
+                upper,
+                "Warning",
+                "FailedMirror",
+                f"Lower cluster {self._context.name} refused the Service: {error.message}",
+            )
 
     def _complain(self, upper: Object, namespace: str) -> None:
         """Say once that the name is taken."""

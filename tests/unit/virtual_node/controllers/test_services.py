@@ -13,7 +13,7 @@ import structlog
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.errors import AlreadyExists, ApiError, Invalid, NotFound
+from controller_runtime.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from virtual_node import config as configuration
@@ -371,15 +371,39 @@ async def test_a_pod_waits_for_addresses_but_not_for_long():
     await scene.controller.settled("shop")
     assert loop.time() == begun
     key = scene.add_service()
+    scene.add_pod()
     await scene.controller.settled("shop")
     assert loop.time() - begun == pytest.approx(2)
     scene.lower.put(resources.SERVICES, foreign("web", "shop"))
-    scene.add_pod()
     waiting = asyncio.ensure_future(scene.controller.settled("shop"))
     await asyncio.sleep(0)
     await scene.controller.reconcile(key)
     await waiting
     assert loop.time() - begun == pytest.approx(2)
+
+
+@pytest.mark.looptime
+async def test_a_refusal_is_told_and_nobody_waits_for_it():
+    """A quota on Services must not slow the pods of the namespace; the next try that works forgets it."""
+    scene = Scene()
+    loop = asyncio.get_running_loop()
+    key = scene.add_service()
+    scene.add_pod()
+    create = scene.lower.create
+
+    async def refuse(*_arguments, **_options):
+        raise Forbidden("exceeded quota: services", code=403)
+
+    scene.lower.create = refuse  # type: ignore[method-assign]
+    with pytest.raises(Forbidden):
+        await scene.controller.reconcile(key)
+    assert scene.recorder.events == [("Warning", "FailedMirror")]
+    begun = loop.time()
+    await scene.controller.settled("shop")
+    assert loop.time() == begun
+    scene.lower.create = create  # type: ignore[method-assign]
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == [("create", key)]
 
 
 @pytest.mark.looptime
