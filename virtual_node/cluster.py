@@ -25,6 +25,7 @@ from virtual_node import metrics
 from virtual_node.controllers.capacity import foreign_selector
 from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
 from virtual_node.controllers.dependencies import DependencyController
+from virtual_node.controllers.endpoint_slices import INDEX_SERVICE
 from virtual_node.controllers.event_mirror import EventMirror
 from virtual_node.controllers.health import HealthController
 from virtual_node.controllers.identities import IdentityController
@@ -35,7 +36,7 @@ from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.pods import PodController
 from virtual_node.controllers.service_links import INDEX_NAMESPACE, ServiceLinks
-from virtual_node.controllers.services import ServiceController
+from virtual_node.controllers.services import ServiceController, upper_service
 from virtual_node.kubelet_service import KubeletEndpoints, KubeletService
 
 COMPONENT = "virtual-node"
@@ -310,6 +311,7 @@ def _services(context: ClusterContext) -> tuple[Informer, Informer]:
             context.lower,
             resources.SERVICES,
             label_selector=f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}",
+            indexers={INDEX_SERVICE: upper_service},
         ),
     )
 

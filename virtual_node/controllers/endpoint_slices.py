@@ -87,7 +87,9 @@ class EndpointSlices:
     async def sync(self, service: Object, namespace: str) -> None:
         """See ``EndpointMirror``."""
         key = service.key
-        existing = {piece.name: piece for piece in self.lower.store.by_index(INDEX_SERVICE, key)}
+        existing = {
+            (piece.namespace, piece.name): piece for piece in self.lower.store.by_index(INDEX_SERVICE, key)
+        }
         if (service.spec or {}).get("type") != "ExternalName":
             for piece in self._upper.store.by_index(INDEX_SERVICE, key):
                 desired = translate.lower_slice(
@@ -97,7 +99,7 @@ class EndpointSlices:
                     cluster_id=self._context.cluster_id,
                     find_pod=_finder(self._caches),
                 )
-                current = existing.pop(desired["metadata"]["name"], None)
+                current = existing.pop((namespace, desired["metadata"]["name"]), None)
                 await _write(
                     self._context,
                     resources.ENDPOINT_SLICES,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from controller_runtime import resources
@@ -55,6 +55,11 @@ _WORKERS = 8
 _KUBE_SYSTEM = "kube-system"
 
 
+def upper_service(copy: Object) -> Iterable[str]:
+    """Key of the upper Service that a copy was made for."""
+    return (f"{copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)}/{copy.name}",)
+
+
 class ServiceController:
     """Keeps the lower copies of upper Services and their endpoints."""
 
@@ -74,7 +79,8 @@ class ServiceController:
             caches: our pods in both.
             namespaces: makes lower namespaces, and knows which upper ones may come.
             upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
-            lower: Services of the lower cluster that carry our ownership label.
+            lower: Services of the lower cluster that carry our ownership label, indexed by ``upper_service`` under
+                ``INDEX_SERVICE``.
         """
         self._context = context
         self._caches = caches
@@ -125,6 +131,10 @@ class ServiceController:
         upper = self._upper.store.get(key)
         namespace, _, name = key.partition("/")
         lower_namespace = self._context.lower_namespace(namespace)
+        for copy in self._lower.store.by_index(INDEX_SERVICE, key):
+            if copy.namespace != lower_namespace:
+                # Of another time: the configuration maps the namespace elsewhere now.
+                await self._delete(copy)
         if upper is None or upper.metadata.deletion_timestamp is not None:
             self._foreign.pop(key, None)
             self._refused.discard(key)
@@ -325,7 +335,8 @@ class ServiceController:
 
         def copy_changed(copy: Object) -> None:
             self._progressed()
-            add(f"{copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)}/{copy.name}")
+            for key in upper_service(copy):
+                add(key)
 
         def slice_changed(piece: Object) -> None:
             for key in service_of_upper(piece):

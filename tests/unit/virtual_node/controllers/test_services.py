@@ -18,9 +18,14 @@ from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from virtual_node import config as configuration
 from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
-from virtual_node.controllers.endpoint_slices import EndpointSlices, LegacyEndpoints, endpoint_mirror
+from virtual_node.controllers.endpoint_slices import (
+    INDEX_SERVICE,
+    EndpointSlices,
+    LegacyEndpoints,
+    endpoint_mirror,
+)
 from virtual_node.controllers.service_links import INDEX_NAMESPACE
-from virtual_node.controllers.services import ServiceController
+from virtual_node.controllers.services import ServiceController, upper_service
 from virtual_node.controllers.services_users import GRACE, NamespaceUsers
 
 CLUSTER = "upper-1"
@@ -136,7 +141,7 @@ class Scene:
         self.services = Informer(
             client, resources.SERVICES, indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)}
         )
-        self.copies = Informer(lower_client, resources.SERVICES)
+        self.copies = Informer(lower_client, resources.SERVICES, indexers={INDEX_SERVICE: upper_service})
         namespaces: Any = Namespaces()
         self.controller = ServiceController(
             self.context, caches, namespaces=namespaces, upper=self.services, lower=self.copies
@@ -380,6 +385,22 @@ async def test_a_pod_waits_for_addresses_but_not_for_long():
     await scene.controller.reconcile(key)
     await waiting
     assert loop.time() - begun == pytest.approx(2)
+
+
+@pytest.mark.looptime
+async def test_copies_of_another_mapping_go():
+    """After a restart with another prefix the Service is in its new namespace below, and only there."""
+    scene = Scene()
+    key = scene.add_service()
+    scene.add_slice()
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.context.lower_namespace = lambda name: f"x-{name}"
+    await scene.controller.reconcile(key)
+    assert {found for _, found in scene.lower.objects} == {
+        "x-shop/web", f"x-shop/{next(iter(scene.mirror.lower.store.list())).name}",
+    }  # fmt: skip
+    assert len(scene.lower.objects) == 2
 
 
 @pytest.mark.looptime
