@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import aiohttp
 from rich.console import Console
 
+from hack.sandbox import demo_scheduling
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.ports import free_ports
@@ -117,6 +119,8 @@ async def run(sandbox: Sandbox, console: Console, report: Progress) -> None:
         await _streams(sandbox, console, pods[0])
     else:
         report("logs, exec, attach and port-forward need a real node below: run as root, or with --real-node")
+    if len(sandbox.lower) > 1:
+        await demo_scheduling.run(sandbox, report, partial(_show, sandbox, console))
     _farewell(sandbox, console, pods[0])
 
 

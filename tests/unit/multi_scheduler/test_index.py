@@ -60,7 +60,7 @@ def test_the_sum_does_not_count_only_single_nodes_do():
     for name in "ab":
         index.place(f"p-{name}", Placed(name, {"cpu": 3000, "pods": 1}))
     assert _names(index, _demand("1")) == {"a", "b"}
-    assert _why(index, _demand("1500m")) == "0/2 nodes are available: 2 Insufficient cpu."
+    assert _why(index, _demand("1500m")) == "0/2 nodes are available: 2 Insufficient cpu"
 
 
 def test_reasons_are_counted_as_the_scheduler_counts_them():
@@ -74,7 +74,7 @@ def test_reasons_are_counted_as_the_scheduler_counts_them():
     text = '{"nodeSelector": {"gpu": "yes"}}'
     assert _why(index, _demand()) == (
         "0/3 nodes are available: 1 Insufficient cpu, 1 Too many pods, "
-        "1 node(s) had untolerated taint {dedicated: db}, 1 node(s) were unschedulable."
+        "1 node(s) had untolerated taint {dedicated: db}, 1 node(s) were unschedulable"
     )
     assert "1 node(s) didn't match Pod's node affinity/selector" in _why(index, _demand(annotations={"clusterSelector": text}))
 
@@ -93,7 +93,7 @@ def test_extended_resources_and_unknown_ones():
     index = _index(_node("a", extended={"nvidia.com/gpu": "1"}), _node("b"))
     assert _names(index, _demand(extended={"nvidia.com/gpu": "1"})) == {"a"}
     assert _why(index, _demand(extended={"example.com/x": "1"})) == (
-        "0/2 nodes are available: 2 Insufficient example.com/x."
+        "0/2 nodes are available: 2 Insufficient example.com/x"
     )
 
 

@@ -1,0 +1,99 @@
+"""The scheduling plane in the sandbox: webhook, descheduler, and the stock scheduler with the multi-scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import aiohttp
+
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.ports import free_ports
+from hack.sandbox.process import Process
+from hack.sandbox.sandbox import Sandbox
+from multi_scheduler.scheduler_configuration import scheduler_configuration
+
+_READY_SECONDS = 30
+
+
+async def start_webhook(sandbox: Sandbox, *flags: str) -> Process:
+    """Run the webhook and wait until labelled pods are mutated."""
+    (port,) = free_ports(1)
+    process = await sandbox.start_process(
+        "webhook",
+        [
+            sys.executable, "-m", "webhook", f"--kubeconfig={sandbox.upper.kubeconfig}",
+            f"--address={LOOPBACK}", f"--port={port}", "--register", f"--url=https://{LOOPBACK}:{port}", *flags,
+        ],
+    )  # fmt: skip
+    probe = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe", "namespace": "default", "labels": {"virtual-pod": "true"}},
+        "spec": {"containers": [{"name": "c", "image": "busybox"}]},
+    }
+    for _ in range(_READY_SECONDS * 5):
+        process.check()
+        done = await sandbox.upper.kubectl(
+            "create", "-f", "-", "--dry-run=server", "-o", "json", input=json.dumps(probe), check=False
+        )
+        if done.returncode == 0 and "virtual-kubelet.io/provider" in done.stdout:
+            return process
+        await asyncio.sleep(0.2)
+    raise SandboxError(f"the webhook does not mutate pods: {process.last_words()} (log: {process.log})")
+
+
+async def start_descheduler(sandbox: Sandbox, *flags: str) -> Process:
+    """Run the descheduler."""
+    return await sandbox.start_process(
+        "descheduler",
+        [sys.executable, "-m", "descheduler", f"--kubeconfig={sandbox.upper.kubeconfig}", *flags],
+    )
+
+
+async def start_multi_scheduler(sandbox: Sandbox, *flags: str) -> Process:
+    """Run the multi-scheduler for all lower clusters, and the upper cluster's scheduler with it."""
+    file = sandbox.directory / "multi-scheduler.yaml"
+    configuration = {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "MultiSchedulerConfiguration",
+        "clusters": [
+            {
+                "name": cluster.name,
+                "kubeconfig": str(cluster.kubeconfig),
+                "nodes": [{"name": f"vn-{cluster.name}"}],
+            }
+            for cluster in sandbox.lower
+        ],
+        "agents": [{"name": "fit", "weight": 1}],
+    }
+    file.write_text(json.dumps(configuration, indent=1), encoding="utf-8")
+    (port,) = free_ports(1)
+    process = await sandbox.start_process(
+        "multi-scheduler",
+        [
+            sys.executable, "-m", "multi_scheduler", f"--config={file}",
+            f"--kubeconfig={sandbox.upper.kubeconfig}", f"--address={LOOPBACK}", f"--port={port}", *flags,
+        ],
+    )  # fmt: skip
+    await _wait_ready(process, f"http://{LOOPBACK}:{port}/readyz")
+    await sandbox.upper.reconfigure_scheduler(scheduler_configuration(f"http://{LOOPBACK}:{port}"))
+    return process
+
+
+async def _wait_ready(process: Process, url: str) -> None:
+    said = "no answer"
+    async with aiohttp.ClientSession() as session:
+        for _ in range(_READY_SECONDS * 10):
+            process.check()
+            try:
+                async with session.get(url) as answer:
+                    said = await answer.text()
+                    if answer.status == 200:
+                        return
+            except aiohttp.ClientError as error:
+                said = str(error)
+            await asyncio.sleep(0.1)
+    raise SandboxError(f"{process.name} is not ready: {said} (log: {process.log})")

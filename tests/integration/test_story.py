@@ -1,0 +1,272 @@
+"""The story of the scheduling plane, end to end: real scheduler, real API servers, simulated nodes.
+
+Two lower clusters: A has three nodes, each nearly full, B one empty node. A Deployment's pods each need more than any
+node of A has left, though A's sum has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.demo import configuration
+from hack.sandbox.kwok import kwok_node
+from hack.sandbox.process import Process
+from hack.sandbox.scheduling import start_descheduler, start_multi_scheduler, start_webhook
+from tests.e2e.conftest import eventually, get
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+A, B = "vn-lower1", "vn-lower2"
+REPLICAS = 3
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox() -> AsyncIterator[Sandbox]:
+    """Both clusters as the story has them, a virtual-node process and the webhook."""
+    async with Sandbox(lower=2, kwok_nodes=1) as running:
+        full, empty = running.lower
+        for cluster in (full, empty):
+            await cluster.kubectl("delete", "node", "--all")
+        await full.apply(*(kwok_node(f"a-{number}", cpu="4") for number in range(3)))
+        await empty.apply(
+            kwok_node("b-0", cpu="16"),
+            kwok_node(
+                "b-gpu",
+                cpu="1",
+                labels={"gpu": "yes"},
+                taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}],
+            ),
+        )
+        await full.apply(*(filler(f"filler-{number}", f"a-{number}") for number in range(3)))
+        for cluster in (full, empty):
+            await cluster.kubectl(
+                "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s", timeout=90
+            )
+        await full.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=60s", timeout=90)
+        file = running.directory / "virtual-node.yaml"
+        file.write_text(json.dumps(configuration(running)), encoding="utf-8")
+        await running.start_virtual_node("--config", str(file))
+        for node in (A, B):
+            await running.upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s", timeout=90)
+            await running.upper.kubectl(
+                "wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s", timeout=90
+            )
+        await start_webhook(running)
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def descheduler(sandbox: Sandbox) -> AsyncIterator[Process]:
+    """With times that a test can wait for."""
+    process = await start_descheduler(
+        sandbox, "--unschedulable-threshold=3s", "--stale-after=10s", "--heal-after=5s", "--backoff=1s",
+        "--stale-pods-per-second=20",
+    )  # fmt: skip
+    yield process
+    await process.stop()
+
+
+@pytest.fixture
+def upper(sandbox: Sandbox) -> Cluster:
+    """The cluster users talk to."""
+    return sandbox.upper
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def namespace(upper: Cluster) -> AsyncIterator[str]:
+    """A namespace of the test's own."""
+    name = f"t-{secrets.token_hex(4)}"
+    await upper.kubectl("create", "namespace", name)
+    await upper.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+    yield name
+    await upper.kubectl("delete", "namespace", name, "--timeout=60s", timeout=90)
+
+
+def filler(name: str, node: str) -> dict[str, Any]:
+    """A pod of the lower cluster's own that leaves one core of four."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "c", "image": "busybox", "resources": {"requests": {"cpu": "3"}}}],
+        },
+    }
+
+
+def deployment(
+    name: str, *, cpu: str, replicas: int = REPLICAS, prefer: str = "", **spec: Any
+) -> dict[str, Any]:
+    """A labelled Deployment; ``prefer`` names the virtual node that the upper scheduler is to like best."""
+    if prefer:
+        preference = {
+            "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [prefer]}]
+        }
+        affinity = {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": preference}]
+        }
+        spec["affinity"] = {"nodeAffinity": affinity}
+    container = {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name, "virtual-pod": "true"}},
+                "spec": {"terminationGracePeriodSeconds": 1, "containers": [container], **spec},
+            },
+        },
+    }
+
+
+async def create(upper: Cluster, namespace: str, body: dict[str, Any]) -> None:
+    """``kubectl create``."""
+    await upper.kubectl("-n", namespace, "create", "-f", "-", input=json.dumps(body))
+
+
+async def homes(upper: Cluster, namespace: str) -> list[str]:
+    """The nodes of the pods that are Running and stay, as kubectl tells them."""
+    found = (await get(upper, namespace, "pods"))["items"]
+    return sorted(
+        pod["spec"].get("nodeName", "")
+        for pod in found
+        if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
+    )
+
+
+async def test_the_descheduler_moves_what_a_cannot_schedule(
+    sandbox: Sandbox, upper: Cluster, namespace, descheduler
+):
+    """(a) Without the multi-scheduler: bound to A by its sum, unschedulable there, and at B in the end; none lost."""
+    await create(upper, namespace, deployment("large", cpu="2", prefer=A))
+
+    async def bound_to_a() -> bool:
+        done = await upper.kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].message}")
+        return f"to {A}" in done.stdout
+
+    await eventually(bound_to_a, what="the upper scheduler believes A's sum")
+
+    async def all_at_b() -> bool:
+        return await homes(upper, namespace) == [B] * REPLICAS
+
+    await eventually(all_at_b, within=60, what="every replica runs at B")
+    events = await upper.kubectl("-n", namespace, "get", "events")
+    assert "Rescheduled" in events.stdout
+    below = (await get(sandbox.lower[1], namespace, "pods"))["items"]
+    assert sorted(pod["spec"]["nodeName"] for pod in below) == ["b-0"] * REPLICAS
+
+
+async def test_the_multi_scheduler_sends_them_to_b_at_once(sandbox: Sandbox, upper: Cluster, namespace):
+    """(b) Looking before binding: no pod is ever bound to A."""
+    await start_multi_scheduler(sandbox)
+    await create(upper, namespace, deployment("large", cpu="2", prefer=A))
+
+    async def all_at_b() -> bool:
+        return await homes(upper, namespace) == [B] * REPLICAS
+
+    await eventually(all_at_b, within=30, what="every replica runs at B")
+    done = await upper.kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].message}")
+    assert f"to {A}" not in done.stdout
+    assert "Rescheduled" not in (await upper.kubectl("-n", namespace, "get", "events")).stdout
+
+
+async def test_what_fits_nowhere_is_told_with_numbers(upper: Cluster, namespace):
+    """Kubectl describe has kube-scheduler's own sentence about the nodes below."""
+    selector = {"kubernetes.io/hostname": A}
+    await create(upper, namespace, deployment("large", cpu="2", replicas=1, nodeSelector=selector))
+
+    async def told() -> bool:
+        done = await upper.kubectl("-n", namespace, "describe", "pods")
+        return (
+            "0/3 nodes are available: 3 Insufficient cpu" in done.stdout and "FailedScheduling" in done.stdout
+        )
+
+    await eventually(told, within=30, what="the event counts the lower nodes")
+    assert await homes(upper, namespace) == []
+
+
+async def test_a_burst_never_overpromises(sandbox: Sandbox, upper: Cluster, namespace):
+    """Twenty pods at once for room for ten: ten run, none is bound that its cluster cannot take."""
+    await create(upper, namespace, deployment("burst", cpu="1", replicas=30))
+
+    async def settled() -> bool:
+        return len(await homes(upper, namespace)) >= 3 + 16
+
+    await eventually(settled, within=60, what="all the room is used")
+    await asyncio.sleep(3)
+    pods = (await get(upper, namespace, "pods"))["items"]
+    bound = [pod for pod in pods if pod["spec"].get("nodeName")]
+    assert all(pod["status"]["phase"] == "Running" for pod in bound)
+    assert len(bound) == 3 + 16
+
+
+async def test_the_cluster_selector_chooses_the_real_node(sandbox: Sandbox, upper: Cluster, namespace):
+    """(c) nodeSelector and tolerations of the pod lead through the webhook to the right lower node."""
+    await create(
+        upper,
+        namespace,
+        deployment(
+            "gpu",
+            cpu="500m",
+            replicas=1,
+            nodeSelector={"gpu": "yes"},
+            tolerations=[{"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}],
+        ),
+    )
+
+    async def runs() -> bool:
+        return await homes(upper, namespace) == [B]
+
+    await eventually(runs, within=30, what="the pod runs at B")
+    below = (await get(sandbox.lower[1], namespace, "pods"))["items"]
+    assert [pod["spec"]["nodeName"] for pod in below] == ["b-gpu"]
+    above = (await get(upper, namespace, "pods"))["items"][0]
+    assert "nodeSelector" not in above["spec"]
+    assert json.loads(above["metadata"]["annotations"]["clusterSelector"])["nodeSelector"] == {"gpu": "yes"}
+
+
+async def test_a_lost_cluster_is_left_and_filled_again(
+    sandbox: Sandbox, upper: Cluster, namespace, descheduler
+):
+    """(d) B dies: its pods move to A where they fit; B returns: nothing is doubled, and it takes pods again."""
+    lost = sandbox.lower[1]
+    await create(upper, namespace, deployment("small", cpu="500m", replicas=4, prefer=B))
+
+    async def at_b() -> bool:
+        return await homes(upper, namespace) == [B] * 4
+
+    await eventually(at_b, within=30, what="all run at B first")
+    await lost.apiserver.kill()
+
+    async def at_a() -> bool:
+        return await homes(upper, namespace) == [A] * 4
+
+    await eventually(at_a, within=120, what="all have moved to A")
+    await lost.apiserver.start()
+    await lost.wait_ready()
+
+    async def clean() -> bool:
+        below = (await get(lost, namespace, "pods"))["items"]
+        status = (await get(upper, namespace, "node", B))["status"]
+        ready = next(one["status"] for one in status["conditions"] if one["type"] == "Ready")
+        above = (await get(upper, namespace, "pods"))["items"]
+        return ready == "True" and not below and [pod["spec"]["nodeName"] for pod in above] == [A] * 4
+
+    await eventually(clean, within=90, what="B is Ready and rid of the pods that have moved, above and below")
+    await upper.kubectl("-n", namespace, "scale", "deployment/small", "--replicas=8")
+
+    async def filled() -> bool:
+        return len(await homes(upper, namespace)) == 8 and B in await homes(upper, namespace)
+
+    await eventually(filled, within=60, what="B takes pods again")
