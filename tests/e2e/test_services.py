@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.cluster import LOOPBACK
 from tests.e2e.conftest import REAL, SIMULATED, create, eventually, get, pod, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
+FAR = "vn-far"
 SERVE = "echo {0} > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"
 
 
@@ -140,6 +143,40 @@ async def test_an_endpoint_outside_the_cluster_is_reached(sandbox: Sandbox, uppe
         await run(upper, namespace, "client", "wget -q -O- http://far", wanted="from afar")
     finally:
         await runner.cleanup()
+
+
+async def test_pods_of_two_clusters_reach_each_other_by_name(
+    sandbox: Sandbox, upper: Cluster, namespace: str
+):
+    """Two real nodes in two lower clusters on a flat network: requests by service name go both ways."""
+    if Path("/proc/sys/net/ipv4/ip_forward").read_text(encoding="utf-8").strip() != "1":
+        pytest.skip("this machine does not route between the two nodes (net.ipv4.ip_forward)")
+    async with Sandbox(lower=1, real_node=True) as far:
+        await far.upper.controller_manager.stop()  # only its lower cluster is of use here
+        configuration = {
+            "apiVersion": "virtual-node.io/v1alpha1",
+            "kind": "VirtualNodeConfiguration",
+            "kubeconfig": str(upper.kubeconfig),
+            "kubelet": {"port": 0, "nodeIp": LOOPBACK},
+            "clusters": [{"name": "far", "kubeconfig": str(far.lower[0].kubeconfig), "nodeName": FAR}],
+        }
+        file = sandbox.directory / "far.yaml"
+        file.write_text(json.dumps(configuration), encoding="utf-8")
+        process = await sandbox.start_virtual_node("--config", str(file), name="virtual-node-far")
+        try:
+            await upper.kubectl("wait", "--for=create", f"node/{FAR}", "--timeout=60s", timeout=90)
+            await create(
+                upper, namespace, service("near"), service("far"), pod("near", SERVE.format("from near")),
+                pod("far", SERVE.format("from far"), node=FAR),
+            )  # fmt: skip
+            await ready(upper, namespace, "near")
+            await ready(upper, namespace, "far")
+            await run(upper, namespace, "near", f"wget -q -O- http://far.{namespace}", wanted="from far")
+            await run(upper, namespace, "far", f"wget -q -O- http://near.{namespace}", wanted="from near")
+            await upper.kubectl("-n", namespace, "delete", "pod", "near", "far")
+        finally:
+            await process.stop()
+            await upper.kubectl("delete", "node", FAR)
 
 
 async def test_a_restart_catches_up(sandbox: Sandbox, upper: Cluster, namespace: str):
