@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
 from controller_runtime import resources
+from controller_runtime.api import cluster_selector, names
 from controller_runtime.errors import ConfigError
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
@@ -25,6 +27,7 @@ _SETTLE_SECONDS = 2.0
 _LOOKED_AT = 64
 """Feasible nodes of a cluster that are compared; more would cost time and change little."""
 _SWEEP = 1.0
+_KEPT_JUDGEMENTS = 1000
 _UNBOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -36,6 +39,16 @@ class Settings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     BinPack: the fullest."""
     unreachable: Literal["Reject", "Pass"] = "Reject"
     """What becomes of the virtual nodes of a lower cluster that cannot be looked into."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What a filter call found out about one cluster that has room."""
+
+    place: Placed
+    """Where the lower scheduler will most likely put the pod."""
+    left_over: float
+    """What the tightest fitting node would have left, as a share."""
 
 
 class FitAgent(Agent):
@@ -69,7 +82,8 @@ class FitAgent(Agent):
             on_add=lambda pod, _initial: self._bound_above(pod),
             on_delete=lambda pod: self.reservations.release(pod.uid),
         )
-        self._demands: dict[str, dict[str, Demand]] = {}
+        self._judged: dict[str, dict[str, _Judged]] = {}
+        """What filter calls found, until the scheduler has chosen: by uid and virtual node."""
 
     async def run(self) -> None:
         """Follow all clusters until cancelled."""
@@ -94,33 +108,33 @@ class FitAgent(Agent):
         self.reservations.release(uid)
         deadline = asyncio.get_running_loop().time() + _SETTLE_SECONDS
         while True:
-            demands, resolvable, unresolvable = self._judge(pod, nodes)
+            judged, resolvable, unresolvable = self._judge(pod, nodes)
             rejected = len(resolvable) + len(unresolvable)
             left = deadline - asyncio.get_running_loop().time()
             if rejected < len(nodes) or left <= 0 or not self._may_change(uid, nodes):
                 break
             # Others hold promises on several clusters of which they will use one: a moment tells which.
             await self.reservations.wait(left)
-        self._demands[uid] = demands
+        self._judged[uid] = judged
         return Rejections(resolvable, unresolvable)
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
         """Promise the pod its room on every node that the scheduler may still choose."""
         uid = pod["metadata"].get("uid", "")
-        demands = self._demands.pop(uid, {})
-        places = {}
-        for node in passing:
-            wanted = demands.get(node.name)
-            if wanted is None or node.cluster not in self.indexes:
-                continue
-            place = self._predict(node.cluster, wanted)
-            if place is not None:
-                places[node.name] = (node.cluster, place)
-        self.reservations.promise(uid, places)
+        judged = self._judged.get(uid, {})
+        self.reservations.promise(
+            uid,
+            {node.name: (node.cluster, judged[node.name].place) for node in passing if node.name in judged},
+        )
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
         """How well the pod fits each cluster, by the chosen strategy."""
-        return {node.name: self._score(pod, node) for node in nodes if node.cluster in self.indexes}
+        judged = self._judged.get(pod["metadata"].get("uid", ""), {})
+        return {
+            node.name: self._score(node.cluster, judged.get(node.name))
+            for node in nodes
+            if node.cluster in self.indexes
+        }
 
     async def preempt(self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]) -> bool:
         """Whether the lower pods of these victims make way for the pod."""
@@ -146,10 +160,12 @@ class FitAgent(Agent):
 
     def _judge(
         self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]
-    ) -> tuple[dict[str, Demand], dict[str, str], dict[str, str]]:
+    ) -> tuple[dict[str, _Judged], dict[str, str], dict[str, str]]:
+        judged: dict[str, _Judged] = {}
         demands: dict[str, Demand] = {}
         resolvable: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
+        text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
         for node in nodes:
             feed = self.feeds.get(node.cluster)
             if feed is None:
@@ -160,14 +176,21 @@ class FitAgent(Agent):
                         f"lower cluster {node.cluster} cannot be looked into: {feed.trouble()}"
                     )
                 continue
-            wanted = demands[node.name] = self._demand(pod, node)
+            # Where neither pools nor volumes make a difference every cluster is asked the same.
+            alike = repr(node.pool)
+            wanted = demands.get(alike)
+            if wanted is None or cluster_selector.UPPER_TERMS in text or "volumes" in pod["spec"]:
+                wanted = demands[alike] = self._demand(pod, node)
             told: Counter[str] = Counter()
             index = self.indexes[node.cluster]
-            if not index.feasible(wanted, told):
+            slots = index.feasible(wanted, told)
+            if slots:
+                judged[node.name] = self._predict(index, wanted, slots)
+            else:
                 sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), told)}"
                 helps = any(reason.startswith(("Insufficient", "Too many")) for reason in told)
                 (resolvable if helps else unresolvable)[node.name] = sentence
-        return demands, resolvable, unresolvable
+        return judged, resolvable, unresolvable
 
     def _may_change(self, uid: str, nodes: Sequence[VirtualNode]) -> bool:
         clusters = {node.cluster for node in nodes if node.cluster in self.indexes}
@@ -187,37 +210,25 @@ class FitAgent(Agent):
         ]
         return demand(pod, node_name=node.name, node_labels=node.labels, pool=node.pool, volumes=volumes)
 
-    def _predict(self, cluster: str, wanted: Demand) -> Placed | None:
-        """Where the lower scheduler will most likely put the pod: its default prefers the emptiest node."""
-        index = self.indexes[cluster]
-        slots = index.feasible(wanted)
-        if not slots:
-            return None
-        step = max(1, len(slots) // _LOOKED_AT)
-        slot = max(slots[::step], key=lambda one: index.left_over(one, wanted))
-        return Placed(
-            node=index.name(slot),
+    def _predict(self, index: ClusterIndex, wanted: Demand, slots: Sequence[int]) -> _Judged:
+        """Where the pod will most likely be: the lower scheduler's default prefers the emptiest node."""
+        looked_at = slots[:: max(1, len(slots) // _LOOKED_AT)]
+        left = [index.left_over(slot, wanted) for slot in looked_at]
+        emptiest = max(range(len(left)), key=left.__getitem__)
+        place = Placed(
+            node=index.name(looked_at[emptiest]),
             requests=wanted.requests,
             ports=wanted.ports,
             namespace=wanted.namespace,
             labels=wanted.labels,
             anti_affinity=wanted.anti_affinity,
         )
+        return _Judged(place, min(left))
 
-    def _score(self, pod: Mapping[str, Any], node: VirtualNode) -> float:
-        index = self.indexes[node.cluster]
+    def _score(self, cluster: str, judged: _Judged | None) -> float:
         if self._settings.score == "BestFit":
-            wanted = self._demand(pod, node)
-            # The room that has been promised to this very pod is not in its way.
-            held = index.remove(f"{wanted.uid}@{node.name}")
-            try:
-                slots = index.feasible(wanted)
-                step = max(1, len(slots) // _LOOKED_AT)
-                best = min((index.left_over(slot, wanted) for slot in slots[::step]), default=1.0)
-            finally:
-                if held is not None:
-                    index.place(f"{wanted.uid}@{node.name}", held)
-            return 1.0 - best
+            return 1.0 - judged.left_over if judged is not None else 0.0
+        index = self.indexes[cluster]
         shares = [
             index.used[resource] / index.total[resource]
             for resource in ("cpu", "memory")
@@ -228,6 +239,7 @@ class FitAgent(Agent):
 
     def _bound_above(self, pod: Object) -> None:
         node = (pod.spec or {}).get("nodeName", "")
+        self._judged.pop(pod.uid, None)
         if any(pod.uid in feed.visible for feed in self.feeds.values()):
             self.reservations.release(pod.uid)
         else:
@@ -237,8 +249,8 @@ class FitAgent(Agent):
         while True:
             await asyncio.sleep(_SWEEP)
             self.reservations.expire()
-            if len(self._demands) > 1000:
-                self._demands.clear()
+            if len(self._judged) > _KEPT_JUDGEMENTS:
+                self._judged.clear()
 
 
 def _shrink(pod: Object) -> Object:

@@ -8,7 +8,7 @@ every pod of a Deployment: those answers are kept until a node changes.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,8 @@ class ClusterIndex:
         self._with_anti_affinity: dict[str, Placed] = {}
         self._version = 0
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._columns: dict[str, list[Any]] = {}
+        self._columns_version = -1
         self.total: Counter[str] = Counter()
         """Allocatable of all nodes."""
         self.used: Counter[str] = Counter()
@@ -245,20 +247,17 @@ class ClusterIndex:
         return answer
 
     def _ask(self, demand: Demand) -> _Answer:
-        keys = _keys(demand.spec)
-        by_name = _asks_for_names(demand.spec)
+        # Nodes that are alike in what is asked about get the same answer: judged once, looked up after that.
+        columns = [self._state_column(), *(self._label_column(key) for key in _keys(demand.spec))]
+        if _asks_for_names(demand.spec):
+            columns.append([node.name if node is not None else None for node in self._nodes])
         known: dict[tuple[Any, ...], str] = {}
         slots: list[int] = []
         reasons: Counter[str] = Counter()
-        for slot, node in enumerate(self._nodes):
+        for slot, alike in enumerate(zip(*columns, strict=True)):
+            node = self._nodes[slot]
             if node is None:
                 continue
-            alike = (
-                node.unschedulable,
-                node.taints_key,
-                tuple(node.labels.get(key) for key in keys),
-                node.name if by_name else "",
-            )
             reason = known.get(alike)
             if reason is None:
                 reason = known[alike] = _objection(node, demand.spec)
@@ -267,6 +266,24 @@ class ClusterIndex:
             else:
                 slots.append(slot)
         return _Answer(self._version, slots, reasons)
+
+    def _state_column(self) -> list[Any]:
+        """By slot: what the nodes' taints and cordons are."""
+        return self._column("", lambda node: (node.unschedulable, node.taints_key))
+
+    def _label_column(self, key: str) -> list[Any]:
+        """By slot: a label's value."""
+        return self._column(f"label {key}", lambda node: node.labels.get(key))
+
+    def _column(self, name: str, value: Callable[[_Node], Any]) -> list[Any]:
+        if self._columns_version != self._version:
+            self._columns.clear()
+            self._columns_version = self._version
+        column = self._columns.get(name)
+        if column is None:
+            column = [value(node) if node is not None else None for node in self._nodes]
+            self._columns[name] = column
+        return column
 
     def _without_conflicts(
         self, slots: Sequence[int], ports: Sequence[Port], told: Counter[str]

@@ -76,7 +76,9 @@ def test_reasons_are_counted_as_the_scheduler_counts_them():
         "0/3 nodes are available: 1 Insufficient cpu, 1 Too many pods, "
         "1 node(s) had untolerated taint {dedicated: db}, 1 node(s) were unschedulable"
     )
-    assert "1 node(s) didn't match Pod's node affinity/selector" in _why(index, _demand(annotations={"clusterSelector": text}))
+    assert "1 node(s) didn't match Pod's node affinity/selector" in _why(
+        index, _demand(annotations={"clusterSelector": text})
+    )
 
 
 def test_the_cluster_selector_chooses_the_node():

@@ -1,0 +1,218 @@
+"""The extender and its promises: no room is promised twice, and what is not used is given back."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller_runtime.errors import ConfigError
+from multi_scheduler import config, protocol
+from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode, load
+from multi_scheduler.agents.template import TemplateAgent
+from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.scheduler_configuration import scheduler_configuration
+
+
+class _Directory:
+    def find(self, name: str, _node: Any) -> VirtualNode | None:
+        if not name.startswith("vn-"):
+            return None
+        return VirtualNode(name, name.removeprefix("vn-"), {"tier": "gold"} if name == "vn-a" else {}, {})
+
+
+def _pod(uid: str, cpu: str = "2", **labels: str) -> dict[str, Any]:
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "metadata": {"name": uid, "namespace": "shop", "uid": uid, "labels": labels},
+        "spec": {"containers": [container]},
+    }
+
+
+def _asked(pod: dict[str, Any], *names: str) -> protocol.Candidates:
+    return protocol.Candidates(pod, names, None)
+
+
+def _fit(**clusters: str) -> tuple[FitAgent, Extender]:
+    """Clusters of one node each, with so many cores."""
+    fake: Any = SimpleNamespace(cluster="test")
+    agent = FitAgent(AgentContext("fit", {}, upper=fake, lower=dict.fromkeys(clusters, fake)))
+    for name, cpu in clusters.items():
+        node = {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": {"cpu": cpu, "pods": "9"}}}
+        agent.indexes[name].upsert_node(node)
+        agent.feeds[name]._nodes._synced.set()
+        agent.feeds[name]._pods._synced.set()
+    directory: Any = _Directory()
+    return agent, Extender([Weighted("fit", agent, 1.0)], directory, upper=fake)
+
+
+async def test_real_nodes_always_pass():
+    """They are the scheduler's own business."""
+    _, extender = _fit(a="1")
+    answer = await extender.filter(_asked(_pod("u"), "real", "vn-a"))
+    assert answer.passing == ["real"]
+    assert answer.failed == {"vn-a": "lower cluster a: 0/1 nodes are available: 1 Insufficient cpu"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_a_burst_is_promised_only_what_there_is():
+    """The second pod of two cores finds three cores taken by the first, and is told so after a moment."""
+    _, extender = _fit(a="3")
+    assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
+    assert (await extender.filter(_asked(_pod("two"), "vn-a"))).passing == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_a_promise_that_is_settled_elsewhere_frees_the_room_at_once():
+    """The first pod holds room on both clusters; once it is bound to one, the other is free for the second."""
+    agent, extender = _fit(a="2", b="2")
+    assert (await extender.filter(_asked(_pod("one"), "vn-a", "vn-b"))).passing == ["vn-a", "vn-b"]
+    asking = asyncio.ensure_future(extender.filter(_asked(_pod("two"), "vn-a", "vn-b")))
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    agent.reservations.bind("one", "vn-a")
+    assert (await asking).passing == ["vn-b"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_promises_end():
+    """A pod that the scheduler put elsewhere, or never bound, does not hold room for ever."""
+    agent, extender = _fit(a="2")
+    await extender.filter(_asked(_pod("one"), "vn-a"))
+    await asyncio.sleep(11)
+    agent.reservations.expire()
+    assert len(agent.reservations) == 0
+    assert (await extender.filter(_asked(_pod("two"), "vn-a"))).passing == ["vn-a"]
+
+
+async def test_a_pod_is_not_in_its_own_way():
+    """Filtered again, it gets back what it had been promised."""
+    _, extender = _fit(a="2")
+    for _ in range(3):
+        assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
+
+
+async def test_best_fit_prefers_the_smallest_hole():
+    """Large holes stay whole for large pods."""
+    _, extender = _fit(a="8", b="2")
+    asked = _asked(_pod("one"), "vn-a", "vn-b", "real")
+    await extender.filter(asked)
+    scores = await extender.prioritize(asked)
+    assert scores["vn-b"] > scores["vn-a"] > scores["real"] == 0
+
+
+async def test_preemption_is_accepted_only_where_it_helps():
+    """Victims whose end makes no room below are not worth their end."""
+    agent, extender = _fit(a="2")
+    await extender.filter(_asked(_pod("small", "1"), "vn-a"))
+    agent.reservations.bind("small", "vn-a")
+    found = {"vn-a": protocol.Victims(["small"], 0), "real": protocol.Victims(["x"], 1)}
+    assert set(await extender.preempt(_pod("large", "2"), found)) == {"vn-a", "real"}
+    assert set(await extender.preempt(_pod("huge", "3"), found)) == {"real"}
+    assert len(agent.reservations) == 1
+
+
+async def test_a_lower_cluster_that_is_not_read_is_rejected_with_its_trouble():
+    """Nothing is promised that nobody has looked at."""
+    agent, extender = _fit(a="8")
+    agent.feeds["a"]._nodes._synced.clear()
+    answer = await extender.filter(_asked(_pod("one"), "vn-a"))
+    assert "cannot be looked into" in answer.unresolvable["vn-a"]
+
+
+async def test_several_agents_filter_in_turn_and_score_by_weight():
+    """Each sees what the ones before it have left."""
+
+    class Half(Agent):
+        async def score(self, pod, nodes):
+            return {node.name: 0.5 for node in nodes}
+
+    context = AgentContext("template", {"label": "tier", "prefer": "gold"}, upper=None, lower={})  # type: ignore[arg-type]
+    directory: Any = _Directory()
+    agents = [Weighted("template", TemplateAgent(context), 3.0), Weighted("half", Half(), 1.0)]
+    extender = Extender(agents, directory, upper=None)  # type: ignore[arg-type]
+    answer = await extender.filter(_asked(_pod("p", tier="gold"), "vn-a", "vn-b"))
+    assert answer.passing == ["vn-a"]
+    assert answer.unresolvable == {"vn-b": "the virtual node has no label tier=gold"}
+    scores = await extender.prioritize(_asked(_pod("p"), "vn-a", "vn-b"))
+    assert scores == {"vn-a": pytest.approx(0.875), "vn-b": pytest.approx(0.125)}
+
+
+def test_arguments_are_read_in_any_case():
+    """Go's decoder does not mind, nor do we; results are capitalised."""
+    pod = _pod("u")
+    for body in ({"Pod": pod, "NodeNames": ["a"]}, {"pod": pod, "nodenames": ["a"]}):
+        asked = protocol.candidates(msgspec.json.encode(body))
+        assert (asked.names, asked.nodes) == (["a"], None)
+    whole = protocol.candidates(
+        msgspec.json.encode({"Pod": pod, "Nodes": {"items": [{"metadata": {"name": "n"}}]}})
+    )
+    result = msgspec.json.decode(protocol.filter_result(whole, ["n"], {}, {}))
+    assert result["Nodes"]["items"] == [{"metadata": {"name": "n"}}]
+    assert result["NodeNames"] is None
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"Pod": null, "NodeNames": []}', b'{"Pod": {"metadata": {}, "spec": {}}}']
+)
+def test_bad_arguments_are_errors(body):
+    """With a sentence, never a crash."""
+    with pytest.raises(protocol.BadArgumentsError):
+        protocol.candidates(body)
+
+
+def test_agents_are_found_by_entry_point():
+    """And one that is not installed is named with those that are."""
+    context = AgentContext("template", {"label": "a", "prefer": "b"}, upper=None, lower={})  # type: ignore[arg-type]
+    assert isinstance(load("template", context), TemplateAgent)
+    with pytest.raises(ConfigError, match="fit, template"):
+        load("nobody", context)
+
+
+def test_tensile_kubes_configuration_is_understood():
+    """The arguments of its plug-in name clusters and kubeconfigs."""
+    text = '{"pluginConfig": [{"name": "multi-scheduler", "args": {"cluster_configuration": {"vk1": {"kube_config": "/k"}}}}]}'
+    (cluster,) = config.parse(text).clusters
+    assert (cluster.name, cluster.kubeconfig, cluster.nodes[0].name) == ("vk1", "/k", "vk1")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("clusters: []", "clusters"),
+        ("clusters: [{name: a}]", "kubeconfig"),
+        ("clusters: [{name: a, kubeconfig: k, colour: red}]", "colour"),
+        ("clusters: [{name: a, kubeconfig: k}, {name: a, kubeconfig: k}]", "there twice"),
+        (
+            '{"pluginConfig": [{"name": "multi-scheduler", "args": {"cluster_configuration": {"a": {}}}}]}',
+            "kube_config",
+        ),
+        ("- 1", "mapping"),
+    ],
+)
+def test_a_wrong_configuration_names_the_field(text, told):
+    """An evening saved."""
+    with pytest.raises(ConfigError, match=told):
+        config.parse(text)
+
+
+def test_the_schedulers_configuration_has_both_profiles():
+    """One of them for those who want nothing to do with extenders' agents."""
+    made = scheduler_configuration("http://127.0.0.1:1", bind=True)
+    assert [profile["schedulerName"] for profile in made["profiles"]] == [
+        "default-scheduler",
+        "plain-scheduler",
+    ]
+    assert made["extenders"][0]["bindVerb"] == "bind"
+
+
+def test_rejections_default_to_none():
+    """An agent that only scores rules nothing out."""
+    assert asyncio.run(Agent().filter({}, [])) == Rejections({}, {})
