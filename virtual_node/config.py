@@ -16,7 +16,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from controller_runtime.api import quantity
+from controller_runtime.api import matching, quantity
 from controller_runtime.errors import ConfigError
 from controller_runtime.leader_election import JITTER
 
@@ -291,6 +291,7 @@ def validate(config: Config) -> list[str]:
         seen_clusters.add(cluster.name)
         if not cluster.kubeconfig:
             problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
+        problems += _selector_problems(f"{where}.podSelector", cluster.pod_selector)
         problems += _namespace_problems(f"{where}.namespaces", cluster.namespaces)
         for node in cluster.virtual_nodes():
             problems += _node_problems(where, node)
@@ -298,6 +299,17 @@ def validate(config: Config) -> list[str]:
                 problems.append(f"{where}: the node name {node.name!r} is there twice")
             seen_nodes.add(node.name)
     return problems
+
+
+def _selector_problems(where: str, selector: dict[str, Any]) -> list[str]:
+    unknown = selector.keys() - {"matchLabels", "matchExpressions"}
+    if unknown:
+        return [f"{where}: unknown {', '.join(sorted(unknown))}; matchLabels and matchExpressions are known"]
+    try:
+        matching.compile_selector(selector)
+    except (ValueError, AttributeError, TypeError) as error:
+        return [f"{where}: {error}"]
+    return []
 
 
 def _namespace_problems(where: str, config: NamespaceConfig) -> list[str]:

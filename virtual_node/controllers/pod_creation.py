@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names
+from controller_runtime.api import matching, names
 from controller_runtime.controller import Result
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
 from controller_runtime.objects import Object
@@ -51,6 +51,7 @@ class PodCreator:
         self._identities = identities
         self._service_links = service_links
         self._status = status
+        self._selects = matching.compile_selector(context.config.pod_selector)
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "down")
 
     def release(self, uid: str) -> None:
@@ -154,6 +155,11 @@ class PodCreator:
             return (
                 f"Lower cluster {self._context.name} takes no pods of namespace {upper.namespace} "
                 "(namespaces.allowed in the virtual node's configuration)"
+            )
+        if not self._selects(upper.labels):
+            return (
+                f"Lower cluster {self._context.name} does not take pods with these labels "
+                "(podSelector in the virtual node's configuration)"
             )
         return ""
 
