@@ -37,6 +37,7 @@ from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.pods import PodController
 from virtual_node.controllers.service_links import INDEX_NAMESPACE, ServiceLinks
 from virtual_node.controllers.services import ServiceController, upper_service
+from virtual_node.controllers.volumes import Volumes
 from virtual_node.kubelet_service import KubeletEndpoints, KubeletService
 
 COMPONENT = "virtual-node"
@@ -155,6 +156,16 @@ class LowerCluster:
         namespaces = Namespaces(
             context, upper=upper_namespaces, lower=lower_namespaces, config=self.config.namespaces
         )
+        volumes = (
+            Volumes(
+                context,
+                namespaces=namespaces,
+                lower_nodes=lower_nodes,
+                wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller comes after
+            )
+            if configuration.PV_CONTROLLERS in self._settings.enable_controllers
+            else None
+        )
         mirrored = ServiceController(
             context, caches, namespaces=namespaces, upper=upper_services, lower=lower_services
         )
@@ -172,6 +183,7 @@ class LowerCluster:
             namespaces=namespaces,
             dependencies=dependencies,
             identities=identities,
+            volumes=volumes,
             service_links=ServiceLinks(
                 context,
                 upper=upper_services,
@@ -207,22 +219,17 @@ class LowerCluster:
                     group.create_task(informer.run(), name=f"{context.name} informer")
                 group.create_task(context.recorder.run(), name=f"{context.name} events out")
                 group.create_task(health.run(), name=f"{context.name} health")
-                for name, node in context.nodes.items():
-                    service = await self._endpoints.serve(context, caches, node)
-                    services.append(service)
-                    controller = NodeController(
-                        context,
-                        node,
-                        lower_nodes=lower_nodes,
-                        foreign_pods=foreign,
-                        health=health,
-                        addresses=self._endpoints.addresses(name),
-                        kubelet_port=service.port,
-                    )
-                    self.nodes[name] = controller
-                    lease = NodeLeaseController(context, name, node=controller)
-                    group.create_task(controller.run(), name=f"node {name}")
-                    group.create_task(lease.run(), name=f"lease {name}")
+                if volumes is not None:
+                    group.create_task(volumes.run(), name=f"{context.name} volumes")
+                await self._serve_nodes(
+                    context,
+                    caches,
+                    health=health,
+                    lower_nodes=lower_nodes,
+                    foreign=foreign,
+                    group=group,
+                    services=services,
+                )
                 # A pod is judged only when both sides have been read completely: an upper pod that is not
                 # listed yet must not make its lower pod look like an orphan.
                 for informer in informers:
@@ -241,6 +248,35 @@ class LowerCluster:
         finally:
             self.nodes.clear()
             await asyncio.gather(*(service.stop() for service in services), return_exceptions=True)
+
+    async def _serve_nodes(
+        self,
+        context: ClusterContext,
+        caches: PodCaches,
+        *,
+        health: HealthController,
+        lower_nodes: Informer,
+        foreign: Informer,
+        group: asyncio.TaskGroup,
+        services: list[KubeletService],
+    ) -> None:
+        """Register every virtual node and serve its kubelet API; the services started are added to the list."""
+        for name, node in context.nodes.items():
+            service = await self._endpoints.serve(context, caches, node)
+            services.append(service)
+            controller = NodeController(
+                context,
+                node,
+                lower_nodes=lower_nodes,
+                foreign_pods=foreign,
+                health=health,
+                addresses=self._endpoints.addresses(name),
+                kubelet_port=service.port,
+            )
+            self.nodes[name] = controller
+            lease = NodeLeaseController(context, name, node=controller)
+            group.create_task(controller.run(), name=f"node {name}")
+            group.create_task(lease.run(), name=f"lease {name}")
 
 
 async def _refuse_upper_as_lower(context: ClusterContext) -> None:

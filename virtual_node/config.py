@@ -85,6 +85,22 @@ class NamespaceConfig(_Base):
     """Remove a lower namespace that we made when its upper one is gone and nothing of others is in it."""
 
 
+class VolumeConfig(_Base):
+    """How claims and volumes follow pods to this cluster."""
+
+    storage_classes: dict[str, str] = {}
+    """Upper storage class to lower one, where their names differ."""
+    deletion_policy: Literal["Delete", "Retain"] = "Delete"
+    """What the deletion of an upper claim does to the lower one. Delete: the lower volume's reclaim policy then
+    decides about the data. Retain: the lower claim stays."""
+    orphans: Literal["Keep", "Delete"] = "Keep"
+    """What becomes of a lower claim whose upper one vanished without having been deleted in order."""
+    allowed_host_paths: list[str] = []
+    """Prefixes of host paths that pods may mount from lower nodes. Empty: none."""
+    binder_image: str = "registry.k8s.io/pause:3.10"
+    """Image of the placeholder that has the lower scheduler choose a node for new volumes."""
+
+
 class ClusterConfig(_Base):
     """One lower cluster. ``nodeName`` and the node fields beside it are short for a single ``nodes`` entry."""
 
@@ -106,6 +122,7 @@ class ClusterConfig(_Base):
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
     pod_selector: dict[str, Any] = {}
     """LabelSelector (``matchLabels``, ``matchExpressions``) of the pods that may run in this cluster. Empty: all."""
+    volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     nodes: list[NodeConfig] = []
     """Several virtual nodes for one lower cluster, so that no giant node becomes a scheduling black hole."""
 

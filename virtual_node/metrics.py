@@ -23,6 +23,11 @@ FOREIGN_SERVICES = Counter(
     ["cluster"],
 )
 LOST = Counter("virtual_node_pods_lost_total", "Mirrored pods whose lower pod vanished.", ["cluster"])
+ORPHANED_CLAIMS = Gauge(
+    "virtual_node_orphaned_claims",
+    "Lower claims with data whose upper claim vanished without having been deleted; kept.",
+    ["cluster"],
+)
 CLUSTER_UP = Gauge("virtual_node_cluster_up", "1 while the lower cluster answers, else 0.", ["cluster"])
 NODE_READY = Gauge(
     "virtual_node_node_ready", "1 while the virtual node is Ready, else 0.", ["cluster", "node"]
@@ -58,5 +63,5 @@ def show_node(
 
 def forget_cluster(cluster: str) -> None:
     """The lower cluster is not run here any more: its gauges would speak of the past."""
-    for gauge in (CLUSTER_UP, NODE_READY, LOWER_NODES, ALLOCATABLE):
+    for gauge in (CLUSTER_UP, ORPHANED_CLAIMS, NODE_READY, LOWER_NODES, ALLOCATABLE):
         gauge.remove_by_labels({"cluster": cluster})

@@ -49,6 +49,13 @@ UPPER: tuple[Right, ...] = (
     Right("", "configmaps", READ, "ConfigMaps that pods name"),
     Right("", "secrets", READ, "Secrets that pods name"),
     Right("", "serviceaccounts", ("create",), "tokens for pods (--enable-serviceaccount)", "token"),
+    Right("", "persistentvolumeclaims", (*READ, "patch"), "claims of pods (PVControllers)"),
+    Right("", "persistentvolumeclaims", ("patch",), "resizing of claims (PVControllers)", "status"),
+    Right(
+        "", "persistentvolumes", (*READ, "create", "patch", "delete"), "mirrors of volumes (PVControllers)"
+    ),
+    Right("storage.k8s.io", "storageclasses", ("list", "watch"), "free volumes (PVControllers)"),
+    Right("storage.k8s.io", "csidrivers", ("create",), "nothing to attach to mirrors (PVControllers)"),
     Right("", "events", ("create", "patch"), "tell the story in kubectl describe"),
     Right("coordination.k8s.io", "leases", ("get", "create", "update"), "--leader-elect", "", "kube-system"),
     Right("authentication.k8s.io", "tokenreviews", ("create",), "authenticate kubelet API callers"),
@@ -72,6 +79,13 @@ LOWER: tuple[Right, ...] = (
     ),
     Right("", "configmaps", (*READ, "create", "patch", "delete"), "copies of ConfigMaps"),
     Right("", "secrets", (*READ, "create", "patch", "delete"), "copies of Secrets, pod tokens"),
+    Right(
+        "",
+        "persistentvolumeclaims",
+        (*READ, "create", "patch", "delete"),
+        "claims of pods (PVControllers)",
+    ),
+    Right("", "persistentvolumes", ("list", "watch"), "volumes of claims (PVControllers)"),
     Right("", "events", ("list", "watch"), "lower events on upper pods"),
 )
 """Asked of every lower cluster."""

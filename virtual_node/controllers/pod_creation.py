@@ -20,7 +20,8 @@ from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.records import PodRecord
 from virtual_node.controllers.service_links import ServiceLinks
-from virtual_node.translate import pod_down, pod_status
+from virtual_node.controllers.volumes import Volumes
+from virtual_node.translate import pod_down, pod_status, volumes
 
 _NEVER_MIRRORED = "kube-system"
 _CONFLICT_RETRY = 30.0
@@ -42,6 +43,7 @@ class PodCreator:
         namespaces: Namespaces,
         dependencies: DependencyController,
         identities: IdentityController,
+        volumes: Volumes | None,
         service_links: ServiceLinks,
         status: StatusWriter,
     ) -> None:
@@ -49,6 +51,7 @@ class PodCreator:
         self._namespaces = namespaces
         self._dependencies = dependencies
         self._identities = identities
+        self._volumes = volumes
         self._service_links = service_links
         self._status = status
         self._selects = matching.compile_selector(context.config.pod_selector)
@@ -58,6 +61,8 @@ class PodCreator:
         """The upper pod is gone: what only it needed below may go too."""
         self._dependencies.release(uid)
         self._identities.release(uid)
+        if self._volumes is not None:
+            self._volumes.release(uid)
 
     async def create(self, upper: Object, record: PodRecord) -> Result | None:
         """Create the lower pod, or say on the upper pod why not yet.
@@ -65,15 +70,17 @@ class PodCreator:
         Raises:
             ApiError: a passing trouble; the caller retries with back-off.
         """
-        if not_here := self._not_here(upper):
+        upper_pod = upper.to_dict()
+        if not_here := self._not_here(upper, upper_pod):
             await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
             return None
-        upper_pod = upper.to_dict()
         options = self._context.options[upper_pod["spec"]["nodeName"]]
         namespace = options.namespace_map(upper.namespace)
         try:
             await self._namespaces.ensure(namespace)
             problems = await self._dependencies.ensure(upper, upper_pod, namespace)
+            if self._volumes is not None:
+                problems += await self._volumes.ensure(upper, upper_pod)
             if problems:
                 return await self._wait_for(upper, upper_pod, record, problems)
             await self._identities.ensure(upper, upper_pod, options)
@@ -147,7 +154,7 @@ class PodCreator:
         # A predecessor of the same name is still ending below; its deletion wakes this pod.
         return Result(requeue_after=_PREDECESSOR_RETRY)
 
-    def _not_here(self, upper: Object) -> str:
+    def _not_here(self, upper: Object, upper_pod: dict[str, Any]) -> str:
         """Why the policy keeps a pod out of this lower cluster; empty when it does not."""
         if upper.namespace == _NEVER_MIRRORED:
             return f"Pods in {_NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes"
@@ -160,6 +167,12 @@ class PodCreator:
             return (
                 f"Lower cluster {self._context.name} does not take pods with these labels "
                 "(podSelector in the virtual node's configuration)"
+            )
+        path = volumes.refused_host_path(upper_pod, self._context.config.volumes.allowed_host_paths)
+        if path:
+            return (
+                f"Lower cluster {self._context.name} does not let pods mount the host path {path} "
+                "(volumes.allowedHostPaths in the virtual node's configuration)"
             )
         return ""
 

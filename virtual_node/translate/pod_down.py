@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import cluster_selector, names
-from virtual_node.translate import downward, service_account
+from virtual_node.translate import downward, service_account, volumes
 from virtual_node.translate import labels as tripping
 from virtual_node.translate.ownership import Owner, ownership_labels
 
@@ -116,6 +116,7 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
     for kind in _CONTAINER_KINDS:
         if kind in spec:
             spec[kind] = [_literal_fields(container, upper, tripped) for container in spec[kind]]
+    volumes.with_claims(spec, upper)
     if options.service_accounts:
         service_account.with_upper_identity(spec, upper, cluster_id=options.owner.cluster_id)
     else:

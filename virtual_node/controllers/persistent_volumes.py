@@ -1,0 +1,165 @@
+"""Lower volumes appear above: those of our claims, and free ones that an upper claim could take."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.backoff import ExponentialBackoff
+from controller_runtime.controller import Controller
+from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from controller_runtime.work_queue import WorkQueue
+from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.volume_caches import VolumeCaches
+from virtual_node.translate import persistent_volumes as translate
+
+CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
+
+
+class VolumeController:
+    """Keeps one upper mirror for every lower volume that concerns the upper cluster; keyed by the lower name."""
+
+    def __init__(self, context: ClusterContext, caches: VolumeCaches, *, lower_nodes: Informer) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            caches: claims and volumes.
+            lower_nodes: all lower nodes.
+        """
+        self._context = context
+        self._caches = caches
+        self._lower_nodes = lower_nodes
+        self._to_upper_class = {
+            below: above for above, below in context.config.volumes.storage_classes.items()
+        }
+        queue: WorkQueue[str] = WorkQueue(
+            f"volumes-{context.name}", rate_limiter=ExponentialBackoff(0.5, 60.0)
+        )
+        self.controller: Controller[str] = Controller(
+            f"volumes-{context.name}", self.reconcile, workers=4, queue=queue
+        )
+        self._watch()
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+        for informer in (*self._caches.all(), self._lower_nodes):
+            await informer.wait_synced()
+        with contextlib.suppress(AlreadyExists, Forbidden):
+            await self._context.upper.create(CSI_DRIVERS, translate.csi_driver())
+        await self.controller.run()
+
+    async def reconcile(self, name: str) -> None:
+        """Bring the mirror of one lower volume in step."""
+        lower = self._caches.lower_volumes.store.get(name)
+        mirror_name = translate.mirror_name(self._context.name, name)
+        mirror_object = self._caches.upper_volumes.store.get(mirror_name)
+        mirror = mirror_object.to_dict() if mirror_object is not None else None
+        desired = self._desired(lower.to_dict()) if lower is not None else None
+        if desired is None:
+            if mirror_object is not None and mirror is not None and self._may_go(lower, mirror):
+                with contextlib.suppress(NotFound, Conflict):
+                    await self._context.upper.delete(
+                        resources.PERSISTENT_VOLUMES, mirror_name, uid=mirror_object.uid
+                    )
+            return
+        if mirror is None:
+            with contextlib.suppress(AlreadyExists):
+                await self._context.upper.create(resources.PERSISTENT_VOLUMES, desired)
+                self._context.log.info("volume appears above", volume=mirror_name)
+            return
+        patch = translate.volume_patch(mirror, desired)
+        if patch is not None:
+            with contextlib.suppress(NotFound):
+                await self._context.upper.patch(resources.PERSISTENT_VOLUMES, mirror_name, patch)
+
+    def _desired(self, lower: dict[str, Any]) -> dict[str, Any] | None:
+        """The mirror that there should be; None: the volume is nobody's above."""
+        if lower["metadata"].get("deletionTimestamp"):
+            return None
+        reference = lower["spec"].get("claimRef")
+        claim: Object | None = None
+        if reference:
+            ours = self._caches.lower_claims.store.get(
+                f"{reference.get('namespace')}/{reference.get('name')}"
+            )
+            if ours is None or (reference.get("uid") and reference["uid"] != ours.uid):
+                return None
+            upper_namespace = ours.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, ours.namespace)
+            claim = self._caches.upper_claims.store.get(f"{upper_namespace}/{ours.name}")
+            if claim is None or claim.uid != ours.labels.get(names.LABEL_UPPER_UID):
+                return None
+            storage_class = (claim.spec or {}).get("storageClassName") or ""
+        else:
+            below = lower["spec"].get("storageClassName") or ""
+            storage_class = self._to_upper_class.get(below, below)
+            # A free volume concerns the upper cluster only where somebody above can ask for its class.
+            if not below or self._caches.upper_classes.store.get(storage_class) is None:
+                return None
+            if (lower.get("status") or {}).get("phase") != "Available":
+                return None
+        return translate.upper_volume(
+            lower,
+            cluster=self._context.name,
+            cluster_labels={names.LABEL_LOWER_CLUSTER: self._context.name},
+            nodes=self._nodes(lower),
+            storage_class=storage_class,
+            claim=claim.to_dict() if claim is not None else None,
+        )
+
+    def _may_go(self, lower: Object | None, mirror: dict[str, Any]) -> bool:
+        """Whether a mirror that should not be there may go: its volume is gone, or nobody above has a claim on it."""
+        if lower is None:
+            return True
+        phase = (lower.status or {}).get("phase")
+        return phase != "Released" and not mirror["spec"].get("claimRef")
+
+    def _nodes(self, lower: dict[str, Any]) -> list[str]:
+        """The virtual nodes with a lower node that can reach a volume."""
+        reaching = [
+            node.labels
+            for node in self._lower_nodes.store.list()
+            if translate.reachable_from(lower, _bare(node))
+        ]
+        found = [
+            name
+            for name, config in self._context.nodes.items()
+            if any(config.node_selector.items() <= labels.items() for labels in reaching)
+        ]
+        return found or list(self._context.nodes)
+
+    def _watch(self) -> None:
+        add = self.controller.queue.add
+
+        def claim_changed(claim: Object) -> None:
+            if volume := (claim.spec or {}).get("volumeName"):
+                add(volume)
+
+        def mirror_changed(mirror: Object) -> None:
+            if name := translate.lower_name({"spec": mirror.spec or {}}, self._context.name):
+                add(name)
+
+        def class_changed(_class: Object) -> None:
+            for volume in self._caches.lower_volumes.store.list():
+                add(volume.name)
+
+        for informer, changed in (
+            (self._caches.lower_volumes, lambda volume: add(volume.name)),
+            (self._caches.lower_claims, claim_changed),
+            (self._caches.upper_volumes, mirror_changed),
+            (self._caches.upper_classes, class_changed),
+        ):
+            informer.add_handler(
+                on_add=lambda one, _initial, changed=changed: changed(one),  # type: ignore[misc]
+                on_update=lambda _old, new, changed=changed: changed(new),  # type: ignore[misc]
+                on_delete=changed,
+            )
+
+
+def _bare(node: Object) -> dict[str, Any]:
+    return {"metadata": {"name": node.name, "labels": node.labels}}

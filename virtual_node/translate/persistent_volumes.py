@@ -1,0 +1,135 @@
+"""Lower PersistentVolumes as the upper cluster sees them. Pure.
+
+A mirror's source is inert: a CSI driver that nobody serves. The upper cluster's controllers can neither attach,
+provision nor delete anything through it; what they need of a volume (capacity, modes, class, where it can be reached)
+is all there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controller_runtime.api import matching, names
+
+DRIVER = f"lower-cluster.{names.DOMAIN}"
+ANNOTATION_SOURCE_OF_VOLUME = f"{names.DOMAIN}/volume-source"
+_PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+_LONGEST = 253
+_CARRIED = ("accessModes", "volumeMode", "capacity", "persistentVolumeReclaimPolicy")
+_NOT_A_SOURCE = frozenset(
+    {*_CARRIED, "claimRef", "nodeAffinity", "storageClassName", "mountOptions", "volumeAttributesClassName"}
+)
+
+
+def mirror_name(cluster: str, volume: str) -> str:
+    """The mirror's name: of the cluster and the lower volume, shortened with a hash where that is too long."""
+    name = f"{cluster}-{volume}"
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def lower_name(mirror: Mapping[str, Any], cluster: str) -> str:
+    """The lower volume that an upper one mirrors; empty: none of this cluster."""
+    csi = mirror["spec"].get("csi") or {}
+    prefix = f"{cluster}/"
+    handle = str(csi.get("volumeHandle") or "")
+    if csi.get("driver") != DRIVER or not handle.startswith(prefix):
+        return ""
+    return handle.removeprefix(prefix)
+
+
+def upper_volume(
+    lower: Mapping[str, Any],
+    *,
+    cluster: str,
+    cluster_labels: Mapping[str, str],
+    nodes: Sequence[str],
+    storage_class: str,
+    claim: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The mirror to create above.
+
+    Args:
+        lower: the lower volume.
+        cluster: the lower cluster's name.
+        cluster_labels: labels that say whose it is.
+        nodes: the virtual nodes that can reach it.
+        storage_class: its class above.
+        claim: the upper claim that it belongs to; None: it is free.
+    """
+    below = lower["spec"]
+    spec: dict[str, Any] = {field: below[field] for field in _CARRIED if field in below}
+    spec["storageClassName"] = storage_class
+    spec["csi"] = {"driver": DRIVER, "volumeHandle": f"{cluster}/{lower['metadata']['name']}"}
+    spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [_on(nodes)]}}
+    if claim is not None:
+        spec["claimRef"] = claim_reference(claim)
+    source = {key: value for key, value in below.items() if key not in _NOT_A_SOURCE}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": mirror_name(cluster, lower["metadata"]["name"]),
+            "labels": {**cluster_labels},
+            "annotations": {
+                _PROVISIONED_BY: DRIVER,
+                names.ANNOTATION_GLOBAL: "true",
+                ANNOTATION_SOURCE_OF_VOLUME: json.dumps(source, sort_keys=True)[:2000],
+            },
+        },
+        "spec": spec,
+    }
+
+
+def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A merge patch of what may change on a mirror: capacity, reclaim policy, and the claim of a free one."""
+    change = {
+        field: desired["spec"][field]
+        for field in ("capacity", "persistentVolumeReclaimPolicy")
+        if field in desired["spec"] and mirror["spec"].get(field) != desired["spec"][field]
+    }
+    if "claimRef" in desired["spec"] and not mirror["spec"].get("claimRef"):
+        change["claimRef"] = desired["spec"]["claimRef"]
+    return {"spec": change} if change else None
+
+
+def claim_reference(claim: Mapping[str, Any]) -> dict[str, str]:
+    """``claimRef`` of a volume that belongs to a claim."""
+    metadata = claim["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+
+
+def reachable_from(volume: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """Whether a lower node can use a lower volume."""
+    required = (volume["spec"].get("nodeAffinity") or {}).get("required")
+    if not required:
+        return True
+    metadata = node["metadata"]
+    return any(
+        matching.matches_term(term, name=metadata["name"], labels=metadata.get("labels") or {})
+        for term in required.get("nodeSelectorTerms") or ()
+    )
+
+
+def csi_driver() -> dict[str, Any]:
+    """Tells the upper attach-detach controller that there is nothing to attach."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": DRIVER},
+        "spec": {"attachRequired": False, "podInfoOnMount": False},
+    }
+
+
+def _on(nodes: Sequence[str]) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}]}

@@ -1,0 +1,74 @@
+"""The placeholder pod that has a lower scheduler choose a node, and so a volume, before the real pod comes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from controller_runtime.api import names, timestamps
+
+LABEL_BINDER_OF = f"{names.DOMAIN}/binder-of"
+ANNOTATION_CLAIMS = f"{names.DOMAIN}/binder-claims"
+_SCHEDULING = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "schedulerName")
+
+
+def binder_pod(
+    lower_pod: Mapping[str, Any], *, uid: str, cluster_id: str, claims: Sequence[str], image: str
+) -> dict[str, Any]:
+    """The placeholder of a pod that waits for its claims.
+
+    It asks the lower scheduler for the very same node: selectors, resources, claims. It runs nothing of the pod's.
+
+    Args:
+        lower_pod: what ``lower_pod`` would create for the upper pod.
+        uid: the upper pod's.
+        cluster_id: the upper cluster's identity.
+        claims: names of the lower claims.
+        image: something that does nothing; it is deleted before it could start.
+    """
+    above = lower_pod["spec"]
+    spec: dict[str, Any] = {field: above[field] for field in _SCHEDULING if field in above}
+    spec["containers"] = [
+        {"name": container["name"], "image": image, "resources": container.get("resources") or {}}
+        for container in above["containers"]
+    ]
+    spec["volumes"] = [
+        {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}
+        for number, claim in enumerate(claims)
+    ]
+    spec["terminationGracePeriodSeconds"] = 0
+    spec["automountServiceAccountToken"] = False
+    spec["enableServiceLinks"] = False
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": binder_name(uid),
+            "namespace": lower_pod["metadata"]["namespace"],
+            "labels": {names.LABEL_UPPER_CLUSTER: cluster_id, LABEL_BINDER_OF: uid},
+            "annotations": {
+                ANNOTATION_CLAIMS: ",".join(claims),
+                names.ANNOTATION_UPPER_NAMESPACE: lower_pod["metadata"]["annotations"][
+                    names.ANNOTATION_UPPER_NAMESPACE
+                ],
+            },
+        },
+        "spec": spec,
+    }
+
+
+def binder_name(uid: str) -> str:
+    """Name of a pod's placeholder."""
+    return f"volume-binder-{uid[:18]}"
+
+
+def unschedulable(pod: Mapping[str, Any], *, now: datetime, patience: float) -> str:
+    """What the lower scheduler has been saying for longer than ``patience`` seconds; empty: nothing."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition["type"] != "PodScheduled" or condition.get("status") != "False":
+            continue
+        since = condition.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+        if since and (now - timestamps.parse(since)).total_seconds() >= patience:
+            return str(condition.get("message") or condition.get("reason") or "unschedulable")
+    return ""

@@ -1,0 +1,48 @@
+"""What a pod says about volumes: the claims it names, and host paths that a policy must allow. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+
+def claim_names(pod: Mapping[str, Any]) -> list[str]:
+    """The claims that a pod's volumes name, each once; a generic ephemeral volume's is ``<pod>-<volume>``."""
+    found: dict[str, None] = {}
+    for volume in pod["spec"].get("volumes") or ():
+        if claim := volume.get("persistentVolumeClaim"):
+            found[claim.get("claimName", "")] = None
+        elif "ephemeral" in volume:
+            found[f"{pod['metadata']['name']}-{volume['name']}"] = None
+    return [name for name in found if name]
+
+
+def with_claims(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:
+    """Rewrite generic ephemeral volumes of a lower pod spec, in place, to the claims that the upper cluster made.
+
+    The claim's owner is the upper pod; left as it is, the lower cluster would make another one.
+    """
+    volumes = spec.get("volumes")
+    if not volumes or not any("ephemeral" in volume for volume in volumes):
+        return
+    spec["volumes"] = [
+        {
+            "name": volume["name"],
+            "persistentVolumeClaim": {"claimName": f"{pod['metadata']['name']}-{volume['name']}"},
+        }
+        if "ephemeral" in volume
+        else volume
+        for volume in volumes
+    ]
+
+
+def refused_host_path(pod: Mapping[str, Any], allowed: Sequence[str]) -> str:
+    """The first host path that is below none of the allowed ones; empty when there is none."""
+    for volume in pod["spec"].get("volumes") or ():
+        if "hostPath" not in volume:
+            continue
+        path = PurePosixPath(volume["hostPath"].get("path") or "/")
+        if ".." in path.parts or not any(path.is_relative_to(prefix) for prefix in allowed):
+            return str(path)
+    return ""
