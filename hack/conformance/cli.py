@@ -132,7 +132,13 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
         "kubeconfig": str(sandbox.upper.kubeconfig),
         "kubelet": {"port": 0, "nodeIp": LOOPBACK},
         "clusters": [
-            {"name": lower.name, "kubeconfig": str(lower.kubeconfig), "nodeName": "virtual", "taints": []}
+            {
+                "name": lower.name,
+                "kubeconfig": str(lower.kubeconfig),
+                "nodeName": "virtual",
+                "taints": [],
+                "volumes": {"allowedHostPaths": ["/"]},
+            }
         ],
     }
     file = sandbox.directory / "virtual-node.yaml"
