@@ -180,7 +180,7 @@ class ClaimController:
             upper, namespace=namespace, owner=options.owner, storage_class=storage_class, volume_name=volume
         )
         try:
-            await self._namespaces.ensure(namespace)
+            await self._namespaces.ensure(namespace, upper_name=upper_object.namespace)
             await self._context.lower.create(resources.PERSISTENT_VOLUME_CLAIMS, body, namespace=namespace)
         except AlreadyExists:
             there = await self._context.lower.get(

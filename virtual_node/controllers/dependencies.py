@@ -192,7 +192,7 @@ class DependencyController:
             existing = self._lower[key.kind].store.get(f"{namespace}/{name}")
             current = existing.to_dict() if existing is not None else None
             if current is None:
-                await self._namespaces.ensure(namespace)
+                await self._namespaces.ensure(namespace, upper_name=key.namespace)
                 try:
                     await self._context.lower.create(resource, desired, namespace=namespace)
                 except AlreadyExists:

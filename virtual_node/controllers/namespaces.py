@@ -67,8 +67,12 @@ class Namespaces:
         """Whether pods of that upper namespace may go to this lower cluster."""
         return translate.allowed(upper_namespace, self._config.allowed)
 
-    async def ensure(self, namespace: str) -> None:
-        """Create the (lower) namespace below unless it is there.
+    async def ensure(self, namespace: str, *, upper_name: str) -> None:
+        """Create a namespace below unless it is there.
+
+        Args:
+            namespace: the lower one.
+            upper_name: the upper one that it stands for.
 
         Raises:
             ApiError: the lower cluster refuses.
@@ -79,11 +83,11 @@ class Namespaces:
         try:
             await lower.get(resources.NAMESPACES, namespace)
         except NotFound:
-            upper = self._source(namespace)
+            upper = self._upper.store.get(upper_name)
             body = translate.lower_namespace(
                 upper.to_dict() if upper is not None else None,
                 name=namespace,
-                upper_name=upper.name if upper is not None else namespace,
+                upper_name=upper_name,
                 cluster_id=self._context.cluster_id,
             )
             with contextlib.suppress(AlreadyExists):
@@ -110,7 +114,7 @@ class Namespaces:
         return await self._remove(lower)
 
     async def _remove(self, lower: Object) -> Result | None:
-        if not self._config.remove:
+        if not self._config.remove or await self._exists_above(lower):
             return None
         try:
             found = await self._leftovers.find(lower.name)
@@ -128,20 +132,19 @@ class Namespaces:
         self._known.discard(lower.name)
         return None
 
+    async def _exists_above(self, lower: Object) -> bool:
+        """Ask, for a cache may be behind: after an outage it learns late of namespaces that are in use already."""
+        name = lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, lower.name)
+        try:
+            await self._context.upper.get(resources.NAMESPACES, name)
+        except NotFound:
+            return False
+        return True
+
     def _say(self, namespace: str, why: str) -> None:
         if self._said.get(namespace) != why:
             self._said[namespace] = why
             self._context.log.info("namespace is kept below", namespace=namespace, why=why)
-
-    def _source(self, namespace: str) -> Object | None:
-        """The upper namespace that a lower one stands for."""
-        same = self._upper.store.get(namespace)
-        if same is not None and self._context.lower_namespace(namespace) == namespace:
-            return same
-        for upper in self._upper.store.list():
-            if self._context.lower_namespace(upper.name) == namespace:
-                return upper
-        return None
 
     def _watch(self) -> None:
         add = self.controller.queue.add

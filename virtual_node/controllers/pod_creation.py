@@ -77,7 +77,7 @@ class PodCreator:
         options = self._context.options[upper_pod["spec"]["nodeName"]]
         namespace = options.namespace_map(upper.namespace)
         try:
-            await self._namespaces.ensure(namespace)
+            await self._namespaces.ensure(namespace, upper_name=upper.namespace)
             problems = await self._dependencies.ensure(upper, upper_pod, namespace)
             if self._volumes is not None:
                 problems += await self._volumes.ensure(upper, upper_pod)

@@ -230,7 +230,7 @@ class ServiceController:
         if whole["metadata"]["uid"] == self._foreign.get(f"{whole['metadata']['namespace']}/{name}"):
             with contextlib.suppress(NotFound):
                 return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
-        await self._namespaces.ensure(namespace)
+        await self._namespaces.ensure(namespace, upper_name=whole["metadata"]["namespace"])
         try:
             try:
                 await lower.create(resources.SERVICES, desired, namespace=namespace)

@@ -111,7 +111,7 @@ class Recorder:
 class Namespaces:
     """Every namespace is there and allowed."""
 
-    async def ensure(self, namespace) -> None:
+    async def ensure(self, namespace, *, upper_name) -> None:
         pass
 
     def forget(self, namespace) -> None:
