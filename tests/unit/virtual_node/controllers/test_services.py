@@ -31,6 +31,9 @@ from virtual_node.controllers.services_users import GRACE, NamespaceUsers
 CLUSTER = "upper-1"
 
 
+Writes = list[tuple[str, str]]
+
+
 class Lower:
     """A lower apiserver: objects by (plural, namespace/name), and what was asked of it."""
 
@@ -89,7 +92,7 @@ class Lower:
         if body["metadata"].get("labels", {}).get(names.LABEL_UPPER_CLUSTER) == CLUSTER:
             self.informers[resource.plural].store.put(key, from_dict(body))
 
-    def wrote(self) -> list[tuple[str, str]]:
+    def wrote(self) -> Writes:
         """Verbs and keys of the writes to Services."""
         return [
             (verb, key)
@@ -118,7 +121,7 @@ class Namespaces:
         pass
 
     def allowed(self, namespace) -> bool:
-        return namespace != "forbidden"
+        return bool(namespace != "forbidden")
 
 
 class Scene:
@@ -143,10 +146,11 @@ class Scene:
         )
         self.copies = Informer(lower_client, resources.SERVICES, indexers={INDEX_SERVICE: upper_service})
         namespaces: Any = Namespaces()
+        context: Any = self.context
         self.controller = ServiceController(
-            self.context, caches, namespaces=namespaces, upper=self.services, lower=self.copies
+            context, caches, namespaces=namespaces, upper=self.services, lower=self.copies
         )
-        self.mirror = EndpointSlices(self.context, caches, upper=self.controller._slices)
+        self.mirror = EndpointSlices(context, caches, upper=self.controller._slices)
         self.controller._endpoints = self.mirror
         self.lower.informers = {"services": self.copies, "endpointslices": self.mirror.lower}
         self.caches = caches
@@ -226,7 +230,9 @@ async def test_a_namespace_out_of_use_keeps_its_copies_for_a_while():
     assert again is not None
     assert again.requeue_after == GRACE
     await asyncio.sleep(GRACE - 1)
-    assert (await scene.controller.reconcile(key)).requeue_after == pytest.approx(1)
+    later = await scene.controller.reconcile(key)
+    assert later is not None
+    assert later.requeue_after == pytest.approx(1)
     assert scene.lower.wrote() == [("create", key)]
     await asyncio.sleep(1)
     await scene.controller.reconcile(key)
@@ -245,7 +251,9 @@ async def test_copies_that_another_process_needs_stay():
     await scene.controller.reconcile(key)
     await asyncio.sleep(GRACE)
     scene.lower.others_pods = [object()]
-    assert (await scene.controller.reconcile(key)).requeue_after == GRACE
+    later = await scene.controller.reconcile(key)
+    assert later is not None
+    assert later.requeue_after == GRACE
     assert scene.lower.wrote() == [("create", key)]
 
 
