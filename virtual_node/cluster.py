@@ -262,7 +262,7 @@ class LowerCluster:
     ) -> None:
         """Register every virtual node and serve its kubelet API; the services started are added to the list."""
         for name, node in context.nodes.items():
-            service = await self._endpoints.serve(context, caches, node)
+            service = await self._endpoints.serve(context, caches, node, lower_nodes=lower_nodes)
             services.append(service)
             controller = NodeController(
                 context,

@@ -20,12 +20,15 @@ from controller_runtime import key_pairs
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.informer import Informer
 from virtual_node.config import KubeletConfig, NodeConfig
 from virtual_node.controllers.context import ClusterContext, PodCaches
 from virtual_node.kubelet.authentication import Authenticator, load_client_ca
 from virtual_node.kubelet.authorization import Authorizer
 from virtual_node.kubelet.backend import PodTarget
+from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.server import KubeletServer
+from virtual_node.translate.prometheus_text import PodNames
 
 _PORTS_TRIED = 200
 
@@ -86,8 +89,16 @@ class KubeletEndpoints:
             found.append({"type": "ExternalIP", "address": self._config.external_ip})
         return found
 
-    async def serve(self, context: ClusterContext, caches: PodCaches, node: NodeConfig) -> KubeletService:
+    async def serve(
+        self, context: ClusterContext, caches: PodCaches, node: NodeConfig, *, lower_nodes: Informer
+    ) -> KubeletService:
         """Start the kubelet API of one virtual node.
+
+        Args:
+            context: the two clusters.
+            caches: their pods.
+            node: the virtual node.
+            lower_nodes: all lower nodes, for metrics.
 
         Raises:
             ConfigError: no port is free, or the certificate is unusable.
@@ -96,6 +107,17 @@ class KubeletEndpoints:
         authenticator = Authenticator(self._upper, anonymous_auth=self._config.anonymous_auth)
         authorizer = Authorizer(self._upper, node_name=node.name) if self._config.authorization else None
         backend = CacheBackend(context, caches, node.name)
+        measures = MetricsRoutes(
+            context.lower,
+            node_name=node.name,
+            lower_nodes=lambda: [
+                lower.name
+                for lower in lower_nodes.store.list()
+                if node.node_selector.items() <= lower.labels.items()
+            ],
+            pods=lambda: _pod_names(caches, node.name),
+            cluster_id=context.cluster_id,
+        )
         wanted = [node.port] if node.port is not None else self._candidates()
         refusal: OSError | None = None
         for port in wanted:
@@ -107,6 +129,7 @@ class KubeletEndpoints:
                 authenticator=authenticator,
                 authorizer=authorizer,
                 node_name=node.name,
+                extra_routes=measures.routes(),
             )
             try:
                 await server.start()
@@ -151,6 +174,16 @@ class KubeletEndpoints:
                 fix="grant get on configmap kube-system/extension-apiserver-authentication, or --client-verify-ca",
             )
             return b""
+
+
+def _pod_names(caches: PodCaches, node_name: str) -> dict[tuple[str, str], PodNames]:
+    """The pods of a virtual node, by their lower namespace and name."""
+    found = {}
+    for pod in caches.upper[node_name].store.list():
+        lower = caches.lower_pod(pod.uid)
+        if lower is not None:
+            found[lower.namespace, lower.name] = PodNames(pod.namespace, pod.name, pod.uid)
+    return found
 
 
 class CacheBackend:

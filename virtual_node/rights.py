@@ -65,6 +65,9 @@ UPPER: tuple[Right, ...] = (
 
 LOWER: tuple[Right, ...] = (
     Right("", "nodes", READ, "capacity"),
+    Right("", "nodes", ("get",), "kubectl top, metrics", "proxy"),
+    Right("metrics.k8s.io", "pods", ("list",), "metrics where the node proxy is refused"),
+    Right("metrics.k8s.io", "nodes", ("list",), "metrics where the node proxy is refused"),
     Right("", "namespaces", (*READ, "create", "patch", "delete"), "namespaces for pods"),
     Right("", "pods", (*READ, "create", "patch", "delete"), "run pods"),
     Right("", "pods", ("get",), "kubectl logs", "log"),

@@ -50,6 +50,9 @@ PROGRAMS: dict[str, Program] = {
     "nonewprivs": Program("nonewprivs", "kubernetes", "k8s.io/kubernetes/test/images/nonewprivs"),
     "ginkgo": Program("ginkgo", "kubernetes", "github.com/onsi/ginkgo/v2/ginkgo"),
     "e2e.test": Program("e2e.test", "e2e", "k8s.io/kubernetes/test/e2e", test=True),
+    "metrics-server": Program(
+        "metrics-server", "metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server"
+    ),
     "pause": Program("pause", "pause", "."),
     "coredns": Program("coredns", "coredns", "."),
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),

@@ -1,0 +1,127 @@
+"""kubectl top and autoscaling in the upper cluster, of pods that run in a lower one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.metrics_server import start_metrics_server
+from tests.e2e.conftest import REAL, SIMULATED, create, eventually, get, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+BUSY = "while :; do :; done"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def metrics(sandbox: Sandbox) -> AsyncIterator[Cluster]:
+    """The upper cluster with a metrics-server."""
+    process = await start_metrics_server(sandbox, sandbox.upper)
+    yield sandbox.upper
+    await sandbox.upper.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io")
+    await process.stop()
+
+
+def busy(name: str, **spec: Any) -> dict[str, Any]:
+    """A pod that uses a third of a core."""
+    limits = {"limits": {"cpu": "300m"}, "requests": {"cpu": "100m"}}
+    return pod(name, BUSY, container={"resources": limits}, **spec)
+
+
+async def raw(cluster: Cluster, node: str, path: str) -> str:
+    """What a node's kubelet API answers, through the API server's proxy."""
+    return (await cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/{path}")).stdout
+
+
+async def test_kubectl_top_shows_pods_and_nodes(metrics: Cluster, namespace):
+    """Plausible figures, by container too, under the upper names."""
+    await create(metrics, namespace, busy("busy"))
+    await ready(metrics, namespace, "busy")
+
+    async def measured() -> bool:
+        done = await metrics.kubectl(
+            "-n", namespace, "top", "pod", "--containers", "--no-headers", check=False
+        )
+        if done.returncode:
+            return False
+        name, container, cpu, memory = done.stdout.split()
+        return (
+            (name, container) == ("busy", "main")
+            and 100 <= int(cpu.removesuffix("m")) <= 500
+            and "Mi" in memory
+        )
+
+    await eventually(measured, within=90, what="kubectl top pod shows a third of a core")
+    top = await metrics.kubectl("top", "node", REAL, "--no-headers")
+    name, cpu, _, memory, _ = top.stdout.split()
+    assert name == REAL
+    assert int(cpu.removesuffix("m")) >= 100
+    assert int(memory.removesuffix("Mi")) > 100
+
+
+async def test_an_autoscaler_scales_a_mirrored_deployment(metrics: Cluster, namespace):
+    """A real HorizontalPodAutoscaler reacts to load that is below."""
+    template = busy("load")
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "load"},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": "load"}},
+            "template": {"metadata": {"labels": {"app": "load"}}, "spec": template["spec"]},
+        },
+    }
+    await create(metrics, namespace, deployment)
+    await metrics.kubectl(
+        "-n", namespace, "autoscale", "deployment", "load", "--cpu-percent=50", "--min=1", "--max=3"
+    )
+
+    async def scaled() -> bool:
+        found = await get(metrics, namespace, "deployment", "load")
+        return bool(found["spec"]["replicas"] > 1)
+
+    await eventually(scaled, within=150, what="the Deployment is scaled up")
+    await metrics.kubectl("-n", namespace, "delete", "hpa/load", "deployment/load")
+
+
+async def test_the_endpoints_speak_of_our_pods_only(upper: Cluster, namespace):
+    """Well-formed, under the upper names; nothing of the lower cluster's own pods."""
+    await create(upper, namespace, busy("busy"))
+    await ready(upper, namespace, "busy")
+    uid = (await get(upper, namespace, "pod", "busy"))["metadata"]["uid"]
+
+    async def there() -> bool:
+        return 'pod="busy"' in await raw(upper, REAL, "metrics/resource")
+
+    await eventually(there, what="the pod is measured")
+    for path in ("metrics/resource", "metrics/cadvisor"):
+        families = list(text_string_to_metric_families(await raw(upper, REAL, path)))
+        assert families
+        owners = {
+            sample.labels["namespace"]
+            for family in families
+            for sample in family.samples
+            if "namespace" in sample.labels
+        }
+        assert namespace in owners
+        assert "kube-system" not in owners
+    assert "node_cpu_usage_seconds_total" in await raw(upper, REAL, "metrics/resource")
+    summary = json.loads(await raw(upper, REAL, "stats/summary"))
+    assert summary["node"]["nodeName"] == REAL
+    assert summary["node"]["memory"]["workingSetBytes"] > 0
+    (reference,) = [one["podRef"] for one in summary["pods"] if one["podRef"]["namespace"] == namespace]
+    assert reference == {"name": "busy", "namespace": namespace, "uid": uid}
+    await raw(upper, REAL, "metrics/probes")
+
+
+async def test_a_lower_cluster_without_metrics_is_no_error(upper: Cluster):
+    """Simulated nodes measure nothing: empty answers, not failures."""
+    assert "pod=" not in await raw(upper, SIMULATED, "metrics/resource")
+    summary = json.loads(await raw(upper, SIMULATED, "stats/summary"))
+    assert summary["node"]["nodeName"] == SIMULATED

@@ -1,0 +1,70 @@
+"""The kubelet's Summary API (``/stats/summary``) of several lower nodes as that of one virtual node. Pure.
+
+Source: k8s.io/kubelet/pkg/apis/stats/v1alpha1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from virtual_node.translate.prometheus_text import Pods
+
+_SUMMED = {
+    "cpu": ("usageNanoCores", "usageCoreNanoSeconds"),
+    "memory": (
+        "availableBytes",
+        "usageBytes",
+        "workingSetBytes",
+        "rssBytes",
+        "pageFaults",
+        "majorPageFaults",
+    ),
+    "fs": ("availableBytes", "capacityBytes", "usedBytes", "inodesFree", "inodes", "inodesUsed"),
+}
+
+
+def summary(
+    summaries: Sequence[Mapping[str, Any]], pods: Pods, *, node_name: str, cpu_seconds: float | None = None
+) -> dict[str, Any]:
+    """One Summary.
+
+    Args:
+        summaries: of the lower nodes.
+        pods: ours.
+        node_name: the virtual node.
+        cpu_seconds: the node's CPU counter, kept monotonic by the caller; None: the plain sum.
+    """
+    nodes = [one.get("node") or {} for one in summaries]
+    node: dict[str, Any] = {"nodeName": node_name}
+    if starts := sorted(one["startTime"] for one in nodes if one.get("startTime")):
+        node["startTime"] = starts[0]
+    for part, fields in _SUMMED.items():
+        found = [one[part] for one in nodes if one.get(part)]
+        if found:
+            node[part] = _sum(found, fields)
+    if cpu_seconds is not None and "cpu" in node:
+        node["cpu"]["usageCoreNanoSeconds"] = int(cpu_seconds * 1e9)
+    return {"node": node, "pods": [pod for one in summaries for pod in _pods(one.get("pods") or (), pods)]}
+
+
+def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, Any]]:
+    for pod in found:
+        reference = pod.get("podRef") or {}
+        upper = pods.get((reference.get("namespace", ""), reference.get("name", "")))
+        if upper is not None:
+            yield {
+                **pod,
+                "podRef": {"name": upper.name, "namespace": upper.namespace, "uid": upper.uid},
+            }
+
+
+def _sum(parts: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, Any]:
+    total: dict[str, Any] = {
+        field: sum(part[field] for part in parts if part.get(field) is not None)
+        for field in fields
+        if any(part.get(field) is not None for part in parts)
+    }
+    if times := sorted(part["time"] for part in parts if part.get("time")):
+        total["time"] = times[-1]
+    return total
