@@ -1,0 +1,235 @@
+"""The server before good, bad and hostile bodies: an answer in kind, a denial, or a clean 4xx."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from io import BytesIO
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook import admission
+from webhook.mutate import Surroundings
+from webhook.review import review_pod, review_workload
+from webhook.server import MAX_BODY_BYTES, WebhookServer
+
+
+class _Knowledge:
+    def surroundings(self, _pod: Any, _namespace: str) -> Surroundings:
+        return Surroundings(virtual_nodes=("vn",))
+
+
+def _review(obj: Any, *, kind: str = "Pod", version: str = "v1", **request: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": f"admission.k8s.io/{version}",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "r-1",
+            "kind": {"kind": kind},
+            "operation": "CREATE",
+            "namespace": "shop",
+            "object": obj,
+            **request,
+        },
+    }
+
+
+def _pod(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"labels": {"virtual-pod": "true"}}, "spec": {"containers": [], **spec}}
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[str]:
+    """A running server's URL."""
+    async with WebhookServer("127.0.0.1", 0, tls=None, knowledge=_Knowledge()) as running:
+        yield f"http://127.0.0.1:{running.port}"
+
+
+async def _post(url: str, body: bytes, *, content_type: str = "application/json") -> tuple[int, bytes]:
+    headers = {"Content-Type": content_type}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=BytesIO(body), headers=headers) as answer,
+    ):
+        return answer.status, await answer.read()
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+@pytest.mark.parametrize("path", ["/mutate", "/", "/anything/else"])
+async def test_it_answers_in_kind_on_every_path(server, version, path):
+    """The same version and uid, and a patch that moves the selector."""
+    status, body = await _post(
+        server + path, msgspec.json.encode(_review(_pod(nodeSelector={"a": "b"}), version=version))
+    )
+    answer = msgspec.json.decode(body)
+    assert status == 200
+    assert answer["apiVersion"] == f"admission.k8s.io/{version}"
+    response = answer["response"]
+    assert (response["uid"], response["allowed"], response["patchType"]) == ("r-1", True, "JSONPatch")
+    patch = msgspec.json.decode(base64.b64decode(response["patch"]))
+    assert {"op": "remove", "path": "/spec/nodeSelector"} in patch
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b'{"kind": "AdmissionReview"}', 400),
+        (b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v2"}', 400),
+        (b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {}}', 400),
+        (b"[" * 100_000, 400),
+        (b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {"uid": "u", "object": '
+         + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}}", 400),
+        (b"\xff\xfe", 400),
+        (b" " * (MAX_BODY_BYTES + 1), 413),
+    ],
+    ids=["empty", "broken", "list", "no version", "unknown version", "no uid", "deep list", "deep object", "no text",
+         "huge"],
+)  # fmt: skip
+async def test_what_is_no_review_is_refused(server, body, status):
+    """With a status and a sentence; the connection and the process live on."""
+    found, text = await _post(server + "/mutate", body)
+    assert found == status
+    assert text.strip()
+    assert (await _post(server + "/mutate", msgspec.json.encode(_review(_pod()))))[0] == 200
+
+
+async def test_other_content_and_methods_are_refused(server):
+    """415 and 405."""
+    assert (await _post(server + "/mutate", b"a: b", content_type="application/yaml"))[0] == 415
+    async with aiohttp.ClientSession() as session, session.get(server + "/mutate") as answer:
+        assert answer.status == 405
+
+
+async def test_a_wrong_selector_is_denied_with_the_field(server):
+    """Not an HTTP error: the user is to read it."""
+    pod = _pod()
+    pod["metadata"]["annotations"] = {"clusterSelector": "{"}
+    status, body = await _post(server + "/mutate", msgspec.json.encode(_review(pod)))
+    response = msgspec.json.decode(body)["response"]
+    assert (status, response["allowed"], response["status"]["code"]) == (200, False, 422)
+    assert "clusterSelector" in response["status"]["message"]
+
+
+def _decide(review: Any) -> dict[str, Any]:
+    request = admission.parse(msgspec.json.encode(review))
+    found: dict[str, Any] = msgspec.json.decode(review_pod(request, _Knowledge()))
+    response: dict[str, Any] = found["response"]
+    return response
+
+
+@pytest.mark.parametrize(
+    "review",
+    [
+        _review(_pod(nodeSelector={"a": "b"}), namespace="kube-system"),
+        _review({"metadata": {}, "spec": {"nodeSelector": {"a": "b"}}}),
+        _review(
+            {"metadata": {"labels": {"virtual-pod": "true", "create-by-descheduler": "true"}}, "spec": {}}
+        ),
+        _review({}, kind="Service"),
+        _review(_pod(nodeSelector={"a": "b"}), operation="UPDATE"),
+    ],
+    ids=["kube-system", "unlabelled", "descheduler", "another kind", "an update"],
+)
+def test_what_is_not_ours_passes_untouched(review):
+    """Allowed, without a patch."""
+    response = _decide(review)
+    assert response["allowed"]
+    assert "patch" not in response
+
+
+@pytest.mark.parametrize("obj", [{"metadata": []}, {"metadata": {}, "spec": 1}, {"spec": {}}, None, "pod"])
+def test_what_is_no_pod_is_denied(obj):
+    """Cleanly."""
+    response = _decide(_review(obj))
+    assert not response["allowed"]
+    assert response["status"]["code"] == 400
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["nodeSelector", "affinity", "nodeAffinity", "tolerations", "key", "operator", "values",
+                         "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms", "matchExpressions",
+                         "preferredDuringSchedulingIgnoredDuringExecution", "volumes", "ephemeral", "name"]),
+        inner, max_size=4,
+    ),
+    max_leaves=15,
+)  # fmt: skip
+
+
+@given(
+    spec=st.dictionaries(st.sampled_from(["nodeSelector", "affinity", "tolerations", "volumes"]), JSON),
+    owners=JSON,
+)
+def test_no_object_makes_it_stumble(spec, owners):
+    """Whatever the fields hold: a patch, or a denial."""
+    pod = {"metadata": {"labels": {"virtual-pod": "true"}, "ownerReferences": owners}, "spec": spec}
+    assert "allowed" in _decide(_review(pod))
+
+
+def _workload(kind: str, template: dict[str, Any]) -> dict[str, Any]:
+    spec = {"template": template}
+    obj = {"spec": {"jobTemplate": {"spec": spec}} if kind == "CronJob" else spec}
+    request = admission.parse(msgspec.json.encode(_review(obj, kind=kind)))
+    found: dict[str, Any] = msgspec.json.decode(review_workload(request))["response"]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
+def test_workloads_are_warned_about_by_field(kind):
+    """The path is the one the author wrote."""
+    template = {
+        "metadata": {"labels": {"virtual-pod": "true"}},
+        "spec": {
+            "nodeName": "n",
+            "schedulerName": "s",
+            "priorityClassName": "p",
+            "runtimeClassName": "r",
+            "hostNetwork": True,
+            "resourceClaims": [{}],
+            "topologySpreadConstraints": [{"topologyKey": "zone"}],
+            "affinity": {
+                "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]},
+                "podAntiAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [
+                        {"podAffinityTerm": {"topologyKey": "kubernetes.io/hostname"}}
+                    ]
+                },
+            },
+            "volumes": [{"name": "v", "hostPath": {"path": "/"}}],
+        },
+    }
+    warnings = _workload(kind, template)["warnings"]
+    prefix = "spec.jobTemplate.spec.template.spec." if kind == "CronJob" else "spec.template.spec."
+    assert all(warning.startswith(prefix) for warning in warnings)
+    told = " ".join(warnings)
+    for field in ("nodeName", "schedulerName", "priorityClassName", "runtimeClassName", "hostNetwork",
+                  "resourceClaims", "topologySpreadConstraints", "podAffinity", "volumes[v]"):  # fmt: skip
+        assert field in told
+    assert "podAntiAffinity" not in told
+
+
+def test_a_template_that_could_never_make_a_pod_is_denied():
+    """Now, and not pod by pod in the events of a ReplicaSet."""
+    template = {
+        "metadata": {"labels": {"virtual-pod": "true"}, "annotations": {"clusterSelector": "["}},
+        "spec": {},
+    }
+    response = _workload("Deployment", template)
+    assert not response["allowed"]
+    assert "spec.template.metadata.annotations[clusterSelector]" in response["status"]["message"]
+
+
+def test_other_workloads_are_nobodys_business():
+    """Without the label there is nothing to say."""
+    assert _workload("Deployment", {"spec": {"nodeName": "n"}}) == {"uid": "r-1", "allowed": True}
