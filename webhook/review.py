@@ -30,7 +30,7 @@ def review_pod(request: admission.Request, knowledge: Knowledge) -> bytes:
         changed = mutate.mutate(pod, knowledge.surroundings(pod, namespace))
     except mutate.RefusedError as error:
         return admission.denied(request, str(error))
-    except (AttributeError, TypeError, KeyError) as error:
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         # Past the API server's own validation only a hand-made request looks like this.
         return admission.denied(request, f"object: not a Pod as core/v1 has it ({error})", code=400)
     return admission.allowed(request, patch=pod_patch(pod, changed))
@@ -45,6 +45,6 @@ def review_workload(request: admission.Request) -> bytes:
         if problem := templates.invalid(template, path):
             return admission.denied(request, problem)
         found = templates.warnings(request.kind, request.namespace, template, path)
-    except (AttributeError, TypeError, KeyError) as error:
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         return admission.denied(request, f"object: not a {request.kind} ({error})", code=400)
     return admission.allowed(request, warnings=found)
