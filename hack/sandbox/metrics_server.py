@@ -30,7 +30,7 @@ async def start_metrics_server(sandbox: Sandbox, cluster: Cluster) -> Process:
             f"--authorization-kubeconfig={cluster.kubeconfig}", f"--bind-address={address}",
             f"--secure-port={port}", f"--cert-dir={sandbox.directory / _NAME}", "--kubelet-insecure-tls",
             "--kubelet-use-node-status-port", "--kubelet-preferred-address-types=InternalIP",
-            f"--metric-resolution={RESOLUTION_SECONDS}s",
+            f"--metric-resolution={RESOLUTION_SECONDS}s", f"--kubelet-request-timeout={RESOLUTION_SECONDS - 2}s",
         ],
     )  # fmt: skip
     await cluster.apply(*_objects(address, port))

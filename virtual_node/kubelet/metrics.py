@@ -87,6 +87,12 @@ class MetricsRoutes:
     async def _summary(self, _request: web.Request) -> web.Response:
         answers = await self._ask("stats/summary")
         found = [msgspec.json.decode(answer) for answer in answers.values()]
+        silent = set(self._lower_nodes()) - answers.keys()
+        if silent:
+            texts = _decoded(await self._ask("metrics/resource"))
+            found += [
+                stats.from_resource_metrics(text, node) for node, text in texts.items() if node in silent
+            ]
         seconds = self._cpu.update(
             {
                 one["node"]["nodeName"]: one["node"]["cpu"]["usageCoreNanoSeconds"] / 1e9

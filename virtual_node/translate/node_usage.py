@@ -1,8 +1,9 @@
 """A virtual node's usage as the sum over its lower nodes, with counters that never go backwards.
 
 A sum of counters drops when a node leaves and jumps when one joins, and a reader takes either for usage. So a node
-counts from when it was first seen: what it had used before is left out, what it used until it left stays in, and a
-counter that starts anew (a reboot) goes on where it was.
+counts from when it was first seen: what it had used before is left out (but for the nodes of the first round, or the
+counter would begin at 0, which metrics-server takes for no answer), what it used until it left stays in, and a counter
+that starts anew (a reboot) goes on where it was.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class CounterSum:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Counter] = {}
-        self._past = 0.0
+        self._past: float | None = None
 
     def update(self, values: Mapping[str, float]) -> float:
         """The sum now.
@@ -30,19 +31,21 @@ class CounterSum:
         Args:
             values: the counter by node; a node that is missing has left, or did not answer.
         """
+        past = sum(values.values()) if self._past is None else self._past
         for node in [node for node in self._nodes if node not in values]:
             gone = self._nodes.pop(node)
-            self._past += gone.last - gone.first
+            past += gone.last - gone.first
         for node, value in values.items():
             known = self._nodes.get(node)
             if known is None:
                 self._nodes[node] = _Counter(value, value)
             elif value < known.last:
-                self._past += known.last - known.first
+                past += known.last - known.first
                 self._nodes[node] = _Counter(0.0, value)
             else:
                 known.last = value
-        return self._past + sum(counter.last - counter.first for counter in self._nodes.values())
+        self._past = past if values or self._past is not None else None
+        return past + sum(counter.last - counter.first for counter in self._nodes.values())
 
 
 class RateIntegral:

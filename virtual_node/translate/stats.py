@@ -5,11 +5,24 @@ Source: k8s.io/kubelet/pkg/apis/stats/v1alpha1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from controller_runtime.api import timestamps
 from virtual_node.translate.prometheus_text import Pods
 
+_SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)(?: (?P<at>\d+))?$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_NODE = {
+    "node_cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
+    "node_memory_working_set_bytes": ("memory", "workingSetBytes", 1),
+}
+_CONTAINER = {
+    "container_cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
+    "container_memory_working_set_bytes": ("memory", "workingSetBytes", 1),
+}
 _SUMMED = {
     "cpu": ("usageNanoCores", "usageCoreNanoSeconds"),
     "memory": (
@@ -46,6 +59,43 @@ def summary(
     if cpu_seconds is not None and "cpu" in node:
         node["cpu"]["usageCoreNanoSeconds"] = int(cpu_seconds * 1e9)
     return {"node": node, "pods": [pod for one in summaries for pod in _pods(one.get("pods") or (), pods)]}
+
+
+def from_resource_metrics(text: str, node_name: str) -> dict[str, Any]:
+    """A lower node's Summary out of its ``/metrics/resource``, where it cannot give one itself.
+
+    Usage of CPU and memory only: that is all these metrics know.
+    """
+    node: dict[str, Any] = {"nodeName": node_name}
+    pods: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for line in text.splitlines():
+        match = _SAMPLE.match(line)
+        if match is None:
+            continue
+        name, value, moment = match["name"], float(match["value"]), int(match["at"] or 0)
+        labels = dict(_LABEL.findall(match["labels"] or ""))
+        if name in _NODE:
+            part, field, factor = _NODE[name]
+            node[part] = {"time": _rfc3339(moment), field: int(value * factor)}
+        elif name in _CONTAINER:
+            part, field, factor = _CONTAINER[name]
+            containers = pods.setdefault((labels["namespace"], labels["pod"]), {})
+            container = containers.setdefault(labels["container"], {"name": labels["container"]})
+            container[part] = {"time": _rfc3339(moment), field: int(value * factor)}
+    return {
+        "node": node,
+        "pods": [
+            {
+                "podRef": {"namespace": namespace, "name": name, "uid": ""},
+                "containers": list(containers.values()),
+            }
+            for (namespace, name), containers in pods.items()
+        ],
+    }
+
+
+def _rfc3339(milliseconds: int) -> str:
+    return timestamps.rfc3339(datetime.fromtimestamp(milliseconds / 1000, UTC))
 
 
 def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, Any]]:

@@ -59,9 +59,9 @@ def test_node_samples_are_read_with_their_moments():
 def test_a_node_that_joins_adds_only_what_it_uses_from_then_on():
     """Its past would look like a burst."""
     total = node_usage.CounterSum()
-    assert total.update({"a": 100.0}) == 0
-    assert total.update({"a": 101.0, "b": 5000.0}) == 1
-    assert total.update({"a": 102.0, "b": 5001.0}) == 3
+    assert total.update({"a": 100.0}) == 100
+    assert total.update({"a": 101.0, "b": 5000.0}) == 101
+    assert total.update({"a": 102.0, "b": 5001.0}) == 103
 
 
 def test_a_node_that_leaves_or_reboots_takes_nothing_away():
@@ -95,6 +95,17 @@ def test_rates_become_counters():
     assert integral.update("a", 2.0, 110.0) == 20
     integral.keep(set())
     assert integral.update("a", 2.0, 120.0) == 0
+
+
+def test_a_node_without_a_summary_gives_one_of_its_resource_metrics():
+    """CPU and memory of node and containers, as far as those know."""
+    found = stats.from_resource_metrics(ONE, "n1")
+    assert found["node"]["cpu"]["usageCoreNanoSeconds"] == 10_500_000_000
+    assert found["node"]["memory"]["workingSetBytes"] == 1_000_000
+    pods = {one["podRef"]["name"]: one for one in found["pods"]}
+    assert pods["web"]["containers"] == [
+        {"name": "c", "cpu": {"time": "1970-01-01T00:00:01Z", "usageCoreNanoSeconds": 1_500_000_000}}
+    ]
 
 
 def test_a_summary_is_the_sum_of_the_nodes_and_our_pods():
