@@ -13,7 +13,9 @@ from prometheus_client.metrics import MetricWrapperBase
 
 import controller_runtime
 import descheduler
+import multi_scheduler
 import virtual_node
+import webhook
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 _ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<type>\w+) \| (?P<labels>[\w, ]*) \|", re.MULTILINE)
@@ -21,7 +23,7 @@ _NOT_OURS = ("python_", "process_")
 
 
 def _registered() -> dict[str, tuple[str, tuple[str, ...]]]:
-    for package in (controller_runtime, descheduler, virtual_node):
+    for package in (controller_runtime, descheduler, multi_scheduler, virtual_node, webhook):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
