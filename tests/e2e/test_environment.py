@@ -1,0 +1,127 @@
+"""What a pod is told about itself and its cluster is what the upper cluster would tell it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hack.sandbox import Cluster
+from tests.e2e.conftest import REAL, create, eventually, get, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+
+def _field(name: str, path: str) -> dict:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+async def run(upper: Cluster, namespace: str, name: str, *command: str) -> str:
+    """The output of a command in a pod."""
+    return (await upper.kubectl("-n", namespace, "exec", name, "--", *command)).stdout
+
+
+async def test_the_downward_api_tells_the_upper_truth(upper: Cluster, namespace):
+    """Variables and files: names, uid, node, labels without ours; and files follow labels."""
+    variables = [
+        _field("NAME", "metadata.name"), _field("NS", "metadata.namespace"), _field("POD_UID", "metadata.uid"),
+        _field("NODE", "spec.nodeName"), _field("SA", "spec.serviceAccountName"), _field("IP", "status.podIP"),
+        _field("HOST", "status.hostIP"), _field("APP", "metadata.labels['app']"),
+        {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}},
+    ]  # fmt: skip
+    items = [
+        {"path": name, "fieldRef": {"fieldPath": f"metadata.{name}"}}
+        for name in ("labels", "annotations", "uid")
+    ]
+    body = pod(
+        "told", "sleep 3600",
+        metadata={"annotations": {"note": 'a "b"'}},
+        volumes=[{"name": "info", "downwardAPI": {"items": items}}],
+        container={
+            "env": variables,
+            "resources": {"limits": {"cpu": "250m"}},
+            "volumeMounts": [{"name": "info", "mountPath": "/info"}],
+        },
+    )  # fmt: skip
+    await create(upper, namespace, body)
+    await ready(upper, namespace, "told")
+    above = await get(upper, namespace, "pod", "told")
+    told = dict(
+        line.split("=", 1)
+        for line in (await run(upper, namespace, "told", "env")).splitlines()
+        if "=" in line
+    )
+    assert (told["NAME"], told["NS"], told["NODE"], told["SA"], told["APP"], told["CPU"]) == (
+        "told", namespace, REAL, "default", "told", "250",
+    )  # fmt: skip
+    assert told["POD_UID"] == above["metadata"]["uid"]
+    assert (told["IP"], told["HOST"]) == (above["status"]["podIP"], above["status"]["hostIP"])
+    assert await run(upper, namespace, "told", "cat", "/info/labels") == 'app="told"'
+    assert await run(upper, namespace, "told", "cat", "/info/uid") == above["metadata"]["uid"]
+    assert r'note="a \"b\""' in await run(upper, namespace, "told", "cat", "/info/annotations")
+    await upper.kubectl("-n", namespace, "label", "pod", "told", "stage=late")
+
+    async def followed() -> bool:
+        return 'stage="late"' in await run(upper, namespace, "told", "cat", "/info/labels")
+
+    await eventually(followed, within=120, what="the file follows the label")
+
+
+async def test_service_variables_and_the_chosen_apiserver(upper: Cluster, namespace):
+    """Upper Services at addresses that answer below; the user's own variables win; the API server is as asked."""
+    await upper.kubectl("-n", namespace, "create", "service", "clusterip", "shop-front", "--tcp=80:8080")
+    env = [
+        {"name": "SHOP_FRONT_SERVICE_PORT", "value": "mine"},
+        {"name": "URL", "value": "$(SHOP_FRONT_PORT)"},
+    ]
+    plain = pod("plain", "sleep 3600", container={"env": env})
+    asks = pod(
+        "asks", "sleep 3600", metadata={"annotations": {"virtual-node.io/kubernetes-service": "upper"}}
+    )
+    alone = pod("alone", "sleep 3600", enableServiceLinks=False)
+    await create(upper, namespace, plain, asks, alone)
+    told = {}
+    for name in ("plain", "asks", "alone"):
+        await ready(upper, namespace, name)
+        lines = (await run(upper, namespace, name, "env")).splitlines()
+        told[name] = dict(line.split("=", 1) for line in lines if "=" in line)
+    host = told["plain"]["SHOP_FRONT_SERVICE_HOST"]
+    assert told["plain"]["URL"] == f"tcp://{host}:80"
+    assert told["plain"]["SHOP_FRONT_SERVICE_PORT"] == "mine"
+    assert "SHOP_FRONT_SERVICE_HOST" not in told["alone"]
+    assert told["plain"]["KUBERNETES_SERVICE_PORT"] == "443"
+    assert told["alone"]["KUBERNETES_SERVICE_HOST"]
+    assert told["asks"]["KUBERNETES_SERVICE_HOST"] == upper.address
+    assert told["asks"]["KUBERNETES_SERVICE_PORT"] == str(upper.port)
+
+
+async def test_an_in_cluster_client_talks_to_the_upper_apiserver(upper: Cluster, namespace):
+    """With nothing but what is mounted and set: it lists what its upper rights allow, and no more."""
+    await upper.kubectl("-n", namespace, "create", "role", "reader", "--verb=list", "--resource=pods")
+    await upper.kubectl(
+        "-n",
+        namespace,
+        "create",
+        "rolebinding",
+        "reader",
+        "--role=reader",
+        f"--serviceaccount={namespace}:default",
+    )
+    body = pod(
+        "client", "sleep 3600", metadata={"annotations": {"virtual-node.io/kubernetes-service": "upper"}}
+    )
+    await create(upper, namespace, body)
+    await ready(upper, namespace, "client")
+    mount = "/var/run/secrets/kubernetes.io/serviceaccount"
+    # Busybox' wget speaks TLS without verifying; the CA that is mounted must be the upper one all the same.
+    script = (
+        f'wget -q -O- --no-check-certificate --header "Authorization: Bearer $(cat {mount}/token)" '
+        f"https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT/api/v1/namespaces/{namespace}"
+    )
+    listed = await run(upper, namespace, "client", "sh", "-c", f"{script}/pods")
+    assert '"client"' in listed
+    refused = await upper.kubectl(
+        "-n", namespace, "exec", "client", "--", "sh", "-c", f"{script}/secrets", check=False
+    )
+    assert "403" in refused.stdout + refused.stderr
+    assert await run(upper, namespace, "client", "cat", f"{mount}/ca.crt") == upper.ca.read_text(
+        encoding="utf-8"
+    )
