@@ -260,7 +260,12 @@ class ClaimController:
         if not translate.may_go_below(upper):
             return None  # a pod still uses it; its end brings the claim back here
         volume = self._mirrored_volume(upper)
-        if upper["spec"].get("volumeName") and not volume and lower is None:
+        if (
+            upper["spec"].get("volumeName")
+            and not volume
+            and lower is None
+            and await self._volume_exists(upper)
+        ):
             return None  # another cluster's
         if lower is not None and self._config.deletion_policy == "Delete":
             if lower["metadata"].get("deletionTimestamp") is None:
@@ -275,6 +280,8 @@ class ClaimController:
         if lower is None:
             self._note_orphan(key, orphaned=False)
             return None
+        if await self._exists_above(key, lower):
+            return Result(requeue_after=_BINDING_RETRY)
         if translate.never_bound(lower) or self._config.orphans == "Delete":
             await self._delete_below(lower)
             return None
@@ -284,6 +291,24 @@ class ClaimController:
             )
         self._note_orphan(key, orphaned=True)
         return None
+
+    async def _exists_above(self, key: str, lower: dict[str, Any]) -> bool:
+        """Ask, for a cache may be behind: nothing with data in it goes on its word."""
+        namespace, _, name = key.partition("/")
+        try:
+            upper = await self._context.upper.get(
+                resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=namespace
+            )
+        except NotFound:
+            return False
+        return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
+
+    async def _volume_exists(self, upper: dict[str, Any]) -> bool:
+        try:
+            await self._context.upper.get(resources.PERSISTENT_VOLUMES, upper["spec"]["volumeName"])
+        except NotFound:
+            return False
+        return True
 
     def _note_orphan(self, key: str, *, orphaned: bool) -> None:
         (self._orphans.add if orphaned else self._orphans.discard)(key)
