@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -12,6 +13,7 @@ from controller_runtime.errors import ConfigError
 from virtual_node import flags
 
 _USAGE_ERROR = 2
+COMMANDS = ("run", "check", "status", "diagnose", "version", "providers")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from virtual_node import check  # noqa: PLC0415 - rich is for people; the daemon does without
 
                 return check.main(arguments[1:])
+            case "status":
+                from virtual_node.commands import status  # noqa: PLC0415
+
+                return status.main(arguments[1:])
+            case "diagnose":
+                from virtual_node.commands import diagnose  # noqa: PLC0415
+
+                return diagnose.main(arguments[1:])
             case "version":
                 print(version())  # noqa: T201 - the answer
                 return 0
@@ -36,13 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 0
             case _:
                 print(  # noqa: T201 - one line, no traceback
-                    f"virtual-node: unknown command {command!r}: run, check, version and providers are known",
+                    f"virtual-node: unknown command {command!r}: {', '.join(COMMANDS)} are known{_guess(command)}",
                     file=sys.stderr,
                 )
                 return _USAGE_ERROR
     except ConfigError as error:
         print(f"virtual-node: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
         return _USAGE_ERROR
+
+
+def _guess(command: str) -> str:
+    close = difflib.get_close_matches(command, COMMANDS, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def version() -> str:

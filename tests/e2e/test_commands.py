@@ -1,0 +1,76 @@
+"""The commands for people, on clusters where things are well and where they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import pytest
+
+from hack.sandbox import Cluster, Sandbox
+from tests.e2e.conftest import REAL, SIMULATED, create, eventually, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+
+async def command(cluster: Cluster, *arguments: str) -> tuple[int, str]:
+    """Exit code and output of ``virtual-node``; piped, as a program would read it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "virtual_node", *arguments, f"--kubeconfig={cluster.kubeconfig}",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    return process.returncode or 0, out.decode()
+
+
+async def test_status_shows_every_virtual_node(sandbox: Sandbox, upper: Cluster, namespace):
+    """One plain line each in a pipe, and everything as JSON."""
+    await create(upper, namespace, pod("web", "sleep 3600", node=SIMULATED))
+    await ready(upper, namespace, "web")
+    code, out = await command(upper, "status")
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0].split()[:3] == ["NODE", "READY", "CLUSTER"]
+    assert {line.split()[0] for line in lines[1:]} >= {REAL, SIMULATED}
+    assert "\x1b" not in out
+    code, out = await command(upper, "status", "-o", "json")
+    nodes = {node["name"]: node for node in json.loads(out)["nodes"]}
+    assert nodes[SIMULATED]["pods"]["running"] >= 1
+    assert nodes[SIMULATED]["heartbeatSeconds"] < 60
+
+
+async def test_diagnose_finds_what_stops_a_pod(sandbox: Sandbox, upper: Cluster, namespace):
+    """A missing ConfigMap, an image that is not there, a selector that nobody moved, a crash: each by its name."""
+    missing = pod("missing", "sleep 3600", container={"envFrom": [{"configMapRef": {"name": "nowhere"}}]})
+    image = pod("image", "sleep 3600", container={"image": "example.invalid/none:1"})
+    crash = pod("crash", "echo last words; exit 7")
+    selector = pod("selector", "sleep 3600")
+    selector["spec"]["nodeSelector"] = {"gpu": "yes"}
+    fine = pod("fine", "sleep 3600", node=SIMULATED)
+    await create(upper, namespace, missing, image, crash, selector, fine)
+    await ready(upper, namespace, "fine")
+    expected = {
+        "missing": 'configmap "nowhere" not found',
+        "image": "cannot pull example.invalid/none:1",
+        "crash": "last words",
+        "selector": "not labelled virtual-pod=true",
+    }
+    for name, told in expected.items():
+
+        async def found(name: str = name, told: str = told) -> bool:
+            code, out = await command(upper, "diagnose", "pod", f"{namespace}/{name}")
+            return code == 1 and told in out
+
+        await eventually(found, within=90, what=f"{name}: {told}")
+    code, out = await command(upper, "diagnose", "pod", f"{namespace}/fine")
+    assert (code, "nothing is wrong" in out) == (0, True)
+    code, out = await command(upper, "diagnose", "pod", f"{namespace}/nobody")
+    assert (code, "there is no pod" in out) == (2, True)
+
+
+async def test_unknown_commands_are_guessed(upper: Cluster):
+    """One line, no traceback."""
+    code, out = await command(upper, "statsu")
+    assert code == 2
+    assert "did you mean status?" in out

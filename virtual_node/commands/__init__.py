@@ -1,0 +1,1 @@
+"""Commands for people: what is going on, and why."""
