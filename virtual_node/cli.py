@@ -13,7 +13,7 @@ from controller_runtime.errors import ConfigError
 from virtual_node import flags
 
 _USAGE_ERROR = 2
-COMMANDS = ("run", "check", "status", "diagnose", "version", "providers")
+COMMANDS = ("run", "check", "status", "diagnose", "lower-cluster", "version", "providers")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from virtual_node.commands import diagnose  # noqa: PLC0415
 
                 return diagnose.main(arguments[1:])
+            case "lower-cluster":
+                from virtual_node.commands import lower_cluster  # noqa: PLC0415
+
+                return lower_cluster.main(arguments[1:])
             case "version":
                 print(version())  # noqa: T201 - the answer
                 return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sys
 
@@ -74,3 +75,31 @@ async def test_unknown_commands_are_guessed(upper: Cluster):
     code, out = await command(upper, "statsu")
     assert code == 2
     assert "did you mean status?" in out
+
+
+async def test_register_makes_an_account_that_suffices(sandbox: Sandbox, upper: Cluster, tmp_path):
+    """The kubeconfig it makes passes every check of the lower cluster, and may do no more than the table says."""
+    lower = sandbox.lower[1]
+    code, out = await command(
+        upper, "lower-cluster", "register", "--name=paris", f"--client-kubeconfig={lower.kubeconfig}"
+    )
+    assert code == 0, out
+    secret = json.loads(
+        (await upper.kubectl("-n", "kube-system", "get", "secret", "virtual-node-paris", "-o", "json")).stdout
+    )
+    file = tmp_path / "paris"
+    file.write_bytes(base64.b64decode(secret["data"]["kubeconfig"]))
+    code, out = await command(
+        upper, "check", f"--client-kubeconfig={file}", "--nodename=vn-paris", "-o", "json"
+    )
+    wrong = [one for one in json.loads(out) if not one["ok"] and one["cluster"] != "upper"]
+    assert wrong == []
+    done = await lower.kubectl(
+        "auth", "can-i", "delete", "deployments.apps", "--as=system:serviceaccount:virtual-node:virtual-node",
+        check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "no"
+    code, out = await command(
+        upper, "lower-cluster", "register", "--name=paris", f"--client-kubeconfig={lower.kubeconfig}"
+    )
+    assert code == 0, out

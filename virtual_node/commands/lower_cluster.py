@@ -1,0 +1,136 @@
+"""``virtual-node lower-cluster register``: a least-privilege account in a lower cluster, and its kubeconfig.
+
+Prints the kubeconfig's Secret for the upper cluster, or creates it there with ``--kubeconfig``. Doing it twice brings
+the rights up to date and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from controller_runtime import kubeconfig, resources
+from controller_runtime.client import Client
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError
+from controller_runtime.resources import Resource
+from virtual_node import manifests, rights
+
+_CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
+_BINDINGS = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+)
+_KINDS = {
+    "Namespace": resources.NAMESPACES,
+    "ServiceAccount": resources.SERVICE_ACCOUNTS,
+    "Secret": resources.SECRETS,
+    "ClusterRole": _CLUSTER_ROLES,
+    "ClusterRoleBinding": _BINDINGS,
+}
+_TOKEN_SECONDS = 30
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 when it is done, 2 for trouble."""
+    parser = argparse.ArgumentParser(prog="virtual-node lower-cluster", description=__doc__)
+    parser.add_argument(
+        "action", choices=("register", "manifest"), help="make the account, or only print what it is"
+    )
+    parser.add_argument("--name", required=True, help="the lower cluster's name in the upper one")
+    parser.add_argument(
+        "--client-kubeconfig", default="", metavar="FILE", help="an administrator's, of the lower cluster"
+    )
+    parser.add_argument("--client-context", default="", metavar="NAME", help="its context")
+    parser.add_argument(
+        "--server", default="", metavar="URL", help="the lower API server as the upper cluster reaches it"
+    )
+    parser.add_argument(
+        "--account-namespace", default="virtual-node", metavar="NS", help="below (virtual-node)"
+    )
+    parser.add_argument("--keep-namespaces", action="store_true", help="do not ask for the right to list everything, "
+                        "which removing an empty namespace takes")  # fmt: skip
+    parser.add_argument(
+        "--kubeconfig", default="", metavar="FILE", help="upper cluster's: create the Secret there"
+    )
+    parser.add_argument(
+        "--namespace", default="kube-system", metavar="NS", help="of the Secret above (kube-system)"
+    )
+    options = parser.parse_args(argv)
+    objects = _objects(options)
+    if options.action == "manifest":
+        print(yaml.safe_dump_all(objects, sort_keys=False).rstrip())  # noqa: T201 - the answer
+        return 0
+    if not options.client_kubeconfig:
+        raise ConfigError("--client-kubeconfig: required: an administrator's kubeconfig of the lower cluster")
+    try:
+        secret = asyncio.run(_register(options, objects))
+    except ApiError as error:
+        raise ConfigError(f"lower cluster {options.name}: {error}") from None
+    if options.kubeconfig:
+        where = f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
+        print(f"Secret {where} holds the kubeconfig of lower cluster {options.name}.")  # noqa: T201 - the answer
+    else:
+        print(yaml.safe_dump(secret, sort_keys=False).rstrip())  # noqa: T201 - the answer
+    return 0
+
+
+def _objects(options: argparse.Namespace) -> list[dict[str, Any]]:
+    role = manifests.cluster_role(rights.LOWER)
+    if not options.keep_namespaces:
+        role["rules"].append(manifests.namespace_cleaning_rule())
+    return [*manifests.account(options.account_namespace), role]
+
+
+async def _register(options: argparse.Namespace, objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    config = await kubeconfig.load(
+        options.client_kubeconfig, context=options.client_context or None, in_cluster=False
+    )
+    async with Client(config, user_agent="virtual-node-register", cluster=options.name) as lower:
+        for body in objects:
+            await _apply(lower, body)
+        token, ca = await _token(lower, options.account_namespace)
+    text = yaml.safe_dump(
+        manifests.token_kubeconfig(
+            cluster=options.name, server=options.server or config.server, ca=ca, token=token
+        ),
+        sort_keys=False,
+    )
+    secret = manifests.kubeconfig_secret(f"virtual-node-{options.name}", options.namespace, text)
+    if options.kubeconfig:
+        upper_config = await kubeconfig.load(options.kubeconfig)
+        async with Client(upper_config, user_agent="virtual-node-register", cluster="upper") as upper:
+            await _apply(upper, secret)
+    return secret
+
+
+async def _apply(client: Client, body: Mapping[str, Any]) -> None:
+    """Create, or bring what matters up to date; a token Secret is left to its controller."""
+    resource = _KINDS[body["kind"]]
+    metadata = body["metadata"]
+    namespace = metadata.get("namespace")
+    try:
+        await client.create(resource, body, namespace=namespace)
+        print(f"created {body['kind']} {metadata['name']}", file=sys.stderr)  # noqa: T201 - progress
+    except AlreadyExists:
+        patch = {key: body[key] for key in ("rules", "stringData", "subjects") if key in body}
+        if patch:
+            await client.patch(resource, metadata["name"], patch, namespace=namespace)
+            print(f"updated {body['kind']} {metadata['name']}", file=sys.stderr)  # noqa: T201 - progress
+
+
+async def _token(lower: Client, namespace: str) -> tuple[str, str]:
+    """The account's token and the cluster's CA (base64), once the token controller has written them."""
+    for _ in range(_TOKEN_SECONDS * 10):
+        secret = await lower.get(resources.SECRETS, f"{manifests.NAME}-token", namespace=namespace)
+        data = secret.get("data") or {}
+        if data.get("token") and data.get("ca.crt"):
+            return base64.b64decode(data["token"]).decode(), str(data["ca.crt"])
+        await asyncio.sleep(0.1)
+    raise ConfigError(
+        f"the lower cluster gave ServiceAccount {namespace}/{manifests.NAME} no token within {_TOKEN_SECONDS} s"
+    )
