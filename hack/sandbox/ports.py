@@ -1,20 +1,37 @@
-"""Free TCP ports."""
+"""Free ports, from below the range that outgoing connections take theirs from.
+
+A port is chosen some time before a server binds it. One of the ephemeral range may be taken by any connection in
+between, and a control plane makes thousands; one from below is only in danger of another server's choice, and those
+are random.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
+from pathlib import Path
+
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST = 10_000
 
 
-def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
-    """Ports that are free now; all are held until all are found, so that none comes twice."""
-    held = []
-    try:
-        for _ in range(count):
-            probe = socket.socket()
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((address, 0))
-            held.append(probe)
-        return [int(probe.getsockname()[1]) for probe in held]
-    finally:
-        for probe in held:
-            probe.close()
+def free_ports(count: int) -> list[int]:
+    """That many different ports that nobody listens on now, on any address."""
+    first_ephemeral = int(_RANGE.read_text(encoding="ascii").split()[0]) if _RANGE.exists() else 32_768
+    highest = first_ephemeral - 1 if first_ephemeral > _LOWEST + 1000 else 65_535
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randint(_LOWEST, highest)  # noqa: S311 - no secret
+        if port not in found and _is_free(port):
+            found.append(port)
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with contextlib.closing(socket.socket()) as probe:
+        try:
+            probe.bind(("0.0.0.0", port))  # noqa: S104 - only to see whether it could be
+        except OSError:
+            return False
+    return True

@@ -468,7 +468,10 @@ async def test_freeze_ends(sandbox: Sandbox, upper: Cluster, namespace: str) -> 
         async def web(*, node: str | None, avoids: bool) -> bool:
             found = [item for item in await pods_of(upper, namespace) if item["metadata"]["name"] != "taken"]
             return [
-                (item["spec"].get("nodeName"), "unschedulable-node" in item["metadata"]["annotations"])
+                (
+                    item["spec"].get("nodeName"),
+                    "unschedulable-node" in (item["metadata"].get("annotations") or {}),
+                )
                 for item in found
             ] == [(node, avoids)]
 
