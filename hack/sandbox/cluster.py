@@ -90,9 +90,12 @@ class Cluster:
         await self.wait_ready()
         await asyncio.gather(self.controller_manager.start(), self.scheduler.start())
         # The first thing pods need, and made by the controller manager: when it is there, both work.
-        await self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s", timeout=90)
-        self.controller_manager.check()
-        self.scheduler.check()
+        try:
+            await self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s", timeout=90)
+        finally:
+            # What has ended says more than a wait that timed out.
+            self.controller_manager.check()
+            self.scheduler.check()
 
     async def wait_ready(self, *, seconds: float = _READY_SECONDS) -> None:
         """Wait until ``/readyz`` says ok.
