@@ -23,10 +23,16 @@ BUSY = "while :; do :; done"
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def metrics(sandbox: Sandbox) -> AsyncIterator[Cluster]:
     """The upper cluster with a metrics-server."""
-    process = await start_metrics_server(sandbox, sandbox.upper)
-    yield sandbox.upper
-    await sandbox.upper.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io")
-    await process.stop()
+    try:
+        process = await start_metrics_server(sandbox, sandbox.upper)
+        yield sandbox.upper
+        await process.stop()
+    finally:
+        # An aggregated API that nobody serves would hold up the deletion of every namespace.
+        await sandbox.upper.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io", "--ignore-not-found")
+        await sandbox.upper.kubectl(
+            "-n", "kube-system", "delete", "service,endpointslice", "metrics-server", "--ignore-not-found"
+        )
 
 
 def busy(name: str, **spec: Any) -> dict[str, Any]:

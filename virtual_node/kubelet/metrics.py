@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,10 +26,26 @@ from virtual_node.translate.prometheus_text import PodNames
 
 _FRESH = 5.0
 """Seconds an answer of the lower cluster is good for; scrapers ask every ten at most."""
-_TIMEOUT = 8.0
+_TIMEOUT = 4.0
+"""Seconds one lower kubelet may take; a scraper waits ten at most, and one that hangs must not cost the whole answer."""
 _AT_ONCE = 32
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _log = get_logger(component="kubelet")
+
+
+@dataclass(slots=True)
+class _Round:
+    """One question to all lower kubelets."""
+
+    task: asyncio.Task[_Answers]
+    ended: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    by_node: dict[str, bytes]
+    refused: bool
+    """Every kubelet that was asked is out of our reach: the rights, or the proxy, are missing."""
 
 
 class MetricsRoutes:
@@ -56,10 +74,11 @@ class MetricsRoutes:
         self._lower_nodes = lower_nodes
         self._pods = pods
         self._cluster_id = cluster_id
-        self._cpu = CounterSum()
+        # One per source: the samples of two paths are of different moments, and a step back looks like a reboot.
+        self._resource_cpu, self._summary_cpu, self._fallback_cpu = CounterSum(), CounterSum(), CounterSum()
         self._rates = RateIntegral()
-        self._answers: dict[str, tuple[float, asyncio.Task[dict[str, bytes]]]] = {}
-        self._refused = False
+        self._rounds: dict[str, _Round] = {}
+        self._told = False
 
     def routes(self) -> list[web.RouteDef]:
         """To be served beside the others."""
@@ -71,8 +90,9 @@ class MetricsRoutes:
         ]
 
     async def _resource(self, _request: web.Request) -> web.Response:
-        texts = _decoded(await self._ask("metrics/resource"))
-        if not texts and self._refused:
+        answers = await self._ask("metrics/resource")
+        texts = _decoded(answers.by_node)
+        if not texts and answers.refused:
             return _text(await self._from_metrics_api())
         pods = self._pods()
         nodes = {node: prometheus_text.node_samples(text) for node, text in texts.items()}
@@ -85,15 +105,18 @@ class MetricsRoutes:
         return await self._merged("metrics/probes")
 
     async def _summary(self, _request: web.Request) -> web.Response:
-        answers = await self._ask("stats/summary")
+        answers = (await self._ask("stats/summary")).by_node
         found = [msgspec.json.decode(answer) for answer in answers.values()]
         silent = set(self._lower_nodes()) - answers.keys()
         if silent:
-            texts = _decoded(await self._ask("metrics/resource"))
+            second = await self._ask("metrics/resource")
+            if not found and second.refused:
+                return await self._summary_from_metrics_api()
+            texts = _decoded(second.by_node)
             found += [
                 stats.from_resource_metrics(text, node) for node, text in texts.items() if node in silent
             ]
-        seconds = self._cpu.update(
+        seconds = self._summary_cpu.update(
             {
                 one["node"]["nodeName"]: one["node"]["cpu"]["usageCoreNanoSeconds"] / 1e9
                 for one in found
@@ -103,8 +126,14 @@ class MetricsRoutes:
         body = stats.summary(found, self._pods(), node_name=self._node_name, cpu_seconds=seconds)
         return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
+    async def _summary_from_metrics_api(self) -> web.Response:
+        names_above = {(one.namespace, one.name): one for one in self._pods().values()}
+        one = stats.from_resource_metrics(await self._from_metrics_api(), self._node_name)
+        body = stats.summary([one], names_above, node_name=self._node_name)
+        return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+
     async def _merged(self, path: str) -> web.Response:
-        texts = _decoded(await self._ask(path))
+        texts = _decoded((await self._ask(path)).by_node)
         return _text(prometheus_text.merge(texts.values(), self._pods()))
 
     def _node_lines(self, nodes: Mapping[str, Mapping[str, tuple[float, int]]]) -> str:
@@ -112,22 +141,22 @@ class MetricsRoutes:
         memory = [found["node_memory_working_set_bytes"] for found in nodes.values() if "node_memory_working_set_bytes" in found]  # fmt: skip
         if not cpu or not memory:
             return ""
-        seconds = self._cpu.update({node: value for node, (value, _) in cpu.items()})
+        seconds = self._resource_cpu.update({node: value for node, (value, _) in cpu.items()})
         at = max(moment for _, moment in [*cpu.values(), *memory])
         return _node_exposition(seconds, sum(value for value, _ in memory), at)
 
     # --- the lower kubelets -------------------------------------------------------------------------
 
-    async def _ask(self, path: str) -> dict[str, bytes]:
-        """The answers of all lower kubelets that answer, by node; of one round for everybody who asks meanwhile."""
+    async def _ask(self, path: str) -> _Answers:
+        """The answers of the lower kubelets, of one round for everybody who asks meanwhile and shortly after."""
         now = asyncio.get_running_loop().time()
-        known = self._answers.get(path)
-        if known is None or now - known[0] > _FRESH:
-            known = (now, asyncio.ensure_future(self._ask_all(path)))
-            self._answers[path] = known
-        return await asyncio.shield(known[1])
+        known = self._rounds.get(path)
+        if known is None or (known.ended is not None and now - known.ended > _FRESH):
+            known = self._rounds[path] = _Round(asyncio.ensure_future(self._ask_all(path)))
+            known.task.add_done_callback(partial(_note_end, known))
+        return await asyncio.shield(known.task)
 
-    async def _ask_all(self, path: str) -> dict[str, bytes]:
+    async def _ask_all(self, path: str) -> _Answers:
         limit = asyncio.Semaphore(_AT_ONCE)
         failures: list[ApiError] = []
 
@@ -142,14 +171,17 @@ class MetricsRoutes:
                     return node, None
                 return node, answer
 
-        answers = await asyncio.gather(*(ask(node) for node in self._lower_nodes()))
-        refused = bool(failures) and all(isinstance(error, Forbidden | NotFound) for error in failures)
-        if refused and not self._refused:
+        found = await asyncio.gather(*(ask(node) for node in self._lower_nodes()))
+        answers = {node: answer for node, answer in found if answer is not None}
+        refused = (
+            bool(failures) and not answers and all(isinstance(one, Forbidden | NotFound) for one in failures)
+        )
+        if refused and not self._told:
+            self._told = True
             _log.info(
                 "lower kubelets' metrics are refused; the metrics API serves instead", why=str(failures[0])
             )
-        self._refused = refused
-        return {node: answer for node, answer in answers if answer is not None}
+        return _Answers(answers, refused)
 
     # --- the lower metrics API ----------------------------------------------------------------------
 
@@ -161,16 +193,17 @@ class MetricsRoutes:
             _log.debug("the lower cluster has no metrics for us", why=str(error))
             return ""
         mine = set(self._lower_nodes())
-        cpu, memory, at = 0.0, 0.0, 0
+        cpu: dict[str, float] = {}
+        memory, at = 0.0, 0
         kept: set[str] = set()
         for node in nodes:
             if node["metadata"]["name"] in mine:
                 moment = _seconds(node)
                 kept.add(key := f"node/{node['metadata']['name']}")
-                cpu += self._rates.update(key, quantity.milli(node["usage"]["cpu"]) / 1000, moment)
+                cpu[key] = self._rates.update(key, quantity.milli(node["usage"]["cpu"]) / 1000, moment)
                 memory += quantity.amount(node["usage"]["memory"])
                 at = max(at, int(moment * 1000))
-        lines = [_node_exposition(cpu, memory, at)] if at else []
+        lines = [_node_exposition(self._fallback_cpu.update(cpu), memory, at)] if at else []
         for pod in found:
             upper = pods.get((pod["metadata"]["namespace"], pod["metadata"]["name"]))
             if upper is not None:
@@ -198,6 +231,10 @@ class MetricsRoutes:
         )
         items: list[dict[str, Any]] = msgspec.json.decode(answer).get("items") or []
         return items
+
+
+def _note_end(of: _Round, task: asyncio.Task[_Answers]) -> None:
+    of.ended = task.get_loop().time()
 
 
 def _decoded(answers: Mapping[str, bytes]) -> dict[str, str]:

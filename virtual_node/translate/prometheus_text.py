@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-_LABEL = re.compile(r'(namespace|pod|pod_uid|uid)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r'(?<![a-zA-Z0-9_])(namespace|pod|pod_uid|uid)="((?:[^"\\]|\\.)*)"')
 _NODE_METRIC = re.compile(r"(node_\w+)(?:\{[^}]*\})? (\S+)(?: (\d+))?$")
 
 
