@@ -31,6 +31,7 @@ class _Lower:
             if not self.proxy:
                 raise Forbidden("no", code=403)
             return b"node_cpu_usage_seconds_total 5 1000\nnode_memory_working_set_bytes 7 1000\n"
+        items: list[dict[str, Any]]
         if path.endswith("/nodes"):
             items = [
                 {"metadata": {"name": name}, "timestamp": self.at, "usage": {"cpu": cpu, "memory": "1Mi"}}
