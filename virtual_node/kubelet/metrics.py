@@ -204,11 +204,19 @@ class MetricsRoutes:
                 memory += quantity.amount(node["usage"]["memory"])
                 at = max(at, int(moment * 1000))
         lines = [_node_exposition(self._fallback_cpu.update(cpu), memory, at)] if at else []
+        samples: list[str] = []
         for pod in found:
             upper = pods.get((pod["metadata"]["namespace"], pod["metadata"]["name"]))
             if upper is not None:
-                lines += self._container_lines(pod, upper, kept)
+                samples += self._container_lines(pod, upper, kept)
         self._rates.keep(kept)
+        for metric, kind in (
+            ("container_cpu_usage_seconds_total", "counter"),
+            ("container_memory_working_set_bytes", "gauge"),
+        ):
+            # Samples of one metric stay together, as the format demands.
+            about = [sample for sample in samples if sample.startswith(metric)]
+            lines += [f"# TYPE {metric} {kind}\n", *about] if about else []
         return "".join(lines)
 
     def _container_lines(self, pod: Mapping[str, Any], upper: PodNames, kept: set[str]) -> list[str]:

@@ -103,10 +103,20 @@ def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, 
         reference = pod.get("podRef") or {}
         upper = pods.get((reference.get("namespace", ""), reference.get("name", "")))
         if upper is not None:
+            translated = dict(pod)
+            if "volume" in pod:
+                translated["volume"] = [_volume(one, upper.namespace) for one in pod["volume"]]
             yield {
-                **pod,
+                **translated,
                 "podRef": {"name": upper.name, "namespace": upper.namespace, "uid": upper.uid},
             }
+
+
+def _volume(volume: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
+    """A volume's usage, its claim in the upper namespace."""
+    if "pvcRef" not in volume:
+        return volume
+    return {**volume, "pvcRef": {**volume["pvcRef"], "namespace": namespace}}
 
 
 def _sum(parts: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, Any]:

@@ -92,6 +92,8 @@ async def test_a_refused_proxy_is_replaced_by_the_metrics_api():
     second = await _resource(routes)
     assert _cpu(second) - _cpu(first) == pytest.approx(30)
     assert 'container_cpu_usage_seconds_total{container="c",namespace="shop",pod="web"}' in second
+    types = [line for line in second.splitlines() if line.startswith("# TYPE")]
+    assert len(types) == len(set(types)) == 4
     del lower.cores["n1"]
     lower.at = "2026-01-01T00:00:20Z"
     await asyncio.sleep(6)

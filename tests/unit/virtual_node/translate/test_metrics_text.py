@@ -141,3 +141,14 @@ def test_a_summary_is_the_sum_of_the_nodes_and_our_pods():
     assert pod["podRef"] == {"name": "web", "namespace": "shop", "uid": "uid-1"}
     assert pod["containers"] == [{"name": "c"}]
     assert stats.summary([], {}, node_name="virtual") == {"node": {"nodeName": "virtual"}, "pods": []}
+
+
+def test_a_volumes_claim_is_named_in_the_upper_namespace():
+    """Its name is the same in both."""
+    reference = {"name": "data", "namespace": "u-shop"}
+    pod = {
+        "podRef": {"namespace": "u-shop", "name": "web"},
+        "volume": [{"name": "v", "pvcRef": reference}, {"name": "w"}],
+    }
+    (found,) = stats.summary([{"pods": [pod]}], PODS, node_name="virtual")["pods"]
+    assert found["volume"] == [{"name": "v", "pvcRef": {"name": "data", "namespace": "shop"}}, {"name": "w"}]
