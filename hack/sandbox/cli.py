@@ -129,7 +129,7 @@ async def _prepare(console: Console, report: Reporter) -> int:
         if not chromium_here():
             # A test looks at the web page with it.
             await asyncio.to_thread(install, ["chromium", "fonts-dejavu-core"], report)
-        wanted += ["metrics-server", "kubelet", "pause"]
+        wanted += ["metrics-server", "kubelet", "pause", "helm"]
     found = await binaries.ensure(wanted, progress=report)
     for name, path in found.items():
         console.print(f"{name:<24} {path}", highlight=False, soft_wrap=True)

@@ -55,6 +55,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "pause": Program("pause", "pause", "."),
     "coredns": Program("coredns", "coredns", "."),
+    "helm": Program("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")

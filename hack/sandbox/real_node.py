@@ -162,8 +162,12 @@ class RealNode:
         for image in wanted:
             archive = self._directory / "image.tar"
             images.write_archive(image, archive)
-            run("ctr", "--address", str(self._socket), "-n", "k8s.io", "image", "import", str(archive))
+            self.import_archive(archive)
             archive.unlink()
+
+    def import_archive(self, archive: Path) -> None:
+        """Give containerd the images of an archive file."""
+        run("ctr", "--address", str(self._socket), "-n", "k8s.io", "image", "import", str(archive))
 
     def _own_images(self) -> list[images.Image]:
         applets = run("/bin/busybox", "--list").split()

@@ -43,6 +43,7 @@ class Sandbox:
         directory: Path | None = None,
         kwok_nodes: int = 1,
         real_node: bool = False,
+        upper_real_node: bool = False,
         keep: bool = False,
         progress: Progress = silent,
     ) -> None:
@@ -53,12 +54,14 @@ class Sandbox:
             directory: where everything goes; a temporary folder, removed at the end, by default.
             kwok_nodes: simulated nodes per lower cluster.
             real_node: the first lower cluster gets a containerd and kubelet node instead (needs root).
+            upper_real_node: the upper cluster gets one, for what is installed there with helm.
             keep: the processes outlive this one (``make demo``); ``down`` stops them.
             progress: told what happens, a line at a time.
         """
         self._count = lower
         self._kwok_nodes = kwok_nodes
         self._real_node = real_node
+        self._upper_real_node = upper_real_node
         self._keep = keep
         self._progress = progress
         self._temporary = directory is None
@@ -69,8 +72,13 @@ class Sandbox:
         self.processes: list[Process] = []
         """Started by ``start_process``: virtual nodes and the like."""
         self.bridge: Bridge | None = None
+        """Where the apiservers listen when there is a real node."""
         self.real_node: RealNode | None = None
-        self._real: dict[str, str] = {}
+        """The first lower cluster's."""
+        self.upper_node: RealNode | None = None
+        self._bridges: list[Bridge] = []
+        self._remains: list[dict[str, str]] = []
+        """What real nodes leave on the machine."""
         self._janitor: Janitor | None = None
         self._cleanups: list[Any] = []
 
@@ -155,8 +163,8 @@ class Sandbox:
         await asyncio.gather(*(process.kill() for process in processes))
         if self.etcd is not None:
             await self.etcd.kill()
-        if self.bridge is not None:
-            remove_bridge(self.bridge.name)
+        for bridge in self._bridges:
+            remove_bridge(bridge.name)
         if self._janitor is not None:
             await self._janitor.stop()
         if self._temporary:
@@ -166,7 +174,7 @@ class Sandbox:
         wanted = list(CONTROL_PLANE)
         if self._kwok_nodes:
             wanted.append("kwok")
-        if self._real_node:
+        if self._real_node or self._upper_real_node:
             wanted += ["kubelet", "pause", *node_services.PROGRAMS]
             await asyncio.to_thread(ensure_packages, self._progress)
         self.binaries = await binaries.ensure(wanted, progress=self._progress)
@@ -176,10 +184,12 @@ class Sandbox:
         self._save()
         if not self._keep:
             self._janitor = await Janitor.start(self.directory, remove=self._temporary)
-        if self._real_node:
-            # Pods of a real node must reach the apiservers: these listen on a bridge instead of loopback.
-            self.bridge = make_bridge()
+        for _ in range(self._real_node + self._upper_real_node):
+            self._bridges.append(make_bridge())
             self._save()
+        if self._bridges:
+            # Pods of a real node must reach the apiservers: these listen on a bridge instead of loopback.
+            self.bridge = self._bridges[0]
         self._progress("starting etcd")
         await self._start_etcd()
         self.clusters = [self._cluster(name) for name in self._names()]
@@ -189,9 +199,12 @@ class Sandbox:
         for cluster in self.lower:
             self._progress(f"adding nodes to {cluster.name}")
             if self._real_node and cluster is self.lower[0]:
-                await self._add_real_node(cluster)
+                self.real_node = await self._add_real_node(cluster, self._bridges[0])
             else:
                 await self._add_nodes(cluster, self._kwok_nodes)
+        if self._upper_real_node:
+            self._progress(f"adding a node to {self.upper.name}")
+            self.upper_node = await self._add_real_node(self.upper, self._bridges[-1])
         self._save()
 
     def _names(self) -> list[str]:
@@ -218,20 +231,19 @@ class Sandbox:
         await cluster.apply(*nodes)
         await cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s", timeout=90)
 
-    async def _add_real_node(self, cluster: Cluster) -> None:
-        assert self.bridge is not None
+    async def _add_real_node(self, cluster: Cluster, bridge: Bridge) -> RealNode:
         node = RealNode(
             cluster,
-            bridge=self.bridge,
+            bridge=bridge,
             binaries=self.binaries,
             dies_with_us=not self._keep,
             progress=self._progress,
         )
-        self._real = {"directory": str(cluster.directory / "node"), "cgroup": node.cgroup}
+        self._remains.append({"directory": str(cluster.directory / "node"), "cgroup": node.cgroup})
         self._save()
-        self.real_node = node
         self._cleanups.append(node.stop)
         await node.start()
+        return node
 
     async def _start_etcd(self) -> None:
         client, peer = free_ports(2)
@@ -272,8 +284,8 @@ class Sandbox:
         state = {
             "directory": str(self.directory),
             "clusters": {cluster.name: str(cluster.kubeconfig) for cluster in self.clusters},
-            "real_node": self._real,
-            "bridge": self.bridge.name if self.bridge is not None else "",
+            "real_nodes": self._remains,
+            "bridges": [bridge.name for bridge in self._bridges],
             "kubectl": str(self.binaries.get("kubectl", "")),
         }
         (self.directory / folder.STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")

@@ -71,15 +71,15 @@ async def stop_all(directory: Path, *, progress: Callable[[str], None] = silent,
         found = running(directory)
         for name, identity in found.items():
             progress(f"stopping {name} (pid {identity.pid})")
-        await _stop_processes(found, real_node=read_state(directory).get("real_node") or {})
-        if bridge := read_state(directory).get("bridge"):
+        await _stop_processes(found, real_nodes=read_state(directory).get("real_nodes") or [])
+        for bridge in read_state(directory).get("bridges") or []:
             remove_bridge(bridge)
         if remove:
             folder.remove(directory)
     return len(found)
 
 
-async def _stop_processes(found: dict[str, Identity], *, real_node: dict[str, str]) -> None:
+async def _stop_processes(found: dict[str, Identity], *, real_nodes: list[dict[str, str]]) -> None:
     """Programs that users write first, then nodes, then control planes."""
     by_kind = {name: Path(name).name for name in found}
     polite = [found[name] for name, kind in by_kind.items() if kind not in _DISPOSABLE and kind not in _NODE]
@@ -87,12 +87,12 @@ async def _stop_processes(found: dict[str, Identity], *, real_node: dict[str, st
     await asyncio.gather(
         *(stop(found[name], seconds=5) for name, kind in by_kind.items() if kind == "kubelet")
     )
-    if real_node:
+    for real_node in real_nodes:
         await asyncio.to_thread(clean_node, Path(real_node["directory"]), real_node["cgroup"])
     await asyncio.gather(
         *(stop(found[name], seconds=5) for name, kind in by_kind.items() if kind == "containerd")
     )
-    if real_node:
+    for real_node in real_nodes:
         await asyncio.to_thread(clean_directory, Path(real_node["directory"]))
     await asyncio.gather(
         *(stop(found[name], first=signal.SIGKILL) for name, kind in by_kind.items() if kind in _DISPOSABLE)

@@ -33,7 +33,7 @@ async def main():
     async with Sandbox(lower=1, real_node=True) as sandbox:
         await create_and_wait(sandbox.lower[0], busybox("p"))
         print(json.dumps({
-            "directory": str(sandbox.directory), "bridge": sandbox.bridge.name, "cgroup": sandbox._real["cgroup"],
+            "directory": str(sandbox.directory), "bridge": sandbox.bridge.name, "cgroup": sandbox._remains[0]["cgroup"],
             "janitor": sandbox._janitor._process.pid,
         }), flush=True)
         await asyncio.Event().wait()
@@ -210,7 +210,7 @@ async def test_a_real_node_runs_a_container_with_logs_and_exec():
         assert (done.returncode, done.stdout) == (7, "in")
         assert real.bridge is not None
         facts = {
-            "directory": str(real.directory), "bridge": real.bridge.name, "cgroup": real._real["cgroup"],
+            "directory": str(real.directory), "bridge": real.bridge.name, "cgroup": real._remains[0]["cgroup"],
         }  # fmt: skip
         kinds = {"processes", "mounts", "bridges", "namespaces", "cgroups", "logs", "files"}
         assert set(remains(**facts)) == kinds

@@ -1,0 +1,160 @@
+"""An OCI image archive of some folders, each a layer: the same bytes for the same files, whenever and wherever.
+
+Read by ``ctr image import``, ``podman load``, ``docker load`` and ``skopeo copy oci-archive:``.
+Layout: https://github.com/opencontainers/image-spec/blob/main/image-layout.md
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+_CONFIG = "application/vnd.oci.image.config.v1+json"
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_LEVEL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer, compressed."""
+
+    blob: bytes
+    diff_id: str
+    """Digest of the tar before compression."""
+
+    @property
+    def digest(self) -> str:
+        """``sha256:…`` of the compressed bytes."""
+        return _digest(self.blob)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """How containers of the image start."""
+
+    architecture: str
+    """As Go names it: amd64, arm64."""
+    user: str
+    entrypoint: Sequence[str]
+    env: Sequence[str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    working_directory: str = "/"
+
+
+def layer(root: Path) -> Layer:
+    """A folder as a layer: sorted, owned by root, all times zero."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for path in sorted(_walk(root)):
+            entry = archive.gettarinfo(path, arcname=str(path.relative_to(root)))
+            entry.uid = entry.gid = entry.mtime = 0
+            entry.uname = entry.gname = ""
+            if entry.isreg():
+                # Hard links would name paths of this machine.
+                entry.type, entry.linkname = tarfile.REGTYPE, ""
+                with path.open("rb") as content:
+                    archive.addfile(entry, content)
+            else:
+                archive.addfile(entry)
+    raw = buffer.getvalue()
+    return Layer(gzip.compress(raw, _LEVEL, mtime=0), _digest(raw))
+
+
+def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]) -> str:
+    """Write an image archive; returns the digest of its manifest.
+
+    Args:
+        path: file to write.
+        name: full name and tag, such as ``ghcr.io/virtual-node/virtual-node:0.1.0``.
+        config: how it starts.
+        layers: bottom first.
+    """
+    image = _json(
+        {
+            "architecture": config.architecture,
+            "os": "linux",
+            "config": {
+                "User": config.user,
+                "Env": list(config.env),
+                "Entrypoint": list(config.entrypoint),
+                "WorkingDir": config.working_directory,
+                "Labels": dict(config.labels),
+            },
+            "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in layers]},
+            "history": [{"created_by": "hack.image"} for _ in layers],
+        }
+    )
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": _MANIFEST,
+            "config": _descriptor(_CONFIG, image),
+            "layers": [_descriptor(_LAYER, one.blob) for one in layers],
+        }
+    )
+    index = {
+        "schemaVersion": 2,
+        "manifests": [
+            {
+                **_descriptor(_MANIFEST, manifest),
+                "platform": {"architecture": config.architecture, "os": "linux"},
+                "annotations": {
+                    "io.containerd.image.name": name,
+                    "org.opencontainers.image.ref.name": name.rpartition(":")[2],
+                },
+            }
+        ],
+    }
+    # What `docker load` reads of the same archive.
+    docker = [
+        {
+            "Config": _blob_path(_digest(image)),
+            "RepoTags": [name],
+            "Layers": [_blob_path(one.digest) for one in layers],
+        }
+    ]
+    contents = {
+        "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
+        "index.json": _json(index),
+        "manifest.json": _json(docker),
+        _blob_path(_digest(image)): image,
+        _blob_path(_digest(manifest)): manifest,
+        **{_blob_path(one.digest): one.blob for one in layers},
+    }
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
+        for file, content in contents.items():
+            entry = tarfile.TarInfo(file)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return _digest(manifest)
+
+
+def _walk(root: Path) -> Iterable[Path]:
+    for directory, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            yield Path(directory) / name
+
+
+def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": _digest(content), "size": len(content)}
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _blob_path(digest: str) -> str:
+    return f"blobs/sha256/{digest.removeprefix('sha256:')}"
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

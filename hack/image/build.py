@@ -1,0 +1,117 @@
+"""Build the image here, with no Docker: ``python -m hack.image``.
+
+The lower layer (Python and libraries) is kept in the user's cache under a digest of its recipe; what changes every
+day, the project itself, takes seconds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hack.image import archive, rootfs
+from hack.sandbox.images import architecture
+from hack.sandbox.programs import cache_directory
+
+REPOSITORY = "ghcr.io/virtual-node/virtual-node"
+ENVIRONMENT = (
+    "PATH=/usr/bin",
+    "LANG=C.UTF-8",
+    # The file system is read-only, and bytecode is there already.
+    "PYTHONDONTWRITEBYTECODE=1",
+    "PYTHONUNBUFFERED=1",
+)
+ENTRYPOINT = ("virtual-node",)
+Progress = Callable[[str], None]
+
+
+def version() -> str:
+    """The project's version, which is the image's tag."""
+    project = tomllib.loads((rootfs.SOURCE / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(project["project"]["version"])
+
+
+def build(output: Path, *, name: str = "", progress: Progress = lambda _: None) -> str:
+    """Write the image of the project as it is now; returns the manifest's digest.
+
+    Args:
+        output: the archive to write.
+        name: full image name and tag; empty: the project's own, tagged with its version.
+        progress: told what happens.
+
+    Raises:
+        BuildError: it cannot be built here; says what to do.
+    """
+    files = ensure_base(progress=progress)
+    with tempfile.TemporaryDirectory() as work:
+        app = Path(work) / "app"
+        with _locked(files.parent / "lock"):
+            rootfs.application(app, base_root=files)
+        layers = [_base_layer(files), archive.layer(app)]
+    config = archive.ImageConfig(
+        architecture=architecture(),
+        user=f"{rootfs.USER}:{rootfs.USER}",
+        entrypoint=ENTRYPOINT,
+        env=ENVIRONMENT,
+        labels={
+            "org.opencontainers.image.title": "virtual-node",
+            "org.opencontainers.image.licenses": "Apache-2.0",
+            "org.opencontainers.image.version": version(),
+        },
+    )
+    return archive.write(output, name=name or f"{REPOSITORY}:{version()}", config=config, layers=layers)
+
+
+def ensure_base(*, progress: Progress = lambda _: None) -> Path:
+    """The folder with Python and the libraries, made if it is not in the cache.
+
+    Raises:
+        BuildError: it cannot be made here; says what to do.
+    """
+    home = cache_directory() / "image" / _recipe()
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home / "lock"):
+        if not (home / "layer.json").exists():
+            progress("image: unpacking Python and the libraries")
+            for leftover in ("base", "packages"):
+                shutil.rmtree(home / leftover, ignore_errors=True)
+            rootfs.base(home / "base", work=home / "packages")
+            shutil.rmtree(home / "packages")
+            made = archive.layer(home / "base")
+            (home / "layer.tar.gz").write_bytes(made.blob)
+            (home / "layer.json").write_text(json.dumps({"diff_id": made.diff_id}), encoding="utf-8")
+    return home / "base"
+
+
+def _base_layer(files: Path) -> archive.Layer:
+    home = files.parent
+    about = json.loads((home / "layer.json").read_text(encoding="utf-8"))
+    return archive.Layer((home / "layer.tar.gz").read_bytes(), about["diff_id"])
+
+
+def _recipe() -> str:
+    """What the lower layer is made from: another recipe is another folder."""
+    project = tomllib.loads((rootfs.SOURCE / "pyproject.toml").read_text(encoding="utf-8"))
+    parts = [
+        Path(rootfs.__file__).read_bytes(),
+        rootfs.CONSTRAINTS.read_bytes(),
+        json.dumps(project["project"]["dependencies"]).encode(),
+        os.uname().machine.encode(),
+    ]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One builder at a time; the others wait."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
