@@ -1,0 +1,159 @@
+"""``docs/reference/configuration.md``: every field of the YAML files, read from the structures that decode them."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+import multi_scheduler.config
+import virtual_node.config
+from hack.docs import markdown
+from hack.docs.sources import attribute_docstrings
+
+_INTRODUCTION = """# Configuration files
+
+An unknown field is an error, and so is a value out of range: nothing is ignored in silence. Times are seconds.
+`virtual-node check --config FILE` reads a file and tells what is wrong with it, and with the clusters it names."""
+
+_ABOUT: dict[type[msgspec.Struct], str] = {
+    virtual_node.config.Config: """The file of `virtual-node --config`. It is looked at every two seconds. A change of
+`clusters` is applied live: lower clusters that are new are started, those that have gone or changed are stopped, the
+others are not touched. Everything outside `clusters` counts at the next start. A file with a mistake changes nothing.
+Relative kubeconfig paths are relative to the file. Flags and environment variables given beside the
+file beat its `kubeconfig`, `clusterId`, `metricsAddress`, `webAddress`, `kubelet` and `leaderElection`.""",
+    multi_scheduler.config.Config: """The file of `virtual-node-multi-scheduler --config`, read at start. tensile-kube's
+KubeSchedulerConfiguration is understood, too: its `pluginConfig[].args.cluster_configuration`.""",
+}
+
+_WORDS = {
+    "api_version": "Always this.",
+    "kind": "Always this.",
+    "address": "Address to listen on.",
+    "name": "Its name; in logs, metrics and labels.",
+    "clusters": "The lower clusters.",
+    "agents": "Who is asked, and how much each one's word weighs.",
+    "server": "Overrides the kubeconfig's URL.",
+    "context": "The kubeconfig's context. Empty: its current one.",
+    "kubeconfig": "Path of its kubeconfig.",
+    "key": "Key of the taint.",
+    "value": "Value of the taint.",
+    "effect": "NoSchedule, NoExecute or PreferNoSchedule.",
+    "kube_api_burst": "Requests that may go out at once before `kubeApiQps` holds them back.",
+    "enable_controllers": "Optional controllers: PVControllers, ServiceControllers.",
+    "enabled": "On or off.",
+    "tls_private_key_file": "Its private key; goes with `tlsCertFile`.",
+    "ClusterConfig.node_name": "Name of its only virtual node. Empty: the cluster's name. Not used beside `nodes`.",
+    "ClusterConfig.node_selector": "Short for `nodes[].nodeSelector`.",
+    "ClusterConfig.labels": "Short for `nodes[].labels`.",
+    "ClusterConfig.taints": "Short for `nodes[].taints`.",
+    "ClusterConfig.capacity": "Short for `nodes[].capacity`.",
+    "ClusterConfig.port": "Short for `nodes[].port`.",
+}
+"""What to say of a field that has no docstring of its own, by name or by structure and name."""
+
+_PLAIN: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", Any: "any"}
+
+
+def render() -> str:
+    """The page."""
+    parts = [markdown.note(), _INTRODUCTION]
+    for root, about in _ABOUT.items():
+        kind = next(one.default for one in msgspec.structs.fields(root) if one.name == "kind")
+        parts += [f"## {kind}", about, *_sections(root, "")]
+    return markdown.page(parts)
+
+
+def paths(root: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every field below a structure: its camelCase path and what is said of it."""
+    told = attribute_docstrings(root)
+    for one in msgspec.structs.fields(root):
+        path = f"{prefix}{one.encode_name}"
+        yield path, meaning(root, one, told)
+        nested = _struct_in(one.type)
+        if nested is not None:
+            yield from paths(nested, f"{path}{_brackets(one.type)}.")
+
+
+def meaning(root: type[msgspec.Struct], one: msgspec.structs.FieldInfo, told: dict[str, str]) -> str:
+    """What is said of a field: its docstring, its structure's, or our own words."""
+    if one.name in told:
+        return markdown.prose(told[one.name])
+    for key in (f"{root.__name__}.{one.name}", one.name):
+        if key in _WORDS:
+            return _WORDS[key]
+    nested = _struct_in(one.type)
+    return markdown.prose((nested.__doc__ or "").split("\n\n")[0]) if nested is not None else ""
+
+
+def _sections(root: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    told = attribute_docstrings(root)
+    fields = msgspec.structs.fields(root)
+    if prefix:
+        yield f"### `{prefix.rstrip('.')}`"
+        yield markdown.prose(root.__doc__ or "")
+    yield markdown.table(
+        ("field", "type", "default", "meaning"),
+        (
+            (
+                markdown.code(prefix + one.encode_name),
+                type_name(one.type),
+                _default(one),
+                meaning(root, one, told),
+            )
+            for one in fields
+        ),
+    )
+    for one in fields:
+        nested = _struct_in(one.type)
+        if nested is not None:
+            yield from _sections(nested, f"{prefix}{one.encode_name}{_brackets(one.type)}.")
+
+
+def type_name(kind: Any) -> str:
+    """A type in words that a writer of YAML knows."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        limits = [
+            f"{sign} {value:g}"
+            for meta in arguments[1:]
+            for sign, value in ((">", meta.gt), ("≥", meta.ge), ("≤", meta.le))
+            if value is not None
+        ]
+        return " ".join([type_name(arguments[0]), ", ".join(limits)]).strip()
+    if origin is Literal:
+        return " or ".join(markdown.code(str(one)) for one in arguments)
+    if origin in {Union, types.UnionType}:
+        return " or ".join(type_name(one) for one in arguments if one is not type(None))
+    if origin is list:
+        return f"list of {type_name(arguments[0])}"
+    if origin is dict:
+        return f"map to {type_name(arguments[1])}"
+    return _PLAIN.get(kind, "object")
+
+
+def _default(one: msgspec.structs.FieldInfo) -> str:
+    if one.required:
+        return "required"
+    value = one.default
+    if value is msgspec.NODEFAULT:
+        value = one.default_factory() if callable(one.default_factory) else None
+    if isinstance(value, msgspec.Struct) or value in (None, "", [], {}):
+        return ""
+    if isinstance(value, float):
+        return markdown.code(f"{value:g}")
+    return markdown.code(msgspec.json.encode(msgspec.to_builtins(value)).decode().strip('"'))
+
+
+def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    return next((found for one in get_args(kind) if (found := _struct_in(one)) is not None), None)
+
+
+def _brackets(kind: Any) -> str:
+    if get_origin(kind) is list:
+        return "[]"
+    return next((found for one in get_args(kind) if (found := _brackets(one))), "")

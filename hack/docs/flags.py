@@ -1,0 +1,132 @@
+"""``docs/reference/flags.md``: every flag of every program, read from the parsers themselves."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import descheduler.flags
+import multi_scheduler.flags
+import virtual_node.flags
+import webhook.flags
+from controller_runtime.flags import boolean, duration
+from hack.docs import markdown
+from hack.docs.environment import MEANING
+from hack.docs.sources import environment_variables
+from virtual_node.commands import diagnose, lower_cluster, status
+
+PROGRAMS: dict[str, Callable[[], object]] = {
+    "virtual-node": lambda: virtual_node.flags.parse([], {}),
+    "virtual-node-webhook": lambda: webhook.flags.parse([], {}),
+    "virtual-node-descheduler": lambda: descheduler.flags.parse([]),
+    "virtual-node-multi-scheduler": lambda: multi_scheduler.flags.parse([]),
+    "virtual-node status": lambda: status.main([]),
+    "virtual-node diagnose": lambda: diagnose.main([]),
+    "virtual-node lower-cluster": lambda: lower_cluster.main([]),
+}
+"""What has each program build its parser and read an empty command line."""
+
+_INTRODUCTION = """# Flags
+
+Every flag of every program. `--help` says the same.
+
+- Booleans are Go's: `--flag`, `--flag=true`, `--flag=false`.
+- Durations are Go's: `10s`, `1m30s`, `2h`.
+- Lists are comma-separated.
+- A flag beats the environment; the environment beats the default. An empty default cell means: see the text.
+- A flag cannot be shortened. An unknown flag is an error (exit code 2).
+- `--klog.v=N` sets the verbosity of every program; other `--klog.*` flags are accepted and ignored.
+- `--version` and, but for the virtual node, `version` print the version. The virtual node has `virtual-node version`.
+- `virtual-node check` takes the flags of `virtual-node`, and `-o json`."""
+
+
+class _BuiltError(Exception):
+    """Carries a parser out of the function that built it."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
+def parser_of(program: str) -> argparse.ArgumentParser:
+    """The parser that a program uses, with nothing in the environment."""
+
+    def stop(parser: argparse.ArgumentParser, *_: object, **__: object) -> argparse.Namespace:
+        raise _BuiltError(parser)
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop), contextlib.suppress(SystemExit):
+        try:
+            PROGRAMS[program]()
+        except _BuiltError as built:
+            return built.parser
+    raise LookupError(f"{program} builds no parser")
+
+
+def flag_names(program: str) -> set[str]:
+    """Every spelling of every flag of a program."""
+    return {name for action in parser_of(program)._actions for name in action.option_strings}  # noqa: SLF001
+
+
+def render() -> str:
+    """The page."""
+    parts = [markdown.note(), _INTRODUCTION]
+    for program in PROGRAMS:
+        parts += [f"## {program}", *_groups(parser_of(program))]
+        if program == "virtual-node":
+            parts += ["### environment", _environment()]
+    return markdown.page(parts)
+
+
+def _environment() -> str:
+    found = environment_variables(virtual_node.flags)
+    unknown = [name for name in found if name not in MEANING]
+    if unknown:
+        raise LookupError(f"say in hack/docs/environment.py what {', '.join(unknown)} means")
+    names = sorted({*found, "KUBECONFIG"})
+    return markdown.table(("variable", "meaning"), ((markdown.code(name), MEANING[name]) for name in names))
+
+
+def _groups(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for group in parser._action_groups:  # noqa: SLF001 - argparse offers no other way to its groups
+        actions = [one for one in group._group_actions if not isinstance(one, argparse._HelpAction)]  # noqa: SLF001
+        if not actions:
+            continue
+        if group.title and group.title not in {"options", "positional arguments"}:
+            yield f"### {group.title}"
+        yield markdown.table(("flag", "value", "default", "meaning"), map(_row, actions))
+
+
+def _row(action: argparse.Action) -> tuple[str, str, str, str]:
+    name = ", ".join(markdown.code(one) for one in action.option_strings)
+    return name or _value(action), _value(action) if name else "", _default(action), action.help or ""
+
+
+def _value(action: argparse.Action) -> str:
+    if action.choices is not None:
+        return ", ".join(markdown.code(str(one)) for one in action.choices)
+    if action.nargs == 0:
+        return ""
+    return markdown.code(str(action.metavar or action.dest.upper()))
+
+
+def _default(action: argparse.Action) -> str:
+    value = action.default
+    if action.type is boolean or isinstance(value, bool):
+        return "" if value is None else markdown.code(str(value).lower())
+    if not value:
+        return ""
+    if action.type is duration:
+        return markdown.code(go_duration(value))
+    if isinstance(value, list | tuple):
+        return markdown.code(",".join(map(str, value)))
+    return markdown.code(f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def go_duration(seconds: float) -> str:
+    """Seconds as Go writes them, such as ``1h30m``; without the parts that are 0."""
+    hours, rest = divmod(seconds, 3600)
+    minutes, left = divmod(rest, 60)
+    parts = ((hours, "h"), (minutes, "m"), (left, "s"))
+    return "".join(f"{value:g}{unit}" for value, unit in parts if value) or "0"

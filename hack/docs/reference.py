@@ -1,0 +1,50 @@
+"""``python -m hack.docs.reference``: write every generated page anew; ``--check`` only says which are stale."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hack.docs import configuration, flags, rights
+from hack.docs.markdown import COMMAND
+
+DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "reference"
+PAGES: dict[str, Callable[[], str]] = {
+    "flags.md": flags.render,
+    "configuration.md": configuration.render,
+    "rights.md": rights.render,
+}
+"""Each generated page and what renders it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the pages, or tell which ones differ from the code; the exit code then is 1."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description="The generated pages of docs/reference.")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit code 1 when a page is stale"
+    )
+    options = parser.parse_args(argv)
+    fresh = {name: render() for name, render in PAGES.items()}
+    old = stale(fresh)
+    for name in old:
+        if options.check:
+            print(f"docs/reference/{name} is stale: run {COMMAND}")
+        else:
+            (DIRECTORY / name).write_text(fresh[name], encoding="utf-8")
+            print(f"docs/reference/{name} written")
+    return 1 if options.check and old else 0
+
+
+def stale(fresh: dict[str, str]) -> list[str]:
+    """The pages whose file is not what the code says now."""
+    return [
+        name
+        for name, text in fresh.items()
+        if not (DIRECTORY / name).is_file() or (DIRECTORY / name).read_text(encoding="utf-8") != text
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
