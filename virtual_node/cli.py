@@ -5,25 +5,36 @@ from __future__ import annotations
 import asyncio
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 from controller_runtime import lifecycle, log
 from controller_runtime.errors import ConfigError
-from virtual_node import flags
+from virtual_node import flags, program
 
 _USAGE_ERROR = 2
-COMMANDS = ("run", "check", "status", "diagnose", "lower-cluster", "version", "providers")
+COMMANDS: Mapping[str, str] = {
+    "run": "the daemon: virtual nodes for lower clusters",
+    "check": "would it work? Kubeconfigs, versions, clocks, rights, reachability",
+    "status": "every virtual node in a line",
+    "diagnose": "why is this pod not running?",
+    "lower-cluster": "a least-privilege account in a lower cluster, and its kubeconfig",
+    "completion": "a script that completes all this in bash, zsh or fish",
+    "version": "the installed version",
+    "providers": "the providers (k8s)",
+    "help": "this list",
+}
+"""Every command and what it is for, in the order of ``help``."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:  # noqa: C901, PLR0912 - a case per command
     """Run the command line; returns the exit code. Console script ``virtual-node``."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments[0] if arguments and not arguments[0].startswith("-") else ""
     try:
         match command:
             case "":
-                return _daemon(arguments)
+                return _as_plugin(arguments) if program.is_plugin() else _daemon(arguments)
             case "run":
                 return _daemon(arguments[1:])
             case "check":
@@ -42,6 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from virtual_node.commands import lower_cluster  # noqa: PLC0415
 
                 return lower_cluster.main(arguments[1:])
+            case "completion":
+                from virtual_node.commands import completion  # noqa: PLC0415
+
+                return completion.main(arguments[1:])
+            case "__complete":  # called by the script, as cobra's commands are
+                from virtual_node.commands import completion  # noqa: PLC0415
+
+                return completion.answer(arguments[1:], commands=COMMANDS, run=main)
+            case "help":
+                print(overview())  # noqa: T201 - the answer
+                return 0
             case "version":
                 print(version())  # noqa: T201 - the answer
                 return 0
@@ -50,18 +72,42 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 0
             case _:
                 print(  # noqa: T201 - one line, no traceback
-                    f"virtual-node: unknown command {command!r}: {', '.join(COMMANDS)} are known{_guess(command)}",
+                    f"{program.name()}: unknown command {command!r}: {', '.join(COMMANDS)} are known{_guess(command)}",
                     file=sys.stderr,
                 )
                 return _USAGE_ERROR
     except ConfigError as error:
-        print(f"virtual-node: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
+        print(f"{program.name()}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
         return _USAGE_ERROR
 
 
 def _guess(command: str) -> str:
     close = difflib.get_close_matches(command, COMMANDS, n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def complete() -> int:
+    """Say what may come next on kubectl's command line. Console script ``kubectl_complete-virtual_node``."""
+    return main(["__complete", *sys.argv[1:]])
+
+
+def overview() -> str:
+    """Every command in a line."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name.ljust(width)}   {purpose}" for name, purpose in COMMANDS.items()]
+    usage = f"usage: {program.name('COMMAND')} [FLAGS]"
+    return "\n".join([usage, "", *lines, "", f"The flags of a command: {program.name('COMMAND')} --help"])
+
+
+def _as_plugin(arguments: list[str]) -> int:
+    """``kubectl virtual-node`` without a command: whoever types that wants to know what there is, not a daemon."""
+    if arguments in (["--version"], ["-version"]):
+        print(version())  # noqa: T201 - the answer
+        return 0
+    if not arguments or arguments[0] in {"-h", "--help"}:
+        print(overview())  # noqa: T201 - the answer
+        return 0
+    raise ConfigError(f"{arguments[0]}: a command comes first; {program.name('run')} is the daemon")
 
 
 def version() -> str:
@@ -76,7 +122,7 @@ def _daemon(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-version"]):
         print(version())  # noqa: T201 - the answer
         return 0
-    options = flags.parse(arguments)
+    options = flags.parse(arguments, prog=program.name("run") if program.is_plugin() else "virtual-node")
     log.configure(options.log_level, options.log_format, klog_v=options.klog_verbosity)
 
     async def run() -> int:

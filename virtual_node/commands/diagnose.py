@@ -15,6 +15,7 @@ from controller_runtime import kubeconfig, resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, NotFound
+from virtual_node import program
 from virtual_node.commands import output
 from virtual_node.commands.diagnosis import Facts, Finding, diagnose
 
@@ -23,7 +24,7 @@ _LEASES = "kube-node-lease"
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 when nothing is wrong, 1 when something is, 2 for trouble of our own."""
-    parser = argparse.ArgumentParser(prog="virtual-node diagnose", description=__doc__)
+    parser = argparse.ArgumentParser(prog=program.name("diagnose"), description=__doc__)
     parser.add_argument("kind", choices=("pod",), help="what to diagnose")
     parser.add_argument("name", metavar="[NAMESPACE/]NAME")
     parser.add_argument("-n", "--namespace", default="default", help="where NAME has none (default)")

@@ -19,7 +19,7 @@ from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError
 from controller_runtime.resources import Resource
-from virtual_node import manifests, rights
+from virtual_node import manifests, program, rights
 
 _CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
 _BINDINGS = Resource(
@@ -37,7 +37,7 @@ _TOKEN_SECONDS = 30
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 when it is done, 2 for trouble."""
-    parser = argparse.ArgumentParser(prog="virtual-node lower-cluster", description=__doc__)
+    parser = argparse.ArgumentParser(prog=program.name("lower-cluster"), description=__doc__)
     parser.add_argument(
         "action", choices=("register", "manifest"), help="make the account, or only print what it is"
     )

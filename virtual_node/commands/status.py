@@ -13,6 +13,7 @@ from controller_runtime import kubeconfig, resources
 from controller_runtime.api import names, pod_resources, quantity, timestamps
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
+from virtual_node import program
 from virtual_node.commands import output
 from virtual_node.web.rows import pod_row
 
@@ -24,7 +25,7 @@ _FINISHED = ("Succeeded", "Failed")
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 when every virtual node is Ready, 1 when one is not, 2 for trouble of our own."""
-    parser = argparse.ArgumentParser(prog="virtual-node status", description=__doc__)
+    parser = argparse.ArgumentParser(prog=program.name("status"), description=__doc__)
     parser.add_argument(
         "--kubeconfig", default="", metavar="FILE", help="upper cluster's ($KUBECONFIG, ~/.kube/config)"
     )

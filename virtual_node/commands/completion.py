@@ -1,0 +1,79 @@
+"""``virtual-node completion bash|zsh|fish``: a script that completes commands, flags and values.
+
+The scripts ask the program itself (``virtual-node __complete WORDS``), as those of kubectl do, so they never go stale.
+The answer is cobra's: a candidate a line, its description behind a tab, and last a directive, ``:4`` for "no file
+names here" or ``:0`` for "file names, too". kubectl asks ``kubectl_complete-virtual_node`` in the same words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from virtual_node import program
+from virtual_node.commands import completing, completion_scripts
+
+_FILES, _NO_FILES = 0, 4
+"""cobra's ShellCompDirectiveDefault and ShellCompDirectiveNoFileComp."""
+
+
+class _Parsing(BaseException):
+    """A command has come to the point where it reads its flags; not an error, so nobody shall catch it."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the script for a shell."""
+    parser = argparse.ArgumentParser(prog=program.name("completion"), description=__doc__)
+    parser.add_argument("shell", choices=tuple(completion_scripts.SCRIPTS), help="which shell's")
+    options = parser.parse_args(argv)
+    print(completion_scripts.SCRIPTS[options.shell].strip())  # noqa: T201 - the answer
+    return 0
+
+
+def answer(words: Sequence[str], *, commands: Mapping[str, str], run: Callable[[Sequence[str]], int]) -> int:
+    """Print what may come next.
+
+    Args:
+        words: after the program's name; the last one is being typed and may be empty.
+        commands: every command and what it is for.
+        run: the command line, which is asked for its parsers.
+    """
+    found = completing.complete(
+        words,
+        commands=commands,
+        parser_of=lambda command: parser_of(command, run),
+        default="" if program.is_plugin() else "run",
+    )
+    for one in found.candidates:
+        print(f"{one.value}\t{one.description}" if one.description else one.value)  # noqa: T201 - the answer
+    print(f":{_FILES if found.files else _NO_FILES}")  # noqa: T201 - the answer
+    return 0
+
+
+def parser_of(command: str, run: Callable[[Sequence[str]], int]) -> argparse.ArgumentParser | None:
+    """The parser that a command reads its flags with; None: it reads none.
+
+    The command is run up to where it parses. So a new command is completed without anybody doing anything for it.
+    """
+
+    def stop(parser: argparse.ArgumentParser, *_arguments: Any, **_options: Any) -> NoReturn:
+        raise _Parsing(parser)
+
+    original = argparse.ArgumentParser.parse_known_args
+    argparse.ArgumentParser.parse_known_args = stop  # type: ignore[assignment]
+    try:
+        # Commands without flags (version) have answered by then.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            run([command])
+    except _Parsing as parsing:
+        return parsing.parser
+    finally:
+        argparse.ArgumentParser.parse_known_args = original  # type: ignore[method-assign]
+    return None

@@ -1,0 +1,124 @@
+"""The completion scripts, one per shell; all ask ``virtual-node __complete`` and only put its answer before the shell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_BASH = r"""
+# bash completion for virtual-node. To use it: source <(virtual-node completion bash)
+
+__virtual_node_complete() {
+    local cur="${COMP_WORDS[COMP_CWORD]}" word glue="" answer directive line prefix=""
+    local -a words
+    local index last=-1
+    words=()
+    COMPREPLY=()
+    # bash cuts --flag=value at the =; the program wants it in one piece.
+    for ((index = 1; index <= COMP_CWORD; index++)); do
+        word="${COMP_WORDS[index]}"
+        if [[ $word == "=" && $last -ge 0 && ${words[last]} == -* ]]; then
+            words[last]+="="
+            glue=yes
+        elif [[ $glue ]]; then
+            words[last]+="$word"
+            glue=""
+        else
+            last=$((last + 1))
+            words[last]="$word"
+        fi
+    done
+    if [[ $cur == "=" ]]; then
+        cur=""
+    elif [[ $cur == -*=* ]]; then
+        prefix="${cur%%=*}="
+        cur="${cur#*=}"
+    fi
+    answer="$("${COMP_WORDS[0]}" __complete "${words[@]}" 2>/dev/null)" || return 0
+    directive="${answer##*:}"
+    while IFS= read -r line; do
+        line="${line%%$'\t'*}"
+        if [[ $line != :* && $line == "$cur"* ]]; then
+            COMPREPLY+=("$prefix$line")
+        fi
+    done <<<"$answer"
+    if [[ ${#COMPREPLY[@]} -eq 0 && $directive == 0 ]]; then
+        while IFS= read -r line; do
+            COMPREPLY+=("$prefix$line")
+        done < <(compgen -f -- "$cur")
+        compopt -o filenames 2>/dev/null
+    fi
+    return 0
+}
+
+complete -F __virtual_node_complete virtual-node
+"""
+
+_ZSH = r"""
+#compdef virtual-node
+# zsh completion for virtual-node. To use it: source <(virtual-node completion zsh)
+
+_virtual-node() {
+    local answer directive line
+    local -a lines candidates
+    answer="$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)" || return 1
+    lines=("${(@f)answer}")
+    directive="${lines[-1]#:}"
+    for line in "${(@)lines[1,-2]}"; do
+        # _describe reads value:description
+        if [[ "$line" == *$'\t'* ]]; then
+            candidates+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
+        else
+            candidates+=("${line//:/\\:}")
+        fi
+    done
+    # Of --flag=value only the value is completed.
+    [[ "${words[CURRENT]}" == -*=* ]] && compset -P '*='
+    if (( ${#candidates} )); then
+        _describe -V 'virtual-node' candidates
+    elif [[ "$directive" == 0 ]]; then
+        _files
+    fi
+}
+
+if [[ "${funcstack[1]}" == _virtual-node ]]; then
+    _virtual-node "$@"
+else
+    compdef _virtual-node virtual-node
+fi
+"""
+
+_FISH = r"""
+# fish completion for virtual-node. To use it: virtual-node completion fish | source
+
+function __virtual_node_complete
+    set -l words (commandline -opc)
+    set -l current (commandline -ct)
+    set -l program $words[1]
+    set -e words[1]
+    set -l lines ($program __complete $words "$current" 2>/dev/null)
+    or return
+    set -l directive $lines[-1]
+    set -e lines[-1]
+    # fish replaces the whole --flag=value, so the flag is put before every value.
+    set -l prefix (string match -r -- '^-[^=]*=' "$current")
+    set -l value "$current"
+    if test -n "$prefix"
+        set value (string replace -r -- '^-[^=]*=' '' "$current")
+    end
+    if test (count $lines) -gt 0
+        for line in $lines
+            printf "%s\n" "$prefix$line"
+        end
+    else if test "$directive" = ":0"
+        for path in (__fish_complete_path "$value")
+            printf "%s\n" "$prefix$path"
+        end
+    end
+end
+
+complete -c virtual-node -e
+complete -c virtual-node -f -a '(__virtual_node_complete)'
+"""
+
+SCRIPTS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+"""By the shell's name."""
