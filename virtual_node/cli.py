@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "check": "would it work? Kubeconfigs, versions, clocks, rights, reachability",
     "status": "every virtual node in a line",
     "diagnose": "why is this pod not running?",
+    "inspect": "is all well, in all clusters? Leaks, drift, skew, expiry, capacity; for CI, too",
     "lower-cluster": "a least-privilege account in a lower cluster, and its kubeconfig",
     "completion": "a script that completes all this in bash, zsh or fish",
     "version": "the installed version",
@@ -49,6 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:  # noqa: C901, PLR0912 - a c
                 from virtual_node.commands import diagnose  # noqa: PLC0415
 
                 return diagnose.main(arguments[1:])
+            case "inspect":
+                from virtual_node.commands import inspect  # noqa: PLC0415
+
+                return inspect.main(arguments[1:])
             case "lower-cluster":
                 from virtual_node.commands import lower_cluster  # noqa: PLC0415
 

@@ -1,0 +1,162 @@
+"""``virtual-node inspect``: is all well, in all clusters? A report that changes nothing, for people and for CI."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from controller_runtime import kubeconfig
+from controller_runtime.client import Client
+from controller_runtime.errors import ConfigError
+from controller_runtime.flags import parse_duration, take_klog
+from virtual_node import flags, program
+from virtual_node.commands import inspect_expiries, inspect_reading, inspection, output
+from virtual_node.commands.inspection_facts import UPPER, Facts, Finding, Limits
+from virtual_node.config import Config
+
+_COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "WHAT TO DO")
+_SECOND_LOOK = 5.0
+"""Seconds after which what may have been a change on its way is looked at again; changes take one, if all is well."""
+_DAYS = re.compile(r"(\d+)d(.*)")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0: nothing to worry about, 1: findings, 3: a cluster could not be read.
+
+    Raises:
+        ConfigError: flags, configuration or a kubeconfig are wrong; exit code 2.
+    """
+    # The whole parser answers --help, completion and what is wrong; the daemon's flags are then read by their own.
+    whole = _parser()
+    flags.add_flags(whole)
+    whole.parse_args(take_klog(list(argv))[0])
+    options, rest = _parser().parse_known_args(argv)
+    limits = Limits(
+        grace=options.grace, expiry_warning=options.expiry_warning, expiry_error=options.expiry_error
+    )
+    if limits.expiry_error > limits.expiry_warning:
+        raise ConfigError("--expiry-error: must not be longer than --expiry-warning")
+    config = flags.parse(rest, prog=program.name("inspect")).config
+    facts, findings = asyncio.run(run(config, limits, context=options.context))
+    _show(facts, findings, form=options.output)
+    return inspection.exit_code(facts, findings, fail_on=options.fail_on)
+
+
+async def run(config: Config, limits: Limits, *, context: str = "") -> tuple[Facts, list[Finding]]:
+    """Look at all clusters, and again where a finding may pass.
+
+    Args:
+        config: the clusters.
+        limits: from when on something is worth a finding.
+        context: of the upper cluster's kubeconfig; empty: the current one.
+
+    Raises:
+        ConfigError: a kubeconfig cannot be used.
+    """
+    async with _opened(config, context) as opened:
+        facts = await inspect_reading.read(opened, limits)
+        findings = inspection.inspect(facts)
+        if any(finding.transient for finding in findings):
+            await asyncio.sleep(_SECOND_LOOK)
+            facts = await inspect_reading.read(opened, limits)
+            findings = inspection.confirmed(findings, inspection.inspect(facts))
+    return facts, findings
+
+
+@contextlib.asynccontextmanager
+async def _opened(config: Config, context: str) -> AsyncIterator[inspect_reading.Opened]:
+    agent = "virtual-node-inspect"
+    credentials = inspect_expiries.of_kubeconfig(UPPER, config.kubeconfig, context=context, in_cluster=True)
+    upper_config = await kubeconfig.load(
+        config.kubeconfig or None, context=context or None, server=config.server or None
+    )
+    lower_configs = []
+    for cluster in config.clusters:
+        lower_configs.append(
+            await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
+        )
+        credentials += inspect_expiries.of_kubeconfig(
+            cluster.name, cluster.kubeconfig, context=cluster.context, in_cluster=False
+        )
+    async with contextlib.AsyncExitStack() as stack:
+        upper = await stack.enter_async_context(Client(upper_config, user_agent=agent, cluster=UPPER))
+        lowers = [
+            (cluster, await stack.enter_async_context(Client(loaded, user_agent=agent, cluster=cluster.name)))
+            for cluster, loaded in zip(config.clusters, lower_configs, strict=True)
+        ]
+        yield inspect_reading.Opened(config, upper, lowers, credentials)
+
+
+def _show(facts: Facts, findings: Sequence[Finding], *, form: str) -> None:
+    summary = inspection.summary(facts, findings)
+    if form != "table":
+        clusters = [
+            {"name": cluster.name, "version": cluster.version, "error": cluster.error}
+            for cluster in (facts.upper, *facts.lowers)
+        ]
+        report = {
+            "clusters": clusters,
+            "pods": inspection.pods(facts),
+            "findings": [_row(finding) for finding in findings],
+            "summary": summary,
+        }
+        output.data(report, form)
+        return
+    if findings:
+        output.table(
+            _COLUMNS,
+            [
+                (one.severity, one.cluster, one.check, one.kind, one.object, one.message, one.next_step)
+                for one in findings
+            ],
+        )
+    print(summary)  # noqa: T201 - the answer
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    row = asdict(finding)
+    del row["transient"]  # whoever reads the report sees what was confirmed
+    row["nextStep"] = row.pop("next_step")
+    return row
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program.name("inspect"),
+        description=__doc__,
+        epilog="The other flags are the daemon's own and say which clusters. Exit codes: 0 nothing to worry about, "
+        "1 findings, 2 usage or configuration, 3 a cluster could not be read.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--context", default="", metavar="NAME", help="context of the upper kubeconfig")
+    parser.add_argument("-o", "--output", default="table", choices=("table", "json", "yaml"))
+    parser.add_argument(
+        "--fail-on",
+        default="error",
+        choices=inspection.FAIL_ON,
+        help="least severity that makes the exit code 1 (error)",
+    )
+    for flag, default, text in (
+        ("--grace", "5m", "how long a change may be on its way"),
+        ("--expiry-warning", "30d", "warn of certificates and tokens that end sooner"),
+        ("--expiry-error", "7d", "errors are those that end sooner"),
+    ):
+        parser.add_argument(flag, type=_length, default=default, metavar="D", help=f"{text} ({default})")
+    return parser
+
+
+def _length(text: str) -> timedelta:
+    """The argparse type of a Go duration that may begin with days: ``30d``, ``1d12h``, ``90s``."""
+    days, rest = 0, text
+    if found := _DAYS.fullmatch(text):
+        days, rest = int(found[1]), found[2] or "0"
+    try:
+        return timedelta(days=days, seconds=parse_duration(rest))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30d, 12h or 90s") from None

@@ -1,0 +1,87 @@
+"""Is all well, in all clusters? Facts in, findings out: pure functions, no rule knows of another.
+
+The rules are in the modules beside this one: ownership, pods, drift, skew, capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from virtual_node.commands import (
+    inspection_capacity,
+    inspection_drift,
+    inspection_ownership,
+    inspection_pods,
+    inspection_skew,
+)
+from virtual_node.commands.inspection_facts import ERROR, SEVERITIES, WARNING, Facts, Finding
+
+FAIL_ON = (WARNING, ERROR, "never")
+FINE, FOUND, INCOMPLETE = 0, 1, 3
+"""Exit codes; 2 is for errors of usage and configuration, as for every command."""
+
+Rule = Callable[[Facts], Iterator[Finding]]
+RULES: tuple[Rule, ...] = (
+    inspection_skew.unread,
+    inspection_ownership.leaked,
+    inspection_ownership.leaked_namespaces,
+    inspection_ownership.doubled,
+    inspection_pods.missing,
+    inspection_drift.pod_drift,
+    inspection_drift.copy_drift,
+    inspection_pods.status_drift,
+    inspection_skew.clocks,
+    inspection_skew.versions,
+    inspection_skew.expiring,
+    inspection_capacity.virtual_nodes,
+    inspection_capacity.lower_nodes,
+    inspection_capacity.promises,
+    inspection_capacity.oversized,
+    inspection_pods.stuck_pods,
+    inspection_pods.stuck_claims,
+    inspection_ownership.of_other_upper_clusters,
+)
+
+
+def inspect(facts: Facts) -> list[Finding]:
+    """Everything that is found, the worst first."""
+    found = [finding for rule in RULES for finding in rule(facts)]
+    return sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.cluster))
+
+
+def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
+    """The findings of a second look, less those that only a change on its way explains.
+
+    A pod that was deleted above is below for another moment, in the best of systems: what passes must have been
+    there at both looks.
+    """
+    before = {finding.identity for finding in first}
+    return [finding for finding in second if not finding.transient or finding.identity in before]
+
+
+def exit_code(facts: Facts, findings: Sequence[Finding], *, fail_on: str) -> int:
+    """3 where a cluster could not be read, else 1 where a finding is as bad as ``fail_on`` or worse, else 0."""
+    if any(cluster.error for cluster in (facts.upper, *facts.lowers)):
+        return INCOMPLETE
+    if fail_on not in SEVERITIES:
+        return FINE
+    bad = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    return FOUND if any(finding.severity in bad for finding in findings) else FINE
+
+
+def pods(facts: Facts) -> int:
+    """How many upper pods the virtual nodes have."""
+    ours = facts.virtual_nodes()
+    return sum(pod["spec"].get("nodeName") in ours for pod in facts.upper.of("Pod"))
+
+
+def summary(facts: Facts, findings: Sequence[Finding]) -> str:
+    """``3 clusters, 214 pods: 1 error, 2 warnings``."""
+    counts = {severity: sum(one.severity == severity for one in findings) for severity in (ERROR, WARNING)}
+    told = [_count(count, severity) for severity, count in counts.items() if count]
+    scope = f"{_count(1 + len(facts.lowers), 'cluster')}, {_count(pods(facts), 'pod')}"
+    return f"{scope}: {', '.join(told) or 'nothing to worry about'}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,179 @@
+"""What ``virtual-node inspect`` knows and what it says: the vocabulary that reading, rules and printing share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from controller_runtime.api import names, timestamps
+from virtual_node.translate.pod_down import PodOptions
+
+UPPER = "upper"
+FOREIGN_POD = "ForeignPod"
+"""Kind under which a lower cluster's pods that are not ours are kept; only what capacity needs of them."""
+ERROR, WARNING, INFO = "error", "warning", "info"
+SEVERITIES = (ERROR, WARNING, INFO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is worth knowing, and what to do about it."""
+
+    severity: str
+    """``error``, ``warning``, or ``info``, which never fails a check."""
+    check: str
+    """Which rule speaks: leaked, missing, drift, …; stable, for programs."""
+    cluster: str
+    kind: str
+    object: str
+    """``namespace/name``, or ``name``."""
+    message: str
+    next_step: str = ""
+    transient: bool = False
+    """Also true of healthy systems for a moment, while a change is on its way: to be seen twice."""
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """What the same finding of another look has in common with this one."""
+        return (self.check, self.cluster, self.kind, self.object)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """A credential or certificate that ends."""
+
+    cluster: str
+    kind: str
+    """``ClientCertificate``, ``Token``, ``ServingCertificate``."""
+    name: str
+    """Where it is: a kubeconfig, a server's URL, a virtual node."""
+    ends: datetime
+    starts: datetime | None = None
+    renewed: bool = False
+    """It is in a file of its own, which somebody may renew before it ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualNode:
+    """One virtual node as the configuration has it."""
+
+    options: PodOptions
+    """How its pods are translated."""
+    selector: Mapping[str, str] = field(default_factory=dict)
+    reserve: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Cluster:
+    """What was read of one cluster."""
+
+    name: str
+    objects: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """By kind. A kind that is not there could not be listed: that says nothing about its objects."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """Kinds that could not be listed, and why."""
+    error: str = ""
+    """Why the cluster as a whole could not be read; empty: it could."""
+    version: str = ""
+    """``v1.34.1``; empty: unknown."""
+    clock_skew: float | None = None
+    """Seconds its clock is ahead of ours; None: unknown."""
+    nodes: Mapping[str, VirtualNode] = field(default_factory=dict)
+    """Of a lower cluster: its virtual nodes."""
+    removes_namespaces: bool = True
+    """Of a lower cluster: whether namespaces that we made are to go after their upper ones."""
+
+    def knows(self, *kinds: str) -> bool:
+        """Whether all these kinds could be listed."""
+        return not self.error and all(kind in self.objects for kind in kinds)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The objects of a kind; none where they could not be listed."""
+        return self.objects.get(kind, [])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """From when on something is worth a finding."""
+
+    grace: timedelta = timedelta(minutes=5)
+    expiry_warning: timedelta = timedelta(days=30)
+    expiry_error: timedelta = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that was read, at one moment."""
+
+    upper: Cluster
+    lowers: Sequence[Cluster]
+    cluster_id: str
+    """The upper cluster's identity on what was made below; empty: unknown, so nothing below can be judged."""
+    now: datetime
+    expiries: Sequence[Expiry] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    def virtual_nodes(self) -> dict[str, Cluster]:
+        """Names of the configured virtual nodes, each with its lower cluster."""
+        return {name: lower for lower in self.lowers for name in lower.nodes}
+
+    def owned(self, lower: Cluster, kind: str) -> Iterator[dict[str, Any]]:
+        """The objects of a kind below that were made for this upper cluster."""
+        for one in lower.of(kind):
+            if self.cluster_id and labels_of(one).get(names.LABEL_UPPER_CLUSTER) == self.cluster_id:
+                yield one
+
+    def age(self, moment: str | None) -> timedelta:
+        """How long ago something was; nothing for what never was."""
+        return self.now - timestamps.parse(moment) if moment else timedelta()
+
+
+def labels_of(one: Mapping[str, Any]) -> Mapping[str, str]:
+    """An object's labels."""
+    found: Mapping[str, str] = one["metadata"].get("labels") or {}
+    return found
+
+
+def annotations_of(one: Mapping[str, Any]) -> Mapping[str, str]:
+    """An object's annotations."""
+    found: Mapping[str, str] = one["metadata"].get("annotations") or {}
+    return found
+
+
+def key(one: Mapping[str, Any]) -> str:
+    """``namespace/name``, or ``name`` of a cluster-scoped object."""
+    metadata = one["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
+
+
+def is_deleting(one: Mapping[str, Any]) -> bool:
+    """Whether an object is on its way out."""
+    return bool(one["metadata"].get("deletionTimestamp"))
+
+
+def condition(one: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """A condition of an object's status; empty where it has none."""
+    for found in (one.get("status") or {}).get("conditions") or ():
+        if found["type"] == kind:
+            return found  # type: ignore[no-any-return]
+    return {}
+
+
+def by_upper_uid(pods: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Lower pods by the uid of the upper pod that they were made for."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for pod in pods:
+        if uid := labels_of(pod).get(names.LABEL_UPPER_UID):
+            found.setdefault(uid, []).append(pod)
+    return found
+
+
+def span(length: timedelta) -> str:
+    """A duration in words: 45 s, 12 min, 3 h, 5 days."""
+    seconds = abs(length.total_seconds())
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds // 86400)} days"

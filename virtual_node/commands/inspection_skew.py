@@ -1,0 +1,154 @@
+"""Rules about time and versions: clocks that differ, versions too far apart, credentials that end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+
+from virtual_node import program
+from virtual_node.commands.inspection_facts import (
+    ERROR,
+    UPPER,
+    WARNING,
+    Expiry,
+    Facts,
+    Finding,
+    span,
+)
+
+_CLOCK_WARNING = 5.0
+"""Seconds two clocks may differ before leases, tokens and events start to mislead; as ``virtual-node check``."""
+_CLOCK_ERROR = 30.0
+"""Close to the 40 s that a virtual node's Lease is good for: nodes become NotReady, tokens are not valid yet."""
+_MINORS = 3
+"""A virtual node is a kubelet to the upper cluster and speaks for the lower one's version; kubelets may be three
+minor versions away from their apiserver. https://kubernetes.io/releases/version-skew-policy/#kubelet"""
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+_EXPIRY_STEPS = {
+    "ClientCertificate": "issue a new client certificate for the kubeconfig",
+    "Token": "issue a new token (virtual-node lower-cluster register makes one that does not end)",
+    "ServingCertificate": "renew the server's certificate",
+}
+
+
+def clocks(facts: Facts) -> Iterator[Finding]:
+    """Clusters whose clock is not ours; all are compared with this machine, and so with each other."""
+    for cluster in (facts.upper, *facts.lowers):
+        skew = cluster.clock_skew
+        if skew is None or abs(skew) <= _CLOCK_WARNING:
+            continue
+        yield Finding(
+            severity=ERROR if abs(skew) > _CLOCK_ERROR else WARNING,
+            check="clock",
+            cluster=cluster.name,
+            kind="Cluster",
+            object=cluster.name,
+            message=f"its clock is {span(timedelta(seconds=skew))} {'ahead of' if skew > 0 else 'behind'} ours",
+            next_step="let NTP set the clocks of this machine and the cluster",
+        )
+
+
+def versions(facts: Facts) -> Iterator[Finding]:
+    """Lower clusters too many minor versions away from the upper one, and virtual nodes that tell an old version."""
+    above = _minor(facts.upper.version)
+    nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
+    for lower in facts.lowers:
+        below = _minor(lower.version)
+        if above and below and (above[0] != below[0] or abs(above[1] - below[1]) > _MINORS):
+            yield Finding(
+                severity=WARNING,
+                check="version",
+                cluster=lower.name,
+                kind="Cluster",
+                object=lower.name,
+                message=f"{lower.version} is more than {_MINORS} minor versions away from the upper {facts.upper.version}",
+                next_step=f"upgrade the {'lower' if below < above else 'upper'} cluster",
+            )
+        for name in lower.nodes:
+            told = ((nodes.get(name, {}).get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion")
+            if told and lower.version and told != lower.version:
+                yield Finding(
+                    severity=WARNING,
+                    check="version",
+                    cluster=lower.name,
+                    kind="Node",
+                    object=name,
+                    message=f"tells kubeletVersion {told}; its lower cluster is {lower.version}",
+                    next_step="does the virtual node's process run, and lead to this very cluster?",
+                    transient=True,
+                )
+
+
+def expiring(facts: Facts) -> Iterator[Finding]:
+    """Credentials and certificates that end soon, or have ended."""
+    for one in facts.expiries:
+        left = one.ends - facts.now
+        warning, error = _limits(facts, one)
+        if left >= warning:
+            continue
+        ended = left <= timedelta()
+        yield Finding(
+            severity=ERROR if ended or left < error else WARNING,
+            check="expiry",
+            cluster=one.cluster,
+            kind=one.kind,
+            object=one.name,
+            message=f"ended {span(left)} ago" if ended else f"ends in {span(left)}",
+            next_step=_EXPIRY_STEPS.get(one.kind, ""),
+        )
+
+
+def _limits(facts: Facts, one: Expiry) -> tuple[timedelta, timedelta]:
+    """How much time must be left.
+
+    What lives shorter than the warning, in a file that somebody renews (a pod's token lives an hour), would be
+    blamed all its life; that is due only in its last tenth.
+    """
+    limits = facts.limits
+    if one.renewed and one.starts is not None:
+        life = one.ends - one.starts
+        if life <= limits.expiry_warning:
+            return life / 10, timedelta()
+    return limits.expiry_warning, limits.expiry_error
+
+
+def _minor(version: str) -> tuple[int, int] | None:
+    found = _VERSION.match(version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def unread(facts: Facts) -> Iterator[Finding]:
+    """What the report cannot speak of."""
+    for cluster in (facts.upper, *facts.lowers):
+        if cluster.error:
+            yield Finding(
+                severity=ERROR,
+                check="unread",
+                cluster=cluster.name,
+                kind="Cluster",
+                object=cluster.name,
+                message=f"could not be read: {cluster.error}",
+                next_step=f"{program.name('check')}, with the same flags, says more",
+            )
+            continue
+        for kind, why in sorted(cluster.unread.items()):
+            yield Finding(
+                severity=WARNING,
+                check="unread",
+                cluster=cluster.name,
+                kind=kind,
+                object="*",
+                message=f"could not be listed: {why}",
+                next_step="grant get and list, or know that nothing is said about them",
+            )
+    if not facts.cluster_id and not facts.upper.error:
+        yield Finding(
+            severity=WARNING,
+            check="unread",
+            cluster=UPPER,
+            kind="Namespace",
+            object="kube-system",
+            message="could not be read, so nothing below can be told to be ours",
+            next_step="let us get namespace kube-system, or give --cluster-id",
+        )
