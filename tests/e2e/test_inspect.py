@@ -1,0 +1,180 @@
+"""``virtual-node inspect`` on real clusters: silent where all is well, and what was planted is named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.demo import configuration
+from hack.sandbox.process import Process
+from tests.e2e.conftest import create, eventually, pod, ready
+
+pytestmark = pytest.mark.e2e
+NODE = "vn-lower1"
+SPACE = "inspected"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def small() -> AsyncIterator[tuple[Sandbox, Process]]:
+    """One lower cluster of two simulated nodes and its virtual node, which the tests here may break."""
+    async with Sandbox(lower=1, kwok_nodes=2) as running:
+        file = running.directory / "virtual-node.yaml"
+        file.write_text(json.dumps(configuration(running)), encoding="utf-8")
+        process = await running.start_virtual_node("--config", str(file))
+        upper = running.upper
+        await upper.kubectl("wait", "--for=create", f"node/{NODE}", "--timeout=60s", timeout=90)
+        await upper.kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=60s", timeout=90)
+        await upper.kubectl("create", "namespace", SPACE)
+        await upper.kubectl("-n", SPACE, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+        settings = {
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"colour": "blue"},
+        }  # fmt: skip
+        web = pod(
+            "web", "sleep 3600", node=NODE, container={"envFrom": [{"configMapRef": {"name": "settings"}}]}
+        )
+        await create(upper, SPACE, settings, web)
+        await ready(upper, SPACE, "web")
+        yield running, process
+
+
+async def inspect(sandbox: Sandbox, *arguments: str) -> tuple[int, str]:
+    """Exit code and output of ``virtual-node inspect``, with the daemon's own configuration."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "virtual_node", "inspect", f"--config={sandbox.directory / 'virtual-node.yaml'}",
+        *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    return process.returncode or 0, out.decode()
+
+
+async def findings(
+    sandbox: Sandbox, *arguments: str
+) -> tuple[int, dict[tuple[str, str, str], dict[str, Any]]]:
+    """Exit code, and the findings by check, kind and object."""
+    code, out = await inspect(sandbox, "-o", "json", *arguments)
+    report = json.loads(out)
+    return code, {(one["check"], one["kind"], one["object"]): one for one in report["findings"]}
+
+
+async def copy_of(lower: Cluster) -> dict[str, Any]:
+    """The lower copy of the test's ConfigMap."""
+    done = await lower.kubectl("-n", SPACE, "get", "configmap", "settings", "-o", "json")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+async def test_a_healthy_system_exits_with_0(small: tuple[Sandbox, Process]):
+    """Nothing is found to be wrong, not even with no grace at all, and the last line says so."""
+    sandbox, _ = small
+    code, out = await inspect(sandbox, "--fail-on=warning", "--grace=0s")
+    assert code == 0, out
+    assert out.splitlines()[-1] == "2 clusters, 1 pod: nothing to worry about"
+    assert "\x1b" not in out
+
+
+async def test_leaks_are_named(small: tuple[Sandbox, Process]):
+    """A pod and a ConfigMap below whose upper objects are gone: errors and warnings with their names."""
+    sandbox, _ = small
+    lower = sandbox.lower[0]
+    ours = (await copy_of(lower))["metadata"]["labels"]["virtual-node.io/upper-cluster"]
+    metadata = {
+        "labels": {
+            "virtual-node.io/upper-cluster": ours,
+            "virtual-node.io/upper-uid": "00000000-dead-beef-0000-000000000000",
+            "virtual-node.io/node": "vn-gone",
+        }
+    }
+    leaked = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "forgotten", **metadata}}
+    orphan = pod("orphan", "sleep 3600", metadata=metadata)
+    orphan["spec"]["nodeSelector"] = {}
+    others = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "theirs", "labels": {"virtual-node.io/upper-cluster": "somebody-else"}},
+    }
+    await create(lower, SPACE, leaked, orphan, others)
+    code, found = await findings(sandbox)
+    assert code == 0, "within the grace period nothing is a leak"
+    assert ("leaked", "Pod", f"{SPACE}/orphan") not in found
+    await asyncio.sleep(1)
+    code, found = await findings(sandbox, "--grace=1s")
+    assert code == 1
+    assert found["leaked", "Pod", f"{SPACE}/orphan"]["severity"] == "error"
+    assert "vn-gone" in found["leaked", "Pod", f"{SPACE}/orphan"]["message"]
+    assert found["leaked", "ConfigMap", f"{SPACE}/forgotten"]["severity"] == "warning"
+    assert "somebody-else" in found["others", "Cluster", "lower1"]["message"]
+    assert not any(name.endswith("theirs") for _, _, name in found)
+    code, out = await inspect(sandbox, "--grace=1s", "--fail-on=never")
+    assert code == 0
+    assert "1 error, 1 warning" in out.splitlines()[-1]
+    await lower.kubectl(
+        "-n", SPACE, "delete", "pod/orphan", "cm/forgotten", "cm/theirs", "--grace-period=0", "--force"
+    )
+
+
+async def test_a_drifted_copy_is_named_by_its_keys(small: tuple[Sandbox, Process]):
+    """While the virtual node is stopped a ConfigMap below is changed: the key is told, values are not."""
+    sandbox, process = small
+    lower = sandbox.lower[0]
+    assert process.identity is not None
+    process.identity.signal(signal.SIGSTOP)
+    try:
+        patch = json.dumps({"data": {"colour": "scarlet"}})
+        await lower.kubectl("-n", SPACE, "patch", "configmap", "settings", "-p", patch)
+        code, found = await findings(sandbox)
+    finally:
+        process.identity.signal(signal.SIGCONT)
+    assert code == 1
+    drift = found["drift", "ConfigMap", f"{SPACE}/settings"]
+    assert "data[colour]" in drift["message"]
+    assert "scarlet" not in json.dumps(drift)
+
+    async def mended() -> bool:
+        return bool((await copy_of(lower))["data"] == {"colour": "blue"})
+
+    await eventually(mended, what="the virtual node puts the copy right")
+
+
+async def test_a_cordoned_lower_node_is_named(small: tuple[Sandbox, Process]):
+    """It is a warning, with the command that takes it back."""
+    sandbox, _ = small
+    lower = sandbox.lower[0]
+    await lower.kubectl("cordon", "lower1-node-1")
+    try:
+        code, found = await findings(sandbox, "--fail-on=warning")
+    finally:
+        await lower.kubectl("uncordon", "lower1-node-1")
+    assert code == 1
+    cordoned = found["capacity", "Node", "lower1-node-1"]
+    assert (cordoned["severity"], cordoned["message"]) == ("warning", "is cordoned")
+    assert "50% not usable" in found["capacity", "Node", NODE]["message"]
+
+
+async def test_a_cluster_that_does_not_answer_is_exit_code_3(small: tuple[Sandbox, Process]):
+    """The report still speaks of the other clusters; a configuration that cannot be read is exit code 2."""
+    sandbox, _ = small
+    good = configuration(sandbox)
+    silent = sandbox.directory / "silent.kubeconfig"
+    silent.write_text(
+        sandbox.lower[0].kubeconfig.read_text(encoding="utf-8").replace(
+            sandbox.lower[0].server, "https://127.0.0.1:1"
+        ),
+        encoding="utf-8",
+    )  # fmt: skip
+    good["clusters"].append({"name": "silent", "kubeconfig": str(silent), "nodeName": "vn-silent"})
+    file = sandbox.directory / "with-silent.yaml"
+    file.write_text(json.dumps(good), encoding="utf-8")
+    code, found = await findings(sandbox, f"--config={file}", "--fail-on=never")
+    assert code == 3
+    assert ("unread", "Cluster", "silent") in found
+    assert ("capacity", "Node", NODE) in found
+    code, out = await inspect(sandbox, f"--config={sandbox.directory / 'nowhere.yaml'}")
+    assert (code, out.count("\n")) == (2, 1)

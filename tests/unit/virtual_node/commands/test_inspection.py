@@ -1,0 +1,182 @@
+"""Every finding has a state of the clusters in which it speaks, and one close by in which it is silent."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.unit.virtual_node.commands.clusters import (
+    NOW,
+    OWNER,
+    ago,
+    both,
+    bound_claim,
+    claim,
+    gone,
+    healthy,
+    leaking,
+    lower,
+    node,
+    ready,
+    sets,
+    upper,
+    waiting_for,
+    worries,
+)
+from virtual_node.commands.inspection_facts import Expiry, Facts
+from virtual_node.translate.ownership import ownership_labels
+
+SLICE = {
+    "labels": {**ownership_labels(OWNER, "gone"), "endpointslice.kubernetes.io/managed-by": "virtual-node.io"}
+}
+BINDER = {"labels": {"virtual-node.io/upper-cluster": "me", "virtual-node.io/binder-of": "gone"}}
+TOKEN = {"labels": {**ownership_labels(OWNER, "gone"), "virtual-node.io/token-of": "gone"}}
+LIVE_TOKEN = {"labels": {**ownership_labels(OWNER, "u-web"), "virtual-node.io/token-of": "u-web"}}
+REFUSED = {"type": "virtual-node.io/Admitted", "status": "False", "message": "exceeded quota"}
+POD, NODE = "shop/web", "vn"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (None, []),
+        # --- leaked
+        (leaking("Pod"), [("error", "leaked", "Pod", "shop/old")]),
+        (leaking("Pod", creationTimestamp=ago(minutes=4)), []),
+        (leaking("Pod", labels={"virtual-node.io/upper-cluster": "somebody"}), []),
+        (leaking("Pod", **BINDER), [("error", "leaked", "Pod", "shop/old")]),
+        (leaking("ConfigMap"), [("warning", "leaked", "ConfigMap", "shop/old")]),
+        (leaking("Secret"), [("warning", "leaked", "Secret", "shop/old")]),
+        (leaking("Secret", **TOKEN), [("warning", "leaked", "Secret", "shop/old")]),
+        (leaking("Secret", **LIVE_TOKEN), []),
+        (leaking("Service"), [("warning", "leaked", "Service", "shop/old")]),
+        (leaking("EndpointSlice"), []),
+        (leaking("EndpointSlice", **SLICE), [("warning", "leaked", "EndpointSlice", "shop/old")]),
+        (leaking("PersistentVolumeClaim"), [("warning", "leaked", "PersistentVolumeClaim", "shop/old")]),
+        (leaking("ConfigMap", deletionTimestamp=ago(seconds=1)), []),
+        (both(leaking("Secret"), lambda facts: facts.upper.objects.pop("Secret")), []),
+        (gone("Namespace"), [("warning", "leaked", "Namespace", "shop")]),
+        (both(gone("Namespace"), lambda facts: setattr(facts.lowers[0], "removes_namespaces", False)), []),
+        (leaking("Pod", labels=ownership_labels(OWNER, "u-web")), [("error", "doubled", "Pod", "shop/old")]),
+        # --- missing
+        (lambda facts: facts.lowers[0].objects["Pod"].clear(), [("error", "missing", "Pod", POD)]),
+        (
+            both(lambda facts: facts.lowers[0].objects["Pod"].clear(), sets(upper, "status", {"phase": "Failed"})),
+            [],
+        ),
+        (
+            both(
+                lambda facts: facts.lowers[0].objects["Pod"].clear(),
+                sets(upper, "status", "conditions", [REFUSED]),
+            ),
+            [("warning", "missing", "Pod", POD)],
+        ),
+        (
+            both(
+                lambda facts: facts.lowers[0].objects["Pod"].clear(),
+                sets(upper, "metadata", "creationTimestamp", ago(minutes=4)),
+            ),
+            [],
+        ),
+        (lambda facts: facts.lowers[0].objects.pop("Pod"), []),
+        # --- drift
+        (sets(upper, "spec", "containers", 0, "image", "web:2"), [("error", "drift", "Pod", POD)]),
+        (sets(upper, "spec", "tolerations", [{"key": "gpu"}]), [("error", "drift", "Pod", POD)]),
+        (sets(upper, "spec", "activeDeadlineSeconds", 9), [("error", "drift", "Pod", POD)]),
+        (sets(upper, "metadata", "labels", "app", "shop"), [("warning", "drift", "Pod", POD)]),
+        (sets(upper, "metadata", "annotations", {"a": "b"}), [("warning", "drift", "Pod", POD)]),
+        (sets(lower, "metadata", "labels", "injected", "by-others"), []),
+        (
+            sets(upper, "spec", "containers", 0, "resources", {"requests": {"cpu": "2"}}),
+            [("error", "drift", "Pod", POD)],
+        ),
+        (
+            sets(lambda facts: lower(facts, "ConfigMap"), "data", {"a": "2"}),
+            [("error", "drift", "ConfigMap", "shop/settings")],
+        ),
+        (
+            sets(lambda facts: upper(facts, "ConfigMap"), "immutable", True),
+            [("error", "drift", "ConfigMap", "shop/settings")],
+        ),
+        (sets(lambda facts: lower(facts, "ConfigMap")["metadata"], "labels", "x", "y"), []),
+        # --- status
+        (sets(upper, "status", "phase", "Pending"), [("error", "status", "Pod", POD)]),
+        (sets(lower, "status", "conditions", [ready("False")]), [("error", "status", "Pod", POD)]),
+        (
+            sets(lower, "status", "conditions", [{**ready("False"), "lastTransitionTime": ago(minutes=4)}]),
+            [],
+        ),
+        # --- skew
+        (lambda facts: setattr(facts.upper, "clock_skew", -6.0), [("warning", "clock", "Cluster", "upper")]),
+        (lambda facts: setattr(facts.lowers[0], "clock_skew", 31.0), [("error", "clock", "Cluster", "paris")]),
+        (
+            both(
+                lambda facts: setattr(facts.lowers[0], "version", "v1.30.4+k3s1"),
+                sets(lambda facts: upper(facts, "Node"), "status", "nodeInfo", "kubeletVersion", "v1.30.4+k3s1"),
+            ),
+            [("warning", "version", "Cluster", "paris")],
+        ),
+        (lambda facts: setattr(facts.lowers[0], "version", "v1.33.0"), [("warning", "version", "Node", NODE)]),
+        # --- nodes
+        (gone("Node"), [("error", "node", "Node", NODE)]),
+        (sets(lambda facts: upper(facts, "Node"), "status", "conditions", []), [("error", "node", "Node", NODE)]),
+        (
+            sets(lambda facts: upper(facts, "Lease"), "spec", "renewTime", ago(seconds=41)),
+            [("error", "node", "Node", NODE)],
+        ),
+        (gone("Lease"), [("error", "node", "Node", NODE)]),
+        (lambda facts: facts.upper.objects.pop("Lease"), []),
+        # --- capacity
+        (
+            both(
+                sets(lambda facts: lower(facts, "Node"), "spec", "unschedulable", True),
+                sets(lambda facts: upper(facts, "Node"), "status", "allocatable", {"cpu": "4"}),
+            ),
+            [("warning", "capacity", "Node", "n1"), ("warning", "capacity", "Node", NODE)],
+        ),
+        (
+            sets(lambda facts: upper(facts, "Node"), "status", "allocatable", "cpu", "9"),
+            [("warning", "capacity", "Node", NODE)],
+        ),
+        (waiting_for("2"), []),
+        (waiting_for("5"), [("error", "capacity", "Pod", POD)]),
+        # --- stuck
+        (
+            both(*(sets(one, "metadata", "deletionTimestamp", ago(minutes=6)) for one in (upper, lower))),
+            [("warning", "stuck", "Pod", POD), ("warning", "stuck", "Pod", POD)],
+        ),
+        (sets(upper, "metadata", "deletionTimestamp", ago(minutes=4)), []),
+        (claim(), [("warning", "stuck", "PersistentVolumeClaim", "shop/data")]),
+        (claim(deletionTimestamp=ago(hours=1)), [("error", "stuck", "PersistentVolumeClaim", "shop/data")]),
+        (bound_claim, [("warning", "stuck", "PersistentVolumeClaim", "shop/data")]),
+        (both(claim(), lambda facts: facts.upper.objects["Node"].append(node("vn-gone"))), []),
+        # --- what could not be read
+        (lambda facts: setattr(facts.lowers[0], "error", "refused"), [("error", "unread", "Cluster", "paris")]),
+        (lambda facts: facts.upper.unread.update(Lease="no"), [("warning", "unread", "Lease", "*")]),
+    ],
+)  # fmt: skip
+def test_finding(change, expected):
+    """A state of the clusters and what is said of it; two healthy ones have nothing to be told."""
+    assert worries(change) == expected
+
+
+@pytest.mark.parametrize(
+    ("left", "life", "renewed", "expected"),
+    [
+        (timedelta(days=31), timedelta(days=365), False, []),
+        (timedelta(days=29), timedelta(days=365), False, ["warning"]),
+        (timedelta(days=6), timedelta(days=365), True, ["error"]),
+        (timedelta(days=-1), timedelta(days=365), False, ["error"]),
+        (timedelta(minutes=30), timedelta(hours=1), True, []),
+        (timedelta(minutes=5), timedelta(hours=1), True, ["warning"]),
+        (timedelta(minutes=-5), timedelta(hours=1), True, ["error"]),
+        (timedelta(minutes=30), timedelta(hours=1), False, ["error"]),
+    ],
+)
+def test_expiry(left, life, renewed, expected):
+    """Days decide, but for what lives shorter and is renewed by somebody: there the last tenth does."""
+    facts = healthy()
+    expiry = Expiry("paris", "Token", "file", ends=NOW + left, starts=NOW + left - life, renewed=renewed)
+    facts = Facts(upper=facts.upper, lowers=facts.lowers, cluster_id="me", now=NOW, expiries=[expiry])
+    assert [severity for severity, check, _, _ in worries(facts=facts) if check == "expiry"] == expected
