@@ -262,8 +262,18 @@ class Client:
         name: str | None = None,
         subresource: str | None = None,
         params: Params | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Create an object, or POST to a subresource of ``name``.
+
+        Args:
+            resource: of which kind.
+            body: the object.
+            namespace: by default the one that the body names.
+            name: of the object whose subresource it is.
+            subresource: of ``name``.
+            params: query.
+            headers: further headers of this one request, such as ``Impersonate-User``.
 
         Raises:
             AlreadyExists: the name is taken.
@@ -273,7 +283,7 @@ class Client:
             body = _complete(resource, body)
             namespace = namespace or body.get("metadata", {}).get("namespace")
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        return await self._json(resource, "POST", path, body=body, params=params)
+        return await self._json(resource, "POST", path, body=body, params=params, headers=headers)
 
     async def update(
         self, resource: Resource, body: Mapping[str, Any], *, subresource: str | None = None
@@ -389,6 +399,7 @@ class Client:
         body: Any = None,
         params: Params | None = None,
         content_type: Mapping[str, str] = _JSON,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         if method not in {"GET", "DELETE"}:
             path = f"{path}?fieldManager={self._field_manager}"
@@ -397,7 +408,7 @@ class Client:
             path,
             params=params,
             body=None if body is None else encode(body),
-            headers=None if body is None else content_type,
+            headers={**({} if body is None else content_type), **(headers or {})},
             flow=resource.plural,
         )
         return self._decode(answer, decode)

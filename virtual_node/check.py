@@ -85,8 +85,15 @@ async def _collect(cluster: str, checks: AsyncIterator[Finding]) -> list[Finding
 async def _upper(config: Config) -> AsyncIterator[Finding]:
     loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
     async with Client(loaded, cluster="upper", user_agent="virtual-node-check", timeout=_TIMEOUT) as client:
-        async for finding in _cluster("upper", client, rights.UPPER):
+        async for finding in _cluster("upper", client, _upper_rights(config)):
             yield finding
+
+
+def _upper_rights(config: Config) -> tuple[rights.Right, ...]:
+    if config.kubelet.certificate_source != "CSR":
+        return rights.UPPER
+    nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
+    return (*rights.UPPER, *rights.upper_csr(nodes, approve=config.kubelet.approve_serving_certificate))
 
 
 async def _lower(cluster: ClusterConfig) -> AsyncIterator[Finding]:
@@ -149,7 +156,7 @@ async def _right(name: str, client: Client, right: rights.Right, limit: asyncio.
                 },
             )
             if not (review.get("status") or {}).get("allowed"):
-                denied.append(attributes["verb"])
+                denied.append(" ".join(filter(None, (attributes["verb"], attributes.get("name")))))
     fix = ""
     if denied:
         group = right.group or '""'

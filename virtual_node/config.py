@@ -33,6 +33,9 @@ TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
+_CSR_NODE_NAME = 64 - len("system:node:")
+"""RFC 5280 ends a common name at 64 characters."""
+
 Positive = Annotated[float, Meta(gt=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -153,14 +156,24 @@ class KubeletConfig(_Base):
     external_ip: str = ""
     """ExternalIP published on the Node. Empty: none."""
     tls_cert_file: str = ""
-    """Serving certificate. Empty: self-signed, made at start."""
+    """Serving certificate, for ``servingCertificate: Files``."""
     tls_private_key_file: str = ""
+    serving_certificate: Literal["SelfSigned", "CSR", "Files"] | None = None
+    """SelfSigned: made at start. CSR: asked of the upper cluster (signer kubernetes.io/kubelet-serving), and renewed.
+    Files: ``tlsCertFile`` and ``tlsPrivateKeyFile``. Unset: Files when these are given, else SelfSigned."""
+    approve_serving_certificate: bool = False
+    """Approve our own requests (CSR). Off: an administrator or an approver does."""
     client_ca_file: str = ""
     """CA of client certificates. Empty: the upper cluster's own, from extension-apiserver-authentication."""
     anonymous_auth: bool = False
     """Serve requests that carry no credentials at all (as system:anonymous, still authorised)."""
     authorization: bool = True
     """Ask the upper cluster (SubjectAccessReview) whether the caller may. Off: authentication suffices."""
+
+    @property
+    def certificate_source(self) -> Literal["SelfSigned", "CSR", "Files"]:
+        """``servingCertificate``, or what it means to leave it out."""
+        return self.serving_certificate or ("Files" if self.tls_cert_file else "SelfSigned")
 
 
 class ServicesConfig(_Base):
@@ -297,6 +310,7 @@ def validate(config: Config) -> list[str]:
         )
     if bool(config.kubelet.tls_cert_file) != bool(config.kubelet.tls_private_key_file):
         problems.append("kubelet: tlsCertFile and tlsPrivateKeyFile go together")
+    problems += _certificate_problems(config)
     seen_clusters: set[str] = set()
     seen_nodes: set[str] = set()
     for position, cluster in enumerate(config.clusters):
@@ -315,6 +329,30 @@ def validate(config: Config) -> list[str]:
             if node.name in seen_nodes:
                 problems.append(f"{where}: the node name {node.name!r} is there twice")
             seen_nodes.add(node.name)
+    return problems
+
+
+def _certificate_problems(config: Config) -> list[str]:
+    kubelet = config.kubelet
+    problems: list[str] = []
+    if kubelet.certificate_source == "Files":
+        if not kubelet.tls_cert_file:
+            problems.append("kubelet.servingCertificate: Files needs tlsCertFile and tlsPrivateKeyFile")
+    elif kubelet.tls_cert_file:
+        problems.append(
+            f"kubelet.servingCertificate: {kubelet.certificate_source} contradicts tlsCertFile; leave one of them out"
+        )
+    if kubelet.certificate_source != "CSR":
+        if kubelet.approve_serving_certificate:
+            problems.append("kubelet.approveServingCertificate: needs servingCertificate: CSR")
+        return problems
+    problems += [
+        f"kubelet.servingCertificate: CSR: the node name {node.name!r} is too long for a certificate's common name "
+        f"(at most {_CSR_NODE_NAME} characters)"
+        for cluster in config.clusters
+        for node in cluster.virtual_nodes()
+        if len(node.name) > _CSR_NODE_NAME
+    ]
     return problems
 
 

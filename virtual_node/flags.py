@@ -200,6 +200,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=True,
         help_text="accepted for compatibility; bearer tokens are always reviewed",
     )
+    add_boolean(
+        kubelet,
+        "--rotate-server-certificates",
+        default=False,
+        help_text="serve a certificate that the upper cluster signs (CSR), and renew it (false: self-signed)",
+    )
+    add_boolean(
+        kubelet,
+        "--approve-server-certificates",
+        default=False,
+        help_text="approve our own requests for serving certificates (false: an administrator does)",
+    )
 
     process = parser.add_argument_group("process")
     process.add_argument(
@@ -262,9 +274,10 @@ def parse(
             warnings.append("--client-kubeconfig has no effect beside --config")
     else:
         config = _single_cluster(flags, environment, warnings)
-        problems = configuration.validate(config)
-        if problems:
-            raise ConfigError("; ".join(problems))
+    # A file has been validated by itself; what flags and environment add to it may contradict it.
+    problems = configuration.validate(config)
+    if problems:
+        raise ConfigError("; ".join(problems))
     config.server = config.server or environment.get("MASTER_URI", "")
     return Options(
         config=config,
@@ -339,6 +352,9 @@ def _fill_kubelet(kubelet: KubeletConfig, flags: argparse.Namespace, environment
     kubelet.client_ca_file = ca_file or kubelet.client_ca_file
     kubelet.node_ip = environment.get("VKUBELET_POD_IP", "") or kubelet.node_ip
     kubelet.external_ip = environment.get("VKUBELET_EXTERNAL_POD_IP", "") or kubelet.external_ip
+    if flags.rotate_server_certificates and kubelet.serving_certificate is None:
+        kubelet.serving_certificate = "CSR"
+    kubelet.approve_serving_certificate |= flags.approve_server_certificates
     if flags.no_verify_clients:
         kubelet.anonymous_auth = True
         kubelet.authorization = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -28,6 +28,7 @@ from virtual_node.kubelet.authorization import Authorizer
 from virtual_node.kubelet.backend import PodTarget
 from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.server import KubeletServer
+from virtual_node.serving_certificate import Issued, ServingCertificate
 from virtual_node.translate.prometheus_text import PodNames
 
 _PORTS_TRIED = 200
@@ -36,8 +37,9 @@ _PORTS_TRIED = 200
 class KubeletService:
     """The running kubelet API of one virtual node."""
 
-    def __init__(self, server: KubeletServer) -> None:
+    def __init__(self, server: KubeletServer, tasks: Sequence[asyncio.Task[None]]) -> None:
         self._server = server
+        self._tasks = tasks
 
     @property
     def port(self) -> int:
@@ -45,8 +47,13 @@ class KubeletService:
         return self._server.port
 
     async def stop(self) -> None:
-        """Stop listening and end the streams."""
-        await self._server.stop()
+        """Stop listening, end the streams and what looks after the certificate."""
+        for task in self._tasks:
+            task.cancel()
+        try:
+            await self._server.stop()
+        finally:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class KubeletEndpoints:
@@ -58,7 +65,9 @@ class KubeletEndpoints:
         self._node_ip = ""
         self._client_ca: str | bytes = b""
         self._log = structlog.get_logger(component="kubelet")
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._issued: dict[str, Issued] = {}
+        """Certificates of the upper cluster in use, by node: a lower cluster that starts again keeps them."""
         self._used_ports: set[int] = set()
 
     async def __aenter__(self) -> Self:
@@ -137,9 +146,8 @@ class KubeletEndpoints:
                 refusal = error
                 continue
             self._used_ports.add(server.port)
-            self._tasks.append(asyncio.create_task(reloader.run(), name=f"certificate {node.name}"))
             self._log.info("kubelet API", node=node.name, address=self._node_ip, port=server.port)
-            return KubeletService(server)
+            return KubeletService(server, self._look_after(reloader, context, node.name))
         raise ConfigError(
             f"kubelet API of {node.name}: no port is free ({refusal}); set KUBELET_PORT or the node's port"
         )
@@ -151,15 +159,50 @@ class KubeletEndpoints:
 
     def _certificate(self, node_name: str) -> CertificateReloader:
         config = self._config
-        if config.tls_cert_file:
+        metric = f"kubelet-{node_name}"
+        if config.certificate_source == "Files":
             return CertificateReloader(
-                config.tls_cert_file, config.tls_private_key_file, client_ca=self._client_ca or None
+                config.tls_cert_file,
+                config.tls_private_key_file,
+                client_ca=self._client_ca or None,
+                name=metric,
             )
+        if node_name in self._issued:
+            pair = self._issued[node_name].pair
+            return CertificateReloader.from_pair(pair, client_ca=self._client_ca or None, name=metric)
         hosts = [node_name, self._node_ip]
         if config.external_ip:
             hosts.append(config.external_ip)
         pair = key_pairs.self_signed(f"system:node:{node_name}", hosts=hosts)
-        return CertificateReloader.from_pair(pair, client_ca=self._client_ca or None)
+        return CertificateReloader.from_pair(pair, client_ca=self._client_ca or None, name=metric)
+
+    def _look_after(
+        self, reloader: CertificateReloader, context: ClusterContext, node_name: str
+    ) -> list[asyncio.Task[None]]:
+        """Follow the certificate's files and, with CSR, have the upper cluster sign and renew it."""
+        tasks = [asyncio.create_task(reloader.run(), name=f"certificate {node_name}")]
+        if self._config.certificate_source == "CSR":
+
+            def install(issued: Issued) -> None:
+                reloader.replace(issued.pair)
+                self._issued[node_name] = issued
+
+            # As kubelets do: kubectl describe node looks for Events by the name in place of the uid.
+            node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
+            signed = ServingCertificate(
+                self._upper,
+                node_name,
+                self.addresses(node_name),
+                install=install,
+                tell=lambda reason, message: context.recorder.event(node, "Warning", reason, message),
+                approve=self._config.approve_serving_certificate,
+                issued=self._issued.get(node_name),
+            )
+            tasks.append(asyncio.create_task(signed.run(), name=f"serving certificate {node_name}"))
+        for task in tasks:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return tasks
 
     async def _load_client_ca(self) -> str | bytes:
         """The CA of our callers: a file's path, which is followed when it changes, or the upper cluster's own."""

@@ -11,10 +11,12 @@ NAME = "virtual-node"
 
 
 def cluster_role(rights: Iterable[Right], *, name: str = NAME) -> dict[str, Any]:
-    """A ClusterRole that grants rights, one rule per group and set of verbs."""
-    rules: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    """A ClusterRole that grants rights, one rule per group, set of verbs and set of names."""
+    rules: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for right in rights:
-        resources = rules.setdefault((right.group, tuple(sorted(right.verbs))), [])
+        resources = rules.setdefault(
+            (right.group, tuple(sorted(right.verbs)), tuple(sorted(right.names))), []
+        )
         if right.full_resource not in resources:
             resources.append(right.full_resource)
     return {
@@ -22,8 +24,13 @@ def cluster_role(rights: Iterable[Right], *, name: str = NAME) -> dict[str, Any]
         "kind": "ClusterRole",
         "metadata": {"name": name, "labels": {"app.kubernetes.io/name": NAME}},
         "rules": [
-            {"apiGroups": [group], "resources": sorted(resources), "verbs": list(verbs)}
-            for (group, verbs), resources in sorted(rules.items())
+            {
+                "apiGroups": [group],
+                "resources": sorted(resources),
+                "verbs": list(verbs),
+                **({"resourceNames": list(names)} if names else {}),
+            }
+            for (group, verbs, names), resources in sorted(rules.items())
         ],
     }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 READ = ("get", "list", "watch")
@@ -18,6 +19,8 @@ class Right:
     purpose: str
     subresource: str = ""
     namespace: str = ""
+    names: tuple[str, ...] = ()
+    """The only objects it is about (``resourceNames``). Empty: all."""
 
     @property
     def full_resource(self) -> str:
@@ -25,13 +28,15 @@ class Right:
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
     def attributes(self) -> Iterator[dict[str, str]]:
-        """``spec.resourceAttributes`` of a SelfSubjectAccessReview, one per verb."""
-        for verb in self.verbs:
+        """``spec.resourceAttributes`` of a SelfSubjectAccessReview, one per verb (and name)."""
+        for verb, name in itertools.product(self.verbs, self.names or ("",)):
             attributes = {"verb": verb, "group": self.group, "resource": self.resource}
             if self.subresource:
                 attributes["subresource"] = self.subresource
             if self.namespace:
                 attributes["namespace"] = self.namespace
+            if name:
+                attributes["name"] = name
             yield attributes
 
 
@@ -62,6 +67,53 @@ UPPER: tuple[Right, ...] = (
     Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "authorise kubelet API callers"),
 )
 """Asked of the upper cluster."""
+
+UPPER_CSR: tuple[Right, ...] = (
+    # Creating one is the impersonated node's right, which the Node authorizer gives to every node.
+    Right(
+        "", "groups", ("impersonate",), "ask for serving certificates as the node", names=("system:nodes",)
+    ),
+    Right(
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+        ("get", "watch", "delete"),
+        "follow our own requests for serving certificates, and remove them",
+    ),
+)
+"""Asked of the upper cluster, besides ``UPPER``, with ``kubelet.servingCertificate: CSR``; see ``upper_csr``."""
+
+UPPER_CSR_APPROVAL: tuple[Right, ...] = (
+    Right(
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+        ("update",),
+        "approve our own requests (--approve-server-certificates)",
+        "approval",
+    ),
+    Right(
+        "certificates.k8s.io",
+        "signers",
+        ("approve",),
+        "approve our own requests (--approve-server-certificates)",
+        names=("kubernetes.io/kubelet-serving",),
+    ),
+)
+"""Asked of the upper cluster, besides ``UPPER_CSR``, with ``kubelet.approveServingCertificate``."""
+
+
+def upper_csr(node_names: Iterable[str], *, approve: bool) -> tuple[Right, ...]:
+    """Everything that serving certificates by CSR take in the upper cluster.
+
+    Args:
+        node_names: the virtual nodes. Impersonation is granted for these alone: whoever may act as any node may
+            read every Secret that a pod on any node uses.
+        approve: whether we approve our own requests.
+    """
+    users = tuple(sorted(f"system:node:{name}" for name in node_names))
+    purpose = "ask for serving certificates as the node"
+    impersonation = (Right("", "users", ("impersonate",), purpose, names=users),) if users else ()
+    return (*impersonation, *UPPER_CSR, *(UPPER_CSR_APPROVAL if approve else ()))
+
 
 LOWER: tuple[Right, ...] = (
     Right("", "nodes", READ, "capacity"),

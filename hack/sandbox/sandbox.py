@@ -45,6 +45,7 @@ class Sandbox:
         real_node: bool = False,
         upper_real_node: bool = False,
         keep: bool = False,
+        upper_apiserver_args: Sequence[str] = (),
         progress: Progress = silent,
     ) -> None:
         """Set up; entering the context brings it up.
@@ -56,6 +57,7 @@ class Sandbox:
             real_node: the first lower cluster gets a containerd and kubelet node instead (needs root).
             upper_real_node: the upper cluster gets one, for what is installed there with helm.
             keep: the processes outlive this one (``make demo``); ``down`` stops them.
+            upper_apiserver_args: further flags of the upper cluster's kube-apiserver.
             progress: told what happens, a line at a time.
         """
         self._count = lower
@@ -63,6 +65,7 @@ class Sandbox:
         self._real_node = real_node
         self._upper_real_node = upper_real_node
         self._keep = keep
+        self._upper_apiserver_args = tuple(upper_apiserver_args)
         self._progress = progress
         self._temporary = directory is None
         self.directory = (directory or Path(tempfile.mkdtemp(prefix="virtual-node-sandbox-"))).absolute()
@@ -219,6 +222,7 @@ class Sandbox:
             number=len(self.clusters) if self.clusters else self._names().index(name),
             dies_with_us=not self._keep,
             address=self.bridge.address if self.bridge is not None else LOOPBACK,
+            apiserver_args=self._upper_apiserver_args if name == "upper" else (),
         )
 
     async def _add_nodes(self, cluster: Cluster, count: int) -> None:

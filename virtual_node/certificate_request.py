@@ -1,0 +1,152 @@
+"""CertificateSigningRequests for the signer ``kubernetes.io/kubelet-serving``, and what comes of them. Pure."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
+
+SIGNER = "kubernetes.io/kubelet-serving"
+GROUP = "system:nodes"
+
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+class RequestFailed(Exception):  # noqa: N818 - a request's end, not an error of a program
+    """A request will not lead to a certificate; says why."""
+
+
+def user_name(node_name: str) -> str:
+    """Who a node is to its apiserver; also its certificate's common name."""
+    return f"system:node:{node_name}"
+
+
+def impersonation(node_name: str) -> dict[str, str]:
+    """Headers that have a request done as the node."""
+    return {"Impersonate-User": user_name(node_name), "Impersonate-Group": GROUP}
+
+
+def signing_request(node_name: str, addresses: Iterable[Mapping[str, str]], key: PrivateKey) -> bytes:
+    """A PKCS#10 request (PEM) for a node, as the signer's rules want it.
+
+    Args:
+        node_name: at most 52 characters, or the common name is too long for X.509.
+        addresses: ``status.addresses`` of the Node; all of them become alternative names.
+        key: the certificate's.
+
+    Raises:
+        ValueError: the name is too long, or there is no address.
+    """
+    hosts = dict.fromkeys(address["address"] for address in addresses)
+    if not hosts:
+        raise ValueError(f"node {node_name} has no address to certify")
+    names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP)]
+    names.append(x509.NameAttribute(NameOID.COMMON_NAME, user_name(node_name)))
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(names))
+    alternatives = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+    request = builder.add_extension(alternatives, critical=False).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def usages(key: PrivateKey) -> list[str]:
+    """``spec.usages`` of a request: the signer accepts exactly these."""
+    encipherment = ["key encipherment"] if isinstance(key, rsa.RSAPrivateKey) else []
+    return ["digital signature", *encipherment, "server auth"]
+
+
+def request_object(
+    name: str, node_name: str, addresses: Iterable[Mapping[str, str]], key: PrivateKey
+) -> dict[str, Any]:
+    """The CertificateSigningRequest to create.
+
+    Raises:
+        ValueError: as ``signing_request``.
+    """
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "request": base64.b64encode(signing_request(node_name, addresses, key)).decode(),
+            "signerName": SIGNER,
+            "usages": usages(key),
+        },
+    }
+
+
+def has_condition(request: Mapping[str, Any], kind: str) -> bool:
+    """Whether a CertificateSigningRequest is Approved, Denied or Failed."""
+    return _condition(request, kind) is not None
+
+
+def approved(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The same CertificateSigningRequest with our approval."""
+    status = request.get("status") or {}
+    approval = {
+        "type": "Approved",
+        "status": "True",
+        "reason": "ApprovedByVirtualNode",
+        "message": "The virtual node approved its own request (kubelet.approveServingCertificate).",
+    }
+    return {**request, "status": {**status, "conditions": [*(status.get("conditions") or []), approval]}}
+
+
+def certificate_of(request: Mapping[str, Any]) -> bytes | None:
+    """The certificate (PEM, with its chain) that a CertificateSigningRequest has led to; None: not yet.
+
+    Raises:
+        RequestFailed: it never will, or what was issued is not a certificate.
+    """
+    for kind in ("Denied", "Failed"):
+        condition = _condition(request, kind)
+        if condition is not None:
+            why = condition.get("message") or condition.get("reason") or "no reason given"
+            raise RequestFailed(f"{kind.lower()}: {why}")
+    encoded = (request.get("status") or {}).get("certificate")
+    if not encoded:
+        return None
+    try:
+        certificate = base64.b64decode(encoded)
+        x509.load_pem_x509_certificate(certificate)
+    except ValueError as error:
+        raise RequestFailed(f"what was issued is not a certificate: {error}") from None
+    return certificate
+
+
+def rotation_time(certificate: bytes, *, now: datetime, share: float) -> datetime:
+    """When to renew a certificate (PEM).
+
+    Signers backdate certificates by minutes. That part of the life is over before it begins and does not count, or
+    short certificates would be due at once.
+
+    Args:
+        certificate: the one just issued.
+        now: aware.
+        share: of its life, after which to renew it; 0.7 to 0.9.
+
+    Raises:
+        RequestFailed: it has ended already.
+    """
+    leaf = x509.load_pem_x509_certificate(certificate)
+    begin, end = max(leaf.not_valid_before_utc, now), leaf.not_valid_after_utc
+    if end <= now:
+        raise RequestFailed(f"the certificate ended at {end:%Y-%m-%dT%H:%M:%SZ} already")
+    return begin + (end - begin) * share
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _condition(request: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    conditions: list[Mapping[str, Any]] = (request.get("status") or {}).get("conditions") or []
+    found = (entry for entry in conditions if entry.get("type") == kind and entry.get("status") != "False")
+    return next(found, None)
