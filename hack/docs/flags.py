@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 from collections.abc import Callable, Iterator
 from unittest import mock
 
@@ -15,16 +16,14 @@ from controller_runtime.flags import boolean, duration
 from hack.docs import markdown
 from hack.docs.environment import MEANING
 from hack.docs.sources import environment_variables
-from virtual_node.commands import diagnose, lower_cluster, status
+from virtual_node import cli
 
-PROGRAMS: dict[str, Callable[[], object]] = {
-    "virtual-node": lambda: virtual_node.flags.parse([], {}),
+DAEMON = "virtual-node"
+_ENTRIES: dict[str, Callable[[], object]] = {
+    DAEMON: lambda: virtual_node.flags.parse([], {}),
     "virtual-node-webhook": lambda: webhook.flags.parse([], {}),
     "virtual-node-descheduler": lambda: descheduler.flags.parse([]),
     "virtual-node-multi-scheduler": lambda: multi_scheduler.flags.parse([]),
-    "virtual-node status": lambda: status.main([]),
-    "virtual-node diagnose": lambda: diagnose.main([]),
-    "virtual-node lower-cluster": lambda: lower_cluster.main([]),
 }
 """What has each program build its parser and read an empty command line."""
 
@@ -39,7 +38,7 @@ Every flag of every program. `--help` says the same.
 - A flag cannot be shortened. An unknown flag is an error (exit code 2).
 - `--klog.v=N` sets the verbosity of every program; other `--klog.*` flags are accepted and ignored.
 - `--version` and, but for the virtual node, `version` print the version. The virtual node has `virtual-node version`.
-- `virtual-node check` takes the flags of `virtual-node`, and `-o json`."""
+- `virtual-node check` takes the flags of `virtual-node`, and `-o json`. `virtual-node inspect` takes them beside its own."""
 
 
 class _BuiltError(Exception):
@@ -51,17 +50,45 @@ class _BuiltError(Exception):
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:
-    """The parser that a program uses, with nothing in the environment."""
+    """The parser that a program or a subcommand of the virtual node uses, with nothing in the environment.
+
+    Raises:
+        LookupError: it uses none.
+    """
+    entry = _ENTRIES.get(program, lambda: cli.main([program.removeprefix(f"{DAEMON} ")]))
 
     def stop(parser: argparse.ArgumentParser, *_: object, **__: object) -> argparse.Namespace:
         raise _BuiltError(parser)
 
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop), contextlib.suppress(SystemExit):
+    with (
+        mock.patch.object(argparse.ArgumentParser, "parse_args", stop),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         try:
-            PROGRAMS[program]()
+            entry()
         except _BuiltError as built:
             return built.parser
     raise LookupError(f"{program} builds no parser")
+
+
+def _subcommands() -> Iterator[str]:
+    """The virtual node's subcommands that have flags of their own."""
+    for command in cli.COMMANDS:
+        if command == "run":
+            continue
+        with contextlib.suppress(LookupError):
+            program = f"{DAEMON} {command}"
+            if any(_own_groups(program)):
+                yield program
+
+
+def _own_groups(program: str) -> Iterator[tuple[str, list[argparse.Action]]]:
+    """Title and flags of each group of a program; a subcommand's are without the daemon's, which some take, too."""
+    known = set() if program in _ENTRIES else {group.title for group in parser_of(DAEMON)._action_groups[2:]}  # noqa: SLF001
+    for group in parser_of(program)._action_groups:  # noqa: SLF001 - argparse offers no other way to its groups
+        actions = [one for one in group._group_actions if not isinstance(one, argparse._HelpAction)]  # noqa: SLF001
+        if actions and group.title not in known:
+            yield group.title or "", actions
 
 
 def flag_names(program: str) -> set[str]:
@@ -73,8 +100,8 @@ def render() -> str:
     """The page."""
     parts = [markdown.note(), _INTRODUCTION]
     for program in PROGRAMS:
-        parts += [f"## {program}", *_groups(parser_of(program))]
-        if program == "virtual-node":
+        parts += [f"## {program}", *_groups(program)]
+        if program == DAEMON:
             parts += ["### environment", _environment()]
     return markdown.page(parts)
 
@@ -88,13 +115,10 @@ def _environment() -> str:
     return markdown.table(("variable", "meaning"), ((markdown.code(name), MEANING[name]) for name in names))
 
 
-def _groups(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for group in parser._action_groups:  # noqa: SLF001 - argparse offers no other way to its groups
-        actions = [one for one in group._group_actions if not isinstance(one, argparse._HelpAction)]  # noqa: SLF001
-        if not actions:
-            continue
-        if group.title and group.title not in {"options", "positional arguments"}:
-            yield f"### {group.title}"
+def _groups(program: str) -> Iterator[str]:
+    for title, actions in _own_groups(program):
+        if title and title not in {"options", "positional arguments"}:
+            yield f"### {title}"
         yield markdown.table(("flag", "value", "default", "meaning"), map(_row, actions))
 
 
@@ -130,3 +154,7 @@ def go_duration(seconds: float) -> str:
     minutes, left = divmod(rest, 60)
     parts = ((hours, "h"), (minutes, "m"), (left, "s"))
     return "".join(f"{value:g}{unit}" for value, unit in parts if value) or "0"
+
+
+PROGRAMS = (*_ENTRIES, *_subcommands())
+"""Every program and subcommand that the page has a section for."""

@@ -1,18 +1,30 @@
-"""``docs/reference/rights.md``: the RBAC rules of ``virtual_node/rights.py`` as tables."""
+"""``docs/reference/rights.md``: the RBAC rules of every component's ``rights.py`` as tables."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
 from hack.docs import markdown
 from hack.docs.sources import attribute_docstrings
-from virtual_node import rights
-from virtual_node.rights import Right
 
+_COMPONENTS = {
+    "virtual_node": "virtual-node",
+    "webhook": "virtual-node-webhook",
+    "descheduler": "virtual-node-descheduler",
+    "multi_scheduler": "virtual-node-multi-scheduler",
+}
 _INTRODUCTION = """# Rights
 
-What the virtual node asks for, from [`virtual_node/rights.py`](../../virtual_node/rights.py).
+What each component asks for, from the `rights.py` of its package, such as
+[`virtual_node/rights.py`](../../virtual_node/rights.py).
 
-- `virtual-node check` asks both clusters for every line and says what is missing and why it is needed.
-- `virtual-node lower-cluster register` and `virtual-node lower-cluster manifest` grant exactly the lower table.
+- `virtual-node check` asks both clusters for every line of the virtual node's tables. It says what is missing, and
+  why it is needed.
+- `virtual-node lower-cluster register` and `virtual-node lower-cluster manifest` grant exactly its lower table.
 - They add one rule unless `--keep-namespaces` is given: `list` on every resource, to see that a namespace is empty
   before it is removed. Without that right, namespaces are kept.
 - An empty group is the core group. A line under *only* is needed in that namespace, or for objects of these names.
@@ -20,26 +32,40 @@ What the virtual node asks for, from [`virtual_node/rights.py`](../../virtual_no
   `system:node:<its name>` alone."""
 
 
-def tables() -> dict[str, tuple[Right, ...]]:
-    """Every table of the module, by the name of its constant."""
+def modules() -> Iterator[ModuleType]:
+    """The ``rights`` module of every component that has one."""
+    for package in _COMPONENTS:
+        if importlib.util.find_spec(f"{package}.rights") is not None:
+            yield importlib.import_module(f"{package}.rights")
+
+
+def tables(module: ModuleType) -> dict[str, tuple[Any, ...]]:
+    """Every table of rights that a module declares, by the name of its constant."""
     return {
         name: value
-        for name, value in vars(rights).items()
-        if isinstance(value, tuple) and value and all(isinstance(one, Right) for one in value)
+        for name, value in vars(module).items()
+        if name.isupper()
+        and isinstance(value, tuple)
+        and value
+        and all(type(one).__name__ == "Right" for one in value)
     }
 
 
 def render() -> str:
     """The page."""
-    told = attribute_docstrings(rights)
     parts = [markdown.note(), _INTRODUCTION]
-    for name, needed in tables().items():
-        parts += [f"## {name.replace('_', ' ').capitalize()}", markdown.prose(told.get(name, ""))]
-        parts.append(markdown.table(("group", "resource", "verbs", "only", "what for"), map(_row, needed)))
+    for module in modules():
+        told = attribute_docstrings(module)
+        parts.append(f"## {_COMPONENTS[module.__name__.partition('.')[0]]}")
+        for name, needed in tables(module).items():
+            parts += [f"### {name.replace('_', ' ').lower()}", markdown.prose(told.get(name, ""))]
+            parts.append(
+                markdown.table(("group", "resource", "verbs", "only", "what for"), map(_row, needed))
+            )
     return markdown.page(parts)
 
 
-def _row(right: Right) -> tuple[str, ...]:
+def _row(right: Any) -> tuple[str, ...]:
     return (
         markdown.code(right.group),
         markdown.code(right.full_resource),
