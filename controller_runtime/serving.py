@@ -119,6 +119,12 @@ class HttpsServer:
         if isinstance(self._tls, CertificateReloader) and self._follow:
             self._follower = asyncio.create_task(self._tls.run(), name="certificate reloader")
 
+    async def announce_shutdown(self, seconds: float) -> None:
+        """Fail readiness and go on serving: those who send requests here hear of our end late."""
+        self._stopping = True
+        if seconds:
+            await asyncio.sleep(seconds)
+
     async def stop(self) -> None:
         """Fail readiness, stop listening, let requests finish for ``shutdown_timeout`` seconds, close."""
         self._stopping = True

@@ -31,6 +31,10 @@ _RESTART_MAXIMUM = 60.0
 _CONFIG_POLL = 2.0
 """Seconds between two looks at the configuration file. Secret and ConfigMap volumes swap symlinks, which no
 portable file watch reports; a stat every two seconds costs nothing."""
+_LAME_DUCK = 5.0
+"""Seconds for which a replica that ends still takes new streams, until the Node names its successor's address."""
+_CLEANING_UP = 15.0
+"""Seconds for everything else at the end."""
 _STEADY = 120.0
 """Seconds after which a cluster's earlier failures are forgotten."""
 
@@ -47,6 +51,15 @@ class App:
         self._standby = False
         self.clusters: dict[str, LowerCluster] = {}
         """The lower clusters that run now, by name."""
+
+    @property
+    def grace(self) -> float:
+        """Seconds that stopping in order may take."""
+        return self._lame_duck + self._config.kubelet.drain_timeout + _CLEANING_UP
+
+    @property
+    def _lame_duck(self) -> float:
+        return _LAME_DUCK if self._config.leader_election.enabled else 0.0
 
     async def run(self) -> None:
         """Bring everything up and keep it up.
@@ -110,6 +123,7 @@ class App:
             self._apply(self._config, endpoints)
             await self._follow_config(endpoints)
         finally:
+            endpoints.begin_shutdown(lame_duck=self._lame_duck)
             await self._stop(list(self._tasks))
 
     def _checks(self) -> Mapping[str, Check]:

@@ -16,7 +16,8 @@ from rich.table import Table
 from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
-from virtual_node import flags, rights
+from controller_runtime.rights import Right
+from virtual_node import flags, program, rights
 from virtual_node.config import ClusterConfig, Config
 
 _SKEW_LIMIT = 5.0
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
                 del arguments[position : position + len(spelling)]
                 as_json = True
                 break
-    options = flags.parse(arguments, prog="virtual-node check")
+    options = flags.parse(arguments, prog=program.name("check"))
     findings = asyncio.run(run(options.config))
     if as_json:
         json.dump([asdict(finding) for finding in findings], sys.stdout, indent=2)
@@ -89,7 +90,7 @@ async def _upper(config: Config) -> AsyncIterator[Finding]:
             yield finding
 
 
-def _upper_rights(config: Config) -> tuple[rights.Right, ...]:
+def _upper_rights(config: Config) -> tuple[Right, ...]:
     if config.kubelet.certificate_source != "CSR":
         return rights.UPPER
     nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
@@ -105,7 +106,7 @@ async def _lower(cluster: ClusterConfig) -> AsyncIterator[Finding]:
             yield finding
 
 
-async def _cluster(name: str, client: Client, needed: Sequence[rights.Right]) -> AsyncIterator[Finding]:
+async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncIterator[Finding]:
     yield Finding(name, "kubeconfig", ok=True, detail=client.config.server)
     version = await client.version(timeout=_TIMEOUT)
     git_version = version.get("gitVersion", "?")
@@ -143,7 +144,7 @@ async def _cluster(name: str, client: Client, needed: Sequence[rights.Right]) ->
             )
 
 
-async def _right(name: str, client: Client, right: rights.Right, limit: asyncio.Semaphore) -> Finding:
+async def _right(name: str, client: Client, right: Right, limit: asyncio.Semaphore) -> Finding:
     denied: list[str] = []
     async with limit:
         for attributes in right.attributes():

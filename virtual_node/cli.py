@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "the daemon: virtual nodes for lower clusters",
     "check": "would it work? Kubeconfigs, versions, clocks, rights, reachability",
     "status": "every virtual node in a line",
+    "doctor": "why is everything pending? The broken link between the upper API and a running container",
     "diagnose": "why is this pod not running?",
     "inspect": "is all well, in all clusters? Leaks, drift, skew, expiry, capacity; for CI, too",
     "lower-cluster": "a least-privilege account in a lower cluster, and its kubeconfig",
@@ -46,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:  # noqa: C901, PLR0912 - a c
                 from virtual_node.commands import status  # noqa: PLC0415
 
                 return status.main(arguments[1:])
+            case "doctor":
+                from virtual_node.commands import doctor  # noqa: PLC0415
+
+                return doctor.main(arguments[1:])
             case "diagnose":
                 from virtual_node.commands import diagnose  # noqa: PLC0415
 
@@ -133,6 +138,7 @@ def _daemon(arguments: list[str]) -> int:
     async def run() -> int:
         from virtual_node.app import App  # noqa: PLC0415 - `virtual-node --help` answers at once without it
 
-        return await lifecycle.run_until_signal(App(options).run())
+        app = App(options)
+        return await lifecycle.run_until_signal(app.run(), grace=app.grace)
 
     return asyncio.run(run())

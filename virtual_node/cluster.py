@@ -78,22 +78,25 @@ class LowerCluster:
             config.kubeconfig, context=config.context or None, in_cluster=False
         )
         agent = f"{COMPONENT}/{config.name}"
-        async with (
-            Client(
-                upper_config,
-                qps=settings.kube_api_qps,
-                burst=settings.kube_api_burst,
-                user_agent=agent,
-                cluster="upper",
-            ) as upper,
-            Client(
-                lower_config,
-                qps=config.client_qps,
-                burst=config.client_burst,
-                user_agent=agent,
-                cluster=config.name,
-            ) as lower,
-        ):
+        async with contextlib.AsyncExitStack() as clients:
+            upper = await clients.enter_async_context(
+                Client(
+                    upper_config,
+                    qps=settings.kube_api_qps,
+                    burst=settings.kube_api_burst,
+                    user_agent=agent,
+                    cluster="upper",
+                )
+            )
+            lower = await clients.enter_async_context(
+                Client(
+                    lower_config,
+                    qps=config.client_qps,
+                    burst=config.client_burst,
+                    user_agent=agent,
+                    cluster=config.name,
+                )
+            )
             recorder = EventRecorder(upper, component=COMPONENT, host=config.name)
             context = ClusterContext(
                 name=config.name,
@@ -109,10 +112,13 @@ class LowerCluster:
             # Asked before anything is written; a cluster that does not answer yet is asked again later.
             with contextlib.suppress(Unavailable):
                 await _refuse_upper_as_lower(context)
+            services: list[KubeletService] = []
             try:
-                await self._run_controllers(context)
+                await self._run_controllers(context, services)
             finally:
                 metrics.forget_cluster(config.name)
+                # Streams outlive us: a successor may mirror already while somebody still reads a log here.
+                self._endpoints.retire(services, clients.pop_all())
 
     def recent_events(self) -> list[dict[str, Any]]:
         """The last events written to the upper cluster: time, type, reason, message, object."""
@@ -131,7 +137,7 @@ class LowerCluster:
             if (involved := event.get("involvedObject"))
         ]
 
-    async def _run_controllers(self, context: ClusterContext) -> None:
+    async def _run_controllers(self, context: ClusterContext, services: list[KubeletService]) -> None:
         caches = PodCaches(
             upper={name: _upper_pods(context, name) for name in context.nodes}, lower=_lower_pods(context)
         )
@@ -212,7 +218,6 @@ class LowerCluster:
             upper_services,
             lower_services,
         ]
-        services: list[KubeletService] = []
         try:
             async with asyncio.TaskGroup() as group:
                 for informer in informers:
@@ -247,7 +252,6 @@ class LowerCluster:
                 self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.lower.store))
         finally:
             self.nodes.clear()
-            await asyncio.gather(*(service.stop() for service in services), return_exceptions=True)
 
     async def _serve_nodes(
         self,

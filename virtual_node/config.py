@@ -167,6 +167,9 @@ class KubeletConfig(_Base):
     """CA of client certificates. Empty: the upper cluster's own, from extension-apiserver-authentication."""
     anonymous_auth: bool = False
     """Serve requests that carry no credentials at all (as system:anonymous, still authorised)."""
+    drain_timeout: Annotated[float, Meta(ge=0)] = 10.0
+    """Seconds that open streams may go on when the process stops. Keep it below the pod's
+    ``terminationGracePeriodSeconds``."""
     authorization: bool = True
     """Ask the upper cluster (SubjectAccessReview) whether the caller may. Off: authentication suffices."""
 

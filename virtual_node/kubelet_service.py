@@ -7,6 +7,7 @@ upper cluster authorises callers per node.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,12 +47,19 @@ class KubeletService:
         """The port it listens on."""
         return self._server.port
 
-    async def stop(self) -> None:
-        """Stop listening, end the streams and what looks after the certificate."""
+    async def stop(self, *, lame_duck: float = 0.0, grace: float | None = None) -> None:
+        """Stop listening, end the streams and what looks after the certificate.
+
+        Args:
+            lame_duck: seconds for which new streams are still taken.
+            grace: seconds that open streams get to end by themselves.
+        """
         for task in self._tasks:
             task.cancel()
         try:
-            await self._server.stop()
+            if lame_duck:
+                await asyncio.sleep(lame_duck)
+            await self._server.stop(grace=grace)
         finally:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -69,6 +77,8 @@ class KubeletEndpoints:
         self._issued: dict[str, Issued] = {}
         """Certificates of the upper cluster in use, by node: a lower cluster that starts again keeps them."""
         self._used_ports: set[int] = set()
+        self._draining: set[asyncio.Task[None]] = set()
+        self._lame_duck = 0.0
 
     async def __aenter__(self) -> Self:
         """Find the address to publish and the CA of our callers.
@@ -86,10 +96,41 @@ class KubeletEndpoints:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop watching certificates."""
+        """Wait until the last stream has ended, at most ``drainTimeout``; stop watching certificates."""
+        if self._draining:
+            self._log.info("draining", seconds=self._config.drain_timeout)
+            await asyncio.gather(*self._draining, return_exceptions=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def begin_shutdown(self, *, lame_duck: float) -> None:
+        """The process ends; new streams are still taken for some seconds, until callers know our successor."""
+        self._lame_duck = lame_duck
+
+    def retire(self, services: Sequence[KubeletService], clients: contextlib.AsyncExitStack) -> None:
+        """Let the streams of a lower cluster end by themselves, while the caller goes on.
+
+        What succeeds it, here or in another process, may start at once.
+
+        Args:
+            services: its kubelet APIs.
+            clients: what their streams need; closed after the last of them.
+        """
+
+        async def drain() -> None:
+            async with clients:
+                await asyncio.gather(
+                    *(
+                        service.stop(lame_duck=self._lame_duck, grace=self._config.drain_timeout)
+                        for service in services
+                    ),
+                    return_exceptions=True,
+                )
+
+        task = asyncio.create_task(drain(), name="drain")
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
 
     def addresses(self, node_name: str) -> list[dict[str, str]]:
         """``status.addresses`` of a virtual node."""

@@ -5,33 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from virtual_node.rights import Right
+from controller_runtime.rights import Right, rules
 
 NAME = "virtual-node"
 
 
 def cluster_role(rights: Iterable[Right], *, name: str = NAME) -> dict[str, Any]:
     """A ClusterRole that grants rights, one rule per group, set of verbs and set of names."""
-    rules: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for right in rights:
-        resources = rules.setdefault(
-            (right.group, tuple(sorted(right.verbs)), tuple(sorted(right.names))), []
-        )
-        if right.full_resource not in resources:
-            resources.append(right.full_resource)
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
         "metadata": {"name": name, "labels": {"app.kubernetes.io/name": NAME}},
-        "rules": [
-            {
-                "apiGroups": [group],
-                "resources": sorted(resources),
-                "verbs": list(verbs),
-                **({"resourceNames": list(names)} if names else {}),
-            }
-            for (group, verbs, names), resources in sorted(rules.items())
-        ],
+        "rules": rules(rights),
     }
 
 

@@ -2,43 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-READ = ("get", "list", "watch")
-
-
-@dataclass(frozen=True, slots=True)
-class Right:
-    """Some verbs on one resource, and what stops working without them."""
-
-    group: str
-    resource: str
-    verbs: tuple[str, ...]
-    purpose: str
-    subresource: str = ""
-    namespace: str = ""
-    names: tuple[str, ...] = ()
-    """The only objects it is about (``resourceNames``). Empty: all."""
-
-    @property
-    def full_resource(self) -> str:
-        """``pods/log``, as RBAC rules spell it."""
-        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
-
-    def attributes(self) -> Iterator[dict[str, str]]:
-        """``spec.resourceAttributes`` of a SelfSubjectAccessReview, one per verb (and name)."""
-        for verb, name in itertools.product(self.verbs, self.names or ("",)):
-            attributes = {"verb": verb, "group": self.group, "resource": self.resource}
-            if self.subresource:
-                attributes["subresource"] = self.subresource
-            if self.namespace:
-                attributes["namespace"] = self.namespace
-            if name:
-                attributes["name"] = name
-            yield attributes
-
+from controller_runtime.rights import READ, Right
 
 UPPER: tuple[Right, ...] = (
     Right("", "namespaces", READ, "the upper cluster's identity; namespaces that pods need below"),

@@ -48,6 +48,7 @@ class App:
                 ignore_keys=options.ignore_keys,
                 freeze_namespace=options.freeze_namespace,
                 freeze_period=options.freeze_period,
+                scheduler_name=options.scheduler_name,
             )
             group = await stack.enter_async_context(asyncio.TaskGroup())
             group.create_task(state.run(), name="caches")
@@ -77,7 +78,10 @@ class App:
             stack.push_async_callback(server.stop)
             self._log.info("serving", port=server.port, hosts=list(options.hosts))
             lifecycle.tune_gc()
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await server.announce_shutdown(options.shutdown_delay)
 
     def _manage(self, client: Client, tls: CertificateReloader, group: asyncio.TaskGroup) -> asyncio.Event:
         """Follow the Secret, and stand for looking after it; the event is set when a certificate is served."""

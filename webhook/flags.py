@@ -39,6 +39,9 @@ class Options:
     """Namespace and name; empty: a URL is given."""
     freeze_namespace: str
     freeze_period: float
+    scheduler_name: str
+    shutdown_delay: float
+    """Seconds between being told to stop and not listening any more."""
     leader_elect: bool
     health_address: str
     log_level: str
@@ -93,6 +96,8 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         service=service,
         freeze_namespace=flags.freeze_namespace,
         freeze_period=flags.freeze_period,
+        scheduler_name=flags.scheduler_name,
+        shutdown_delay=flags.shutdown_delay_duration,
         leader_elect=flags.leader_elect,
         health_address=flags.health_addr,
         log_level=flags.log_level,
@@ -116,6 +121,13 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     server.add_argument(
         "--health-addr", default="", metavar="HOST:PORT", help="serve /healthz, /readyz, /metrics there (off)"
     )
+    server.add_argument(
+        "--shutdown-delay-duration",
+        type=duration,
+        default=0.0,
+        metavar="D",
+        help="go on serving for so long after being told to stop; the API server hears of it late (0)",
+    )
     upper = parser.add_argument_group("upper cluster")
     upper.add_argument(
         "--kubeconfig", default="", metavar="FILE", help="($KUBECONFIG, ~/.kube/config, in-cluster)"
@@ -138,6 +150,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     pods.add_argument(
         "--freeze-namespace", default="kube-system", metavar="NS", help="of the descheduler's memory"
+    )
+    pods.add_argument(
+        "--scheduler-name",
+        default="",
+        metavar="NAME",
+        help="scheduler of pods that name none: one that asks the multi-scheduler (the pod's own)",
     )
     own = parser.add_argument_group("own certificates and registration (without --tlscert)")
     own.add_argument(

@@ -18,6 +18,7 @@ from controller_runtime.api import cluster_selector, names, node_avoidance
 from webhook import selectors
 
 _NEVER = "kube-system"
+_DEFAULT_SCHEDULER = "default-scheduler"
 _LOST_NODE_KEYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _PROVIDER = {"key": names.TAINT_PROVIDER, "operator": "Exists"}
 
@@ -37,6 +38,8 @@ class Surroundings:
     """For each of the pod's bound volumes: the virtual nodes that can reach it."""
     avoid: Collection[str] = ()
     """Virtual nodes that the pod's owner found full lately."""
+    scheduler_name: str = ""
+    """The scheduler that asks the multi-scheduler. Empty: whichever the pod names."""
 
 
 def is_ours(pod: Mapping[str, Any], namespace: str) -> bool:
@@ -66,6 +69,9 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
         raise RefusedError(f"metadata.annotations[{names.ANNOTATION_CLUSTER_SELECTOR}]: {error}") from None
     selector = _merge(present, moved, spec.get("tolerations") or ())
     above["tolerations"] = _tolerations(spec.get("tolerations") or ())
+    if surroundings.scheduler_name and spec.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
+        # A scheduler that the author chose stays.
+        above["schedulerName"] = surroundings.scheduler_name
     for nodes in surroundings.pinned_to:
         above = node_avoidance.require(above, nodes)
     if surroundings.avoid and not spec.get("nodeName"):

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_FIELDS = (("spec", "nodeSelector"), ("spec", "affinity"), ("spec", "tolerations"))
+_FIELDS = (
+    ("spec", "nodeSelector"),
+    ("spec", "affinity"),
+    ("spec", "tolerations"),
+    ("spec", "schedulerName"),
+)
 
 
 def pod_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:

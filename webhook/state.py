@@ -30,6 +30,7 @@ class State:
         ignore_keys: Collection[str],
         freeze_namespace: str,
         freeze_period: float,
+        scheduler_name: str = "",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Set up; ``run`` fills the caches.
@@ -39,10 +40,12 @@ class State:
             ignore_keys: label keys that stay in the upper spec.
             freeze_namespace: where the descheduler keeps the memory of full nodes.
             freeze_period: seconds for which a full node is avoided.
+            scheduler_name: for pods that name none.
             now: the calendar, for tests.
         """
         self._ignore_keys = frozenset(ignore_keys)
         self._freeze_period = freeze_period
+        self._scheduler_name = scheduler_name
         self._now = now
         self._nodes = Informer(
             client,
@@ -86,6 +89,7 @@ class State:
             virtual_nodes=virtual,
             pinned_to=self._pins(pod, namespace, virtual),
             avoid=self._avoid(pod),
+            scheduler_name=self._scheduler_name,
         )
 
     def _pins(self, pod: Mapping[str, Any], namespace: str, virtual: Collection[str]) -> list[list[str]]:

@@ -113,7 +113,15 @@ def base(root: Path, *, work: Path) -> None:
     _accounts(root)
     _certificates(root)
     requirements = _project()["project"]["dependencies"]
-    _pip("install", "--target", str(root / SITE), "--constraint", str(CONSTRAINTS), *_wheels_for(), *requirements)
+    _pip(
+        "install",
+        "--target",
+        str(root / SITE),
+        "--constraint",
+        str(CONSTRAINTS),
+        *_wheels_for(),
+        *requirements,
+    )
     _prune(root)
     _compile(root, [f"/usr/lib/{PYTHON}", f"/{SITE}"], optional=(f"/{SITE}/kubernetes_asyncio",))
 
@@ -191,13 +199,17 @@ def _debian(root: Path, work: Path) -> None:
 
 
 def _accounts(root: Path) -> None:
-    users = ("root:x:0:0:root:/root:/sbin/nologin", f"nonroot:x:{USER}:{USER}:nonroot:/home/nonroot:/sbin/nologin")
+    users = (
+        "root:x:0:0:root:/root:/sbin/nologin",
+        f"nonroot:x:{USER}:{USER}:nonroot:/home/nonroot:/sbin/nologin",
+    )
     (root / "etc/passwd").write_text("\n".join([*users, ""]), encoding="utf-8")
     (root / "etc/group").write_text(f"root:x:0:\nnonroot:x:{USER}:\n", encoding="utf-8")
     # Names of the cluster are asked for as /etc/hosts and resolv.conf say, which the kubelet writes.
     (root / "etc/nsswitch.conf").write_text("hosts: files dns\n", encoding="utf-8")
     (root / "etc/os-release").write_text(
-        f'PRETTY_NAME="virtual-node on Debian {RELEASE}"\nID=debian\nVERSION_ID="{RELEASE}"\n', encoding="utf-8"
+        f'PRETTY_NAME="virtual-node on Debian {RELEASE}"\nID=debian\nVERSION_ID="{RELEASE}"\n',
+        encoding="utf-8",
     )
 
 
@@ -243,7 +255,13 @@ def _wheels_for() -> list[str]:
     machine = os.uname().machine
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(36, 16, -1)]
     platforms += [f"manylinux2014_{machine}", f"manylinux_2_5_{machine}"]
-    flags = ["--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON.removeprefix("python")]
+    flags = [
+        "--only-binary=:all:",
+        "--implementation",
+        "cp",
+        "--python-version",
+        PYTHON.removeprefix("python"),
+    ]
     return [*flags, *(word for platform in platforms for word in ("--platform", platform))]
 
 
@@ -252,7 +270,12 @@ def _project() -> dict[str, Any]:
 
 
 def _importable(module: str) -> bool:
-    return subprocess.run([sys.executable, "-c", f"import {module}"], check=False, capture_output=True).returncode == 0
+    return (
+        subprocess.run(
+            [sys.executable, "-c", f"import {module}"], check=False, capture_output=True
+        ).returncode
+        == 0
+    )
 
 
 def _pip(command: str, *arguments: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import time
@@ -126,9 +127,11 @@ async def _prepare(console: Console, report: Reporter) -> int:
     wanted = [*CONTROL_PLANE, "kwok"]
     if os.geteuid() == 0:
         await asyncio.to_thread(ensure_packages, report)
-        if not chromium_here():
-            # A test looks at the web page with it.
-            await asyncio.to_thread(install, ["chromium", "fonts-dejavu-core"], report)
+        # A test looks at the web page, others at the completion scripts.
+        missing = [] if chromium_here() else ["chromium", "fonts-dejavu-core"]
+        missing += [shell for shell in ("zsh", "fish") if shutil.which(shell) is None]
+        if missing:
+            await asyncio.to_thread(install, missing, report)
         wanted += ["metrics-server", "kubelet", "pause", "helm"]
     found = await binaries.ensure(wanted, progress=report)
     for name, path in found.items():

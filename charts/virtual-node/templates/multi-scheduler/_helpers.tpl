@@ -1,0 +1,68 @@
+{{/* The extender needs somewhere to look. */}}
+{{- define "virtual-node.multiScheduler" -}}
+{{- if and .Values.multiScheduler.enabled .Values.virtualNode.clusters }}true{{ end }}
+{{- end }}
+
+{{- define "virtual-node.extenderConfig" -}}
+apiVersion: virtual-node.io/v1alpha1
+kind: MultiSchedulerConfiguration
+agents:
+  {{- toYaml .Values.multiScheduler.agents | nindent 2 }}
+clusters:
+  {{- range .Values.virtualNode.clusters }}
+  {{- $config := .config | default dict }}
+  - name: {{ .name }}
+    kubeconfig: {{ include "virtual-node.kubeconfigPath" . }}
+    {{- with $config.context }}
+    context: {{ . }}
+    {{- end }}
+    nodes:
+      {{- if $config.nodes }}
+      {{- range $config.nodes }}
+      - name: {{ .name }}
+        {{- with .nodeSelector }}
+        nodeSelector:
+          {{- toYaml . | nindent 10 }}
+        {{- end }}
+      {{- end }}
+      {{- else }}
+      - name: {{ $config.nodeName | default .name }}
+        {{- with $config.nodeSelector }}
+        nodeSelector:
+          {{- toYaml . | nindent 10 }}
+        {{- end }}
+      {{- end }}
+  {{- end }}
+{{- end }}
+
+{{/* As multi_scheduler/scheduler_configuration.py has it; a test holds the two to each other. */}}
+{{- define "virtual-node.schedulerConfig" -}}
+{{- $values := .Values.multiScheduler -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: true
+  resourceNamespace: {{ .Release.Namespace }}
+  resourceName: {{ include "virtual-node.component" (list . "scheduler") }}
+profiles:
+  - schedulerName: {{ $values.scheduler.name }}
+extenders:
+  - urlPrefix: http://{{ include "virtual-node.component" (list . "multi-scheduler") }}.{{ .Release.Namespace }}.svc:{{ $values.port }}
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    preemptVerb: preempt
+    {{- if $values.bind }}
+    bindVerb: bind
+    {{- end }}
+    weight: {{ $values.weight }}
+    enableHTTPS: false
+    nodeCacheCapable: true
+    ignorable: false
+    httpTimeout: 10s
+{{- end }}
+
+{{- define "virtual-node.schedulerImage" -}}
+{{- $image := .Values.multiScheduler.scheduler.image -}}
+{{- $own := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
+{{- if $image.registry }}{{ $image.registry }}/{{ end }}{{ $image.repository }}:{{ $image.tag | default $own }}
+{{- end }}

@@ -1,0 +1,66 @@
+{{/* Where a cluster's kubeconfig is, in the pods that read it. */}}
+{{- define "virtual-node.kubeconfigPath" -}}
+/etc/virtual-node/clusters/{{ .name }}/{{ ternary "kubeconfig" (dig "key" "kubeconfig" (.kubeconfigSecret | default dict)) (not (empty .kubeconfig)) }}
+{{- end }}
+
+{{/* Name of the Secret with a cluster's kubeconfig: (list $ $cluster) */}}
+{{- define "virtual-node.kubeconfigSecretName" -}}
+{{- $root := index . 0 }}{{ $cluster := index . 1 }}
+{{- if $cluster.kubeconfig }}{{ include "virtual-node.fullname" $root }}-cluster-{{ $cluster.name }}
+{{- else }}{{ required (printf "virtualNode.clusters[%s]: kubeconfig or kubeconfigSecret.name is required" $cluster.name) (dig "name" "" ($cluster.kubeconfigSecret | default dict)) }}
+{{- end }}
+{{- end }}
+
+{{- define "virtual-node.clusterVolumes" -}}
+{{- $root := . }}
+{{- range .Values.virtualNode.clusters }}
+- name: cluster-{{ .name }}
+  secret:
+    secretName: {{ include "virtual-node.kubeconfigSecretName" (list $root .) }}
+{{- end }}
+{{- end }}
+
+{{- define "virtual-node.clusterVolumeMounts" -}}
+{{- range .Values.virtualNode.clusters }}
+- name: cluster-{{ .name }}
+  mountPath: /etc/virtual-node/clusters/{{ .name }}
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{/* Names of all virtual nodes, as YAML list. */}}
+{{- define "virtual-node.nodeNames" -}}
+{{- range .Values.virtualNode.clusters }}
+{{- $config := .config | default dict }}
+{{- if $config.nodes }}
+{{- range $config.nodes }}
+- {{ .name }}
+{{- end }}
+{{- else }}
+- {{ $config.nodeName | default .name }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What concerns the whole process; a change of it takes a new pod, one of the clusters is applied live. */}}
+{{- define "virtual-node.processConfig" -}}
+{{- $values := .Values.virtualNode }}
+{{- $kubelet := dict "port" (int $values.kubelet.port) "drainTimeout" (float64 $values.kubelet.drainTimeout) "servingCertificate" $values.kubelet.servingCertificate }}
+{{- if $values.kubelet.approveServingCertificate }}
+{{- $_ := set $kubelet "approveServingCertificate" true }}
+{{- end }}
+{{- if eq $values.kubelet.servingCertificate "Files" }}
+{{- $_ := required "virtualNode.kubelet.servingSecret: required, because servingCertificate is Files" $values.kubelet.servingSecret }}
+{{- $_ := set $kubelet "tlsCertFile" "/etc/virtual-node/serving/tls.crt" }}
+{{- $_ := set $kubelet "tlsPrivateKeyFile" "/etc/virtual-node/serving/tls.key" }}
+{{- end }}
+{{- $config := dict "apiVersion" "virtual-node.io/v1alpha1" "kind" "VirtualNodeConfiguration" "metricsAddress" (printf ":%d" (int $values.metrics.port)) "kubelet" $kubelet }}
+{{- $_ := set $config "leaderElection" (dict "enabled" (gt (int $values.replicas) 1) "namespace" .Release.Namespace "name" (include "virtual-node.fullname" .)) }}
+{{- if $values.web.enabled }}
+{{- $_ := set $config "webAddress" (printf "127.0.0.1:%d" (int $values.web.port)) }}
+{{- end }}
+{{- with .Values.clusterId }}
+{{- $_ := set $config "clusterId" . }}
+{{- end }}
+{{- toYaml (mergeOverwrite $config (deepCopy $values.config)) }}
+{{- end }}

@@ -1,0 +1,54 @@
+"""The chart's RBAC, from the components' own tables of rights: what is asked for is granted, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+from controller_runtime.rights import Right, rules
+from descheduler import rights as descheduler
+from multi_scheduler import rights as multi_scheduler
+from virtual_node import operator_rights
+from virtual_node import rights as virtual_node
+from webhook import rights as webhook
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "virtual-node"
+FILE = CHART / "files" / "rights.yaml"
+_HEADER = "# Made by `python -m hack.chart` from the components' rights.py. Do not edit.\n"
+LEADER_ELECTION = "kube-system"
+"""Where the virtual node's Lease is by default; the chart puts it into the release's namespace instead."""
+
+
+def tables() -> dict[str, dict[str, Iterable[Right]]]:
+    """Component → set of rights → the rights."""
+    return {
+        "virtualNode": {
+            "upper": virtual_node.UPPER,
+            "csr": virtual_node.UPPER_CSR,
+            "csrApproval": virtual_node.UPPER_CSR_APPROVAL,
+            "doctor": operator_rights.DOCTOR,
+            "uninstall": operator_rights.UNINSTALL,
+        },
+        "webhook": {"upper": webhook.UPPER},
+        "descheduler": {"upper": descheduler.UPPER},
+        "multiScheduler": {"upper": multi_scheduler.UPPER, "bind": multi_scheduler.BIND},
+    }
+
+
+def render() -> str:
+    """``files/rights.yaml``: component → set → namespace (empty: the whole cluster) → rules."""
+    whole = {
+        component: {name: _by_namespace(rights) for name, rights in sets.items()}
+        for component, sets in tables().items()
+    }
+    return _HEADER + yaml.safe_dump(whole, sort_keys=True, width=110)
+
+
+def _by_namespace(rights: Iterable[Right]) -> dict[str, object]:
+    found: dict[str, list[Right]] = {}
+    for right in rights:
+        namespace = "<own>" if right.namespace == LEADER_ELECTION else right.namespace
+        found.setdefault(namespace, []).append(right)
+    return {namespace or "<cluster>": rules(group) for namespace, group in found.items()}

@@ -1,0 +1,20 @@
+"""The rights that the multi-scheduler needs, above and below."""
+
+from __future__ import annotations
+
+from controller_runtime.rights import Right
+
+UPPER: tuple[Right, ...] = (
+    Right("", "nodes", ("list", "watch"), "which virtual node stands for which lower cluster"),
+    Right("", "pods", ("list", "watch"), "what was bound and is not seen below yet"),
+)
+
+BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)", "binding"),)
+"""Besides ``UPPER``, where the scheduler has the extender bind."""
+
+LOWER: tuple[Right, ...] = (
+    Right("", "nodes", ("list", "watch"), "room on every lower node"),
+    Right("", "pods", ("list", "watch"), "what takes it"),
+    Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are tied to"),
+)
+"""Part of what ``virtual-node lower-cluster register`` grants: one kubeconfig serves both."""

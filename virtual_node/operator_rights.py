@@ -1,0 +1,53 @@
+"""The rights of people and jobs around a virtual node, in the upper cluster; the daemon's own are in ``rights``."""
+
+from __future__ import annotations
+
+from controller_runtime.rights import OWN_NAMESPACE, READ, Right
+
+_LOOK = ("get", "list")
+
+DOCTOR: tuple[Right, ...] = (
+    Right("", "nodes", _LOOK, "the virtual nodes"),
+    Right("", "nodes", ("get",), "their kubelet APIs, through the API server", "proxy"),
+    Right("", "namespaces", _LOOK, "the cluster's identity"),
+    Right("", "pods", (*_LOOK, "create"), "pods that wait; a dry-run pod that the webhook should change"),
+    Right("", "events", _LOOK, "why they wait"),
+    Right("", "services", _LOOK, "the webhook's Service"),
+    Right("discovery.k8s.io", "endpointslices", _LOOK, "whether anything is behind it"),
+    Right("apps", "deployments", _LOOK, "our components"),
+    Right("coordination.k8s.io", "leases", _LOOK, "who is alive"),
+    *(
+        Right("admissionregistration.k8s.io", kind, _LOOK, "whether the API server asks the webhook")
+        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+    ),
+)
+"""``virtual-node doctor`` and ``helm test``."""
+
+UNINSTALL: tuple[Right, ...] = (
+    Right("", "namespaces", ("get",), "the upper cluster's identity"),
+    Right("", "nodes", ("get", "list", "patch", "delete"), "cordon and remove the virtual nodes"),
+    Right("", "pods", ("list", "delete"), "take the pods off them"),
+    Right("", "persistentvolumeclaims", ("list", "patch"), "take back our finalizer"),
+    Right("", "persistentvolumes", ("list", "delete", "patch"), "remove mirrors that nobody uses"),
+    Right("storage.k8s.io", "csidrivers", (*_LOOK, "delete"), "remove the driver of mirrors"),
+    Right("", "configmaps", ("list", "delete"), "remove the descheduler's records"),
+    Right(
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+        ("list", "delete"),
+        "requests for serving certificates",
+    ),
+    Right(
+        "coordination.k8s.io",
+        "leases",
+        ("delete",),
+        "remove the virtual nodes' heartbeats",
+        "",
+        "kube-node-lease",
+    ),
+    Right("apps", "deployments", READ, "which components run", "", OWN_NAMESPACE),
+    Right("apps", "deployments", ("patch",), "stop them before their nodes go", "scale", OWN_NAMESPACE),
+    Right("coordination.k8s.io", "leases", ("delete",), "remove leader election", "", OWN_NAMESPACE),
+    Right("", "secrets", ("delete",), "remove the webhook's certificates", "", OWN_NAMESPACE),
+)
+"""``virtual-node cleanup``, which ``helm uninstall`` runs; nobody keeps these."""
