@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import email.utils
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,9 +12,8 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
-from controller_runtime.objects import Object
-from controller_runtime.resources import Resource
 from virtual_node.commands import inspect_expiries
+from virtual_node.commands.inspect_listing import all_of, greet, lease_into, list_into
 from virtual_node.commands.inspection_facts import (
     FOREIGN_POD,
     UPPER,
@@ -27,15 +25,11 @@ from virtual_node.commands.inspection_facts import (
     annotations_of,
     labels_of,
 )
-from virtual_node.config import ClusterConfig, Config
-from virtual_node.controllers.node_lease import NAMESPACE as LEASES
+from virtual_node.config import PV_CONTROLLERS, SERVICE_CONTROLLERS, ClusterConfig, Config
 from virtual_node.translate.namespaces import NamespaceMap
 from virtual_node.translate.ownership import Owner
 from virtual_node.translate.pod_down import PodOptions
 
-_FIRST_ANSWER = 10.0
-"""Seconds a cluster may take to say its version; one that does not is not asked for more."""
-_PARALLEL = 8
 _OWNED_KINDS = (
     *(resources.PODS, resources.CONFIG_MAPS, resources.SECRETS, resources.SERVICES),
     *(resources.ENDPOINT_SLICES, resources.PERSISTENT_VOLUME_CLAIMS, resources.NAMESPACES),
@@ -72,6 +66,8 @@ async def read(opened: Opened, limits: Limits) -> Facts:
     ]
     await asyncio.gather(_guarded(upper, _read_upper(opened.upper, upper)), *reading)
     await _guarded(upper, _read_counterparts(opened.upper, upper, lowers))
+    for cluster in (upper, *lowers):
+        _forgive(cluster, opened.config)
     return Facts(
         upper=upper,
         lowers=lowers,
@@ -115,6 +111,18 @@ async def _identity(upper: Client) -> str:
     return str(system["metadata"]["uid"])
 
 
+def _forgive(cluster: Cluster, config: Config) -> None:
+    """Rights that only a controller needs which is off are missing by intention."""
+    controllers = {
+        PV_CONTROLLERS: ("PersistentVolumeClaim", "PersistentVolume"),
+        SERVICE_CONTROLLERS: ("EndpointSlice",),
+    }
+    for name, kinds in controllers.items():
+        if name not in config.enable_controllers:
+            for kind in kinds:
+                cluster.unread.pop(kind, None)
+
+
 async def _guarded(cluster: Cluster, reading: Awaitable[None]) -> None:
     """A cluster that does not answer is noted, and the others are read all the same."""
     try:
@@ -126,17 +134,17 @@ async def _guarded(cluster: Cluster, reading: Awaitable[None]) -> None:
 async def _read_upper(client: Client, upper: Cluster) -> None:
     if upper.error:
         return
-    await _greet(client, upper)
-    await _all(_list(client, upper, resource) for resource in _UPPER_KINDS)
+    await greet(client, upper)
+    await all_of(list_into(client, upper, resource) for resource in _UPPER_KINDS)
 
 
 async def _read_lower(client: Client, lower: Cluster, cluster_id: str) -> None:
-    await _greet(client, lower)
+    await greet(client, lower)
     owned = names.LABEL_UPPER_CLUSTER
-    listing = [_list(client, lower, resources.NODES)]
+    listing = [list_into(client, lower, resources.NODES)]
     if cluster_id:
         listing += [
-            _list(
+            list_into(
                 client,
                 lower,
                 resource,
@@ -146,9 +154,11 @@ async def _read_lower(client: Client, lower: Cluster, cluster_id: str) -> None:
             for resource in _OWNED_KINDS
         ]
         listing.append(
-            _list(client, lower, resources.PODS, label_selector=f"{owned}!={cluster_id}", kind=FOREIGN_POD)
+            list_into(
+                client, lower, resources.PODS, label_selector=f"{owned}!={cluster_id}", kind=FOREIGN_POD
+            )
         )
-    await _all(listing)
+    await all_of(listing)
 
 
 async def _read_counterparts(client: Client, upper: Cluster, lowers: Sequence[Cluster]) -> None:
@@ -169,7 +179,8 @@ async def _read_counterparts(client: Client, upper: Cluster, lowers: Sequence[Cl
     }
     upper.objects["Pod"] = []
     reading = [
-        _list(client, upper, resources.PODS, field_selector=f"spec.nodeName={node}") for node in sorted(nodes)
+        list_into(client, upper, resources.PODS, field_selector=f"spec.nodeName={node}")
+        for node in sorted(nodes)
     ]
     for resource in (resources.CONFIG_MAPS, resources.SECRETS):
         upper.objects[resource.kind] = []
@@ -178,10 +189,12 @@ async def _read_counterparts(client: Client, upper: Cluster, lowers: Sequence[Cl
             for copy in _owned(lowers, resource.kind)
             if names.LABEL_TOKEN_OF not in labels_of(copy)
         }
-        reading += [_list(client, upper, resource, namespace=namespace) for namespace in sorted(namespaces)]
+        reading += [
+            list_into(client, upper, resource, namespace=namespace) for namespace in sorted(namespaces)
+        ]
     upper.objects["Lease"] = []
-    reading += [_lease(client, upper, name) for name in sorted(_virtual_nodes(upper, lowers))]
-    await _all(reading)
+    reading += [lease_into(client, upper, name) for name in sorted(_virtual_nodes(upper, lowers))]
+    await all_of(reading)
     for kind in upper.unread:
         upper.objects.pop(kind, None)
 
@@ -207,82 +220,3 @@ async def _served(opened: Opened, upper: Cluster) -> list[Expiry]:
         inspect_expiries.of_kubelet(node) for node in upper.of("Node") if node["metadata"]["name"] in virtual
     ]
     return [found for found in await asyncio.gather(*looks) if found is not None]
-
-
-async def _greet(client: Client, cluster: Cluster) -> None:
-    version = await client.version(timeout=_FIRST_ANSWER)
-    cluster.version = str(version.get("gitVersion") or "")
-    async with client.stream("GET", "/version") as response:
-        text = response.headers.get("Date")
-    if text:
-        moment = email.utils.parsedate_to_datetime(text)
-        cluster.clock_skew = (moment - datetime.now(UTC)).total_seconds()
-
-
-async def _all(reading: Iterable[Awaitable[None]]) -> None:
-    """All of them, a few at a time; the first error once all have ended."""
-    limit = asyncio.Semaphore(_PARALLEL)
-
-    async def one(wanted: Awaitable[None]) -> None:
-        async with limit:
-            await wanted
-
-    for outcome in await asyncio.gather(*map(one, reading), return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
-
-
-async def _list(
-    client: Client,
-    cluster: Cluster,
-    resource: Resource,
-    *,
-    namespace: str | None = None,
-    label_selector: str | None = None,
-    field_selector: str | None = None,
-    kind: str = "",
-) -> None:
-    kind = kind or resource.kind
-    try:
-        listed = await client.list(
-            resource, namespace=namespace, label_selector=label_selector, field_selector=field_selector
-        )
-    except (Forbidden, NotFound) as error:
-        cluster.unread[kind] = str(error)
-        return
-    cluster.objects.setdefault(kind, []).extend(_kept(one, kind) for one in listed.items)
-
-
-async def _lease(client: Client, upper: Cluster, name: str) -> None:
-    try:
-        lease = await client.get(resources.LEASES, name, namespace=LEASES)
-    except NotFound:
-        return
-    except Forbidden as error:
-        upper.unread["Lease"] = str(error)
-        return
-    upper.objects["Lease"].append(lease)
-
-
-def _kept(one: Object, kind: str) -> dict[str, Any]:
-    """An object as the rules need it, and not much more: clusters are large."""
-    if kind in {"EndpointSlice", "Service"}:
-        one = one.without("spec", "endpoints", "ports", "status")
-    whole = one.to_dict()
-    if kind == "Node":
-        (whole.get("status") or {}).pop("images", None)
-    if kind == FOREIGN_POD:
-        spec, status = whole.get("spec") or {}, whole.get("status") or {}
-        whole["spec"] = {
-            name: spec[name]
-            for name in ("nodeName", "containers", "initContainers", "overhead", "resources")
-            if name in spec
-        }
-        for field in ("containers", "initContainers"):
-            if field in whole["spec"]:
-                whole["spec"][field] = [
-                    {name: part[name] for name in ("resources", "restartPolicy") if name in part}
-                    for part in whole["spec"][field]
-                ]
-        whole["status"] = {"phase": status.get("phase", "")}
-    return whole

@@ -14,7 +14,7 @@ from virtual_node.commands import (
     inspection_pods,
     inspection_skew,
 )
-from virtual_node.commands.inspection_facts import ERROR, SEVERITIES, WARNING, Facts, Finding
+from virtual_node.commands.inspection_facts import ERROR, SEVERITIES, UPPER, WARNING, Facts, Finding
 
 FAIL_ON = (WARNING, ERROR, "never")
 FINE, FOUND, INCOMPLETE = 0, 1, 3
@@ -46,7 +46,7 @@ RULES: tuple[Rule, ...] = (
 def inspect(facts: Facts) -> list[Finding]:
     """Everything that is found, the worst first."""
     found = [finding for rule in RULES for finding in rule(facts)]
-    return sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.cluster))
+    return sorted(found, key=_order)
 
 
 def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
@@ -81,6 +81,11 @@ def summary(facts: Facts, findings: Sequence[Finding]) -> str:
     told = [_count(count, severity) for severity, count in counts.items() if count]
     scope = f"{_count(1 + len(facts.lowers), 'cluster')}, {_count(pods(facts), 'pod')}"
     return f"{scope}: {', '.join(told) or 'nothing to worry about'}"
+
+
+def _order(finding: Finding) -> tuple[int, bool, str]:
+    # What is wrong above, such as a virtual node that is not there, explains much of what follows below.
+    return (SEVERITIES.index(finding.severity), finding.cluster != UPPER, finding.cluster)
 
 
 def _count(number: int, what: str) -> str:

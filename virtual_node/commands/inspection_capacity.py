@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 from controller_runtime.api import names, pod_resources, quantity
-from virtual_node import program
 from virtual_node.commands.inspection_facts import (
     ERROR,
     FOREIGN_POD,
@@ -58,12 +57,15 @@ def virtual_nodes(facts: Facts) -> Iterator[Finding]:
                 name, "is configured and not registered", "does the virtual node's process run?"
             )
             continue
+        said = []
         ready = condition(node, "Ready")
         if ready.get("status") != "True":
             why = ready.get("message") or ready.get("reason") or "it says nothing of itself"
-            yield _node_finding(name, f"is not Ready: {why}", step or f"{program.name('status')} says more")
+            said.append(f"is not Ready: {why}")
         if facts.upper.knows("Lease") and (stale := _stale(facts, leases.get(name))):
-            yield _node_finding(name, stale, step or "does the virtual node's process run?")
+            said.append(stale)
+        if said:
+            yield _node_finding(name, "; ".join(said), step or "does the virtual node's process run?")
 
 
 def lower_nodes(facts: Facts) -> Iterator[Finding]:
@@ -252,8 +254,7 @@ def _usable(
         worst = max(worst, lost)
         largest = max((room.free.get(one, 0) for room in rooms if _has_place(room)), default=0)
         parts.append(
-            f"{one}: {promised.get(one, '0')} promised, {quantity.render(one, largest)} free on the roomiest "
-            f"lower node, {lost:.0%} not usable"
+            f"{promised.get(one, '0')} {one} (largest place {quantity.render(one, largest)}, {lost:.0%} not usable)"
         )
     return Finding(
         severity=WARNING if worst >= _UNUSABLE_SHARE else INFO,
@@ -261,7 +262,7 @@ def _usable(
         cluster=lower.name,
         kind="Node",
         object=name,
-        message="; ".join(parts),
+        message=f"promises {', '.join(parts)}",
         next_step="mend or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else "",
     )
 

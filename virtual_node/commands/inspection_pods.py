@@ -71,9 +71,18 @@ def missing(facts: Facts) -> Iterator[Finding]:
 
 
 def status_drift(facts: Facts) -> Iterator[Finding]:
-    """Upper pods whose phase or readiness has not been what their lower pod says for a while."""
+    """Upper pods whose phase or readiness has not been what their lower pod says for a while.
+
+    Where the virtual node is not Ready the upper cluster itself takes its pods out of service: that is said once, of
+    the node.
+    """
+    silent = {
+        node["metadata"]["name"]
+        for node in facts.upper.of("Node")
+        if condition(node, "Ready").get("status") != "True"
+    }
     for upper, lower, below in mirrored(facts):
-        if below is None:
+        if below is None or upper["spec"]["nodeName"] in silent:
             continue
         unchanged = facts.now - max(_last_change(upper), _last_change(below))
         if unchanged <= facts.limits.grace:

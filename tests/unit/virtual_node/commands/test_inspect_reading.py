@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from controller_runtime.client import Client, ObjectList
@@ -72,10 +73,10 @@ CONFIG = Config(
 )
 
 
-def opened(upper: FakeClient, lower: FakeClient) -> inspect_reading.Opened:
+def opened(upper: FakeClient, lower: FakeClient, config: Config = CONFIG) -> inspect_reading.Opened:
     """Both clusters, as the command opens them."""
-    clients = [(CONFIG.clusters[0], cast("Client", lower))]
-    return inspect_reading.Opened(CONFIG, cast("Client", upper), clients, [])
+    clients = [(config.clusters[0], cast("Client", lower))]
+    return inspect_reading.Opened(config, cast("Client", upper), clients, [])
 
 
 async def test_only_what_has_a_counterpart_below_is_read_above():
@@ -140,6 +141,16 @@ async def test_what_is_refused_is_told_and_judges_nothing(refused):
     assert [one.kind.lower() + "s" for one in found if one.check == "unread"] == [refused]
     assert not [one for one in found if one.check == "leaked"]
     assert inspection.exit_code(facts, [one for one in found if one.check == "unread"], fail_on="error") == 0
+
+
+async def test_rights_of_a_controller_that_is_off_are_not_missed():
+    """Who runs without volumes need not let us list claims, and a check for warnings passes all the same."""
+    config = msgspec.structs.replace(CONFIG, enable_controllers=[])
+    refuses = ("persistentvolumeclaims", "persistentvolumes", "endpointslices")
+    clusters = opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=refuses), config)
+    facts = await inspect_reading.read(clusters, Limits())
+    assert not [one for one in inspection.inspect(facts) if one.check == "unread"]
+    assert not facts.upper.knows("PersistentVolumeClaim")
 
 
 async def test_a_silent_lower_cluster_does_not_hide_the_upper_one():

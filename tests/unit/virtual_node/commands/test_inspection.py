@@ -107,6 +107,13 @@ POD, NODE = "shop/web", "vn"
             sets(lower, "status", "conditions", [{**ready("False"), "lastTransitionTime": ago(minutes=4)}]),
             [],
         ),
+        (
+            both(
+                sets(upper, "status", "conditions", [ready("False")]),
+                sets(lambda facts: upper(facts, "Node"), "status", "conditions", [ready("Unknown")]),
+            ),
+            [("error", "node", "Node", NODE)],
+        ),
         # --- skew
         (lambda facts: setattr(facts.upper, "clock_skew", -6.0), [("warning", "clock", "Cluster", "upper")]),
         (lambda facts: setattr(facts.lowers[0], "clock_skew", 31.0), [("error", "clock", "Cluster", "paris")]),

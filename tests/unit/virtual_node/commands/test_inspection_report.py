@@ -40,7 +40,7 @@ def test_capacity_tells_the_roomiest_node_and_what_is_lost():
     found = inspection.inspect(healthy())
     (usable,) = [one for one in found if one.check == "capacity"]
     assert usable.severity == "info"
-    assert "cpu: 8 promised, 4 free on the roomiest lower node, 0% not usable" in usable.message
+    assert "8 cpu (largest place 4, 0% not usable)" in usable.message
 
 
 def test_values_of_copies_are_never_shown():
