@@ -6,16 +6,19 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from controller_runtime import rights
+from controller_runtime.rights import Right
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.demo import configuration
 from hack.sandbox.process import Process
 from tests.e2e.conftest import create, eventually, pod, ready
+from virtual_node.rights import LOWER, UPPER
 
 pytestmark = pytest.mark.e2e
 NODE = "vn-lower1"
@@ -78,6 +81,46 @@ async def test_a_healthy_system_exits_with_0(small: tuple[Sandbox, Process]):
     assert code == 0, out
     assert out.splitlines()[-1] == "2 clusters, 1 pod: nothing to worry about"
     assert "\x1b" not in out
+
+
+async def least(cluster: Cluster, needed: Sequence[Right]) -> str:
+    """Path of a kubeconfig of an account that has these rights and no other, its token in a file of its own."""
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "least"},
+        "rules": rights.rules(needed),
+    }
+    await cluster.apply(role)
+    await cluster.kubectl("-n", "default", "create", "serviceaccount", "least")
+    await cluster.kubectl(
+        "create", "clusterrolebinding", "least", "--clusterrole=least", "--serviceaccount=default:least"
+    )
+    token = await cluster.kubectl("-n", "default", "create", "token", "least", "--duration=1h")
+    (cluster.directory / "least.token").write_text(token.stdout.strip(), encoding="utf-8")
+    whole = {
+        "current-context": "least",
+        "contexts": [{"name": "least", "context": {"cluster": "here", "user": "least"}}],
+        "clusters": [
+            {"name": "here", "cluster": {"server": cluster.server, "certificate-authority": str(cluster.ca)}}
+        ],
+        "users": [{"name": "least", "user": {"tokenFile": "least.token"}}],
+    }
+    path = cluster.directory / "least.kubeconfig"
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    return str(path)
+
+
+async def test_the_rights_of_the_virtual_node_suffice(small: tuple[Sandbox, Process]):
+    """With them nothing stays unread, and a token of an hour in a file is no expiry to warn of."""
+    sandbox, _ = small
+    whole = configuration(sandbox)
+    whole["kubeconfig"] = await least(sandbox.upper, UPPER)
+    whole["clusters"][0]["kubeconfig"] = await least(sandbox.lower[0], LOWER)
+    file = sandbox.directory / "least.yaml"
+    file.write_text(json.dumps(whole), encoding="utf-8")
+    code, out = await inspect(sandbox, f"--config={file}", "--fail-on=warning")
+    assert code == 0, out
 
 
 async def test_leaks_are_named(small: tuple[Sandbox, Process]):

@@ -8,7 +8,7 @@ import binascii
 import json
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -112,9 +112,9 @@ async def _served(cluster: str, name: str, *, host: str, port: int, server_name:
         der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:
         writer.transport.abort()
-    if not der:
+    certificate = _certificate(der, load=x509.load_der_x509_certificate) if der else None
+    if certificate is None:
         return None
-    certificate = x509.load_der_x509_certificate(der)
     return Expiry(
         cluster,
         "ServingCertificate",
@@ -137,9 +137,11 @@ def _read(path: Path) -> bytes | None:
         return None  # whoever signs in with it says so better
 
 
-def _certificate(pem: bytes) -> x509.Certificate | None:
+def _certificate(
+    data: bytes, *, load: Callable[[bytes], x509.Certificate] = x509.load_pem_x509_certificate
+) -> x509.Certificate | None:
     try:
-        return x509.load_pem_x509_certificate(pem)
+        return load(data)
     except ValueError:
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.utils
 from collections.abc import Awaitable, Iterable
 from datetime import UTC, datetime
@@ -31,8 +32,9 @@ async def greet(client: Client, cluster: Cluster) -> None:
     cluster.version = str(version.get("gitVersion") or "")
     async with client.stream("GET", "/version") as response:
         text = response.headers.get("Date")
-    if text:
-        moment = email.utils.parsedate_to_datetime(text)
+    # What a proxy may write there instead of a date in GMT is no reason to read nothing.
+    with contextlib.suppress(ValueError, TypeError):
+        moment = email.utils.parsedate_to_datetime(text or "")
         cluster.clock_skew = (moment - datetime.now(UTC)).total_seconds()
 
 
