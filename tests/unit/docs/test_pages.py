@@ -1,0 +1,134 @@
+"""What the hand-written pages quote is in the source: reasons, log messages, metrics, flags, files and links."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hack.docs import flags
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("controller_runtime", "virtual_node", "webhook", "descheduler", "multi_scheduler")
+PAGES = [
+    "security.md",
+    "troubleshooting.md",
+    "operate.md",
+    "migrate-from-tensile-kube.md",
+    "reference/annotations-and-labels.md",
+]
+_CODE = re.compile(r"`([^`\n]+)`")
+_FLAG = re.compile(r"(?<![\w-])--[a-zA-Z][\w.-]*[\w]")
+_REASON = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
+_METRIC = re.compile(r"(?:virtual_node|workqueue|rest_client)_[a-z_]+[a-z]")
+_LINK = re.compile(r"\]\(([^)#\s]*)(#[\w-]+)?\)")
+_FILE = re.compile(r"(?:[\w-]+/)+[\w-]+\.(?:py|md|yaml)")
+NOT_OURS = {
+    *("--all-namespaces", "--as", "--field-selector", "--force", "--from", "--grace-period", "--patch"),
+    *("--previous", "--replicas", "--show-labels", "--subresource", "--type", "--template", "--timeout"),
+    *("--kubelet-certificate-authority", "--ignore-daemonsets", "--delete-emptydir-data", "--dry-run"),
+    *("--sort-by", "--resource-version", "--raw", "--tail", "--since", "--ignore-not-found", "--selector"),
+    *("--authentication-token-webhook-cache-ttl", "--authorization-webhook-cache-authorized-ttl"),
+    *(
+        "--authorization-webhook-cache-unauthorized-ttl",
+        "--provider-config",
+        "--klog.v",
+        "--version",
+        "--help",
+    ),
+    *("--node-monitor-grace-period", "--overwrite"),
+}
+"""Flags of kubectl and the control plane, flags of tensile-kube that are gone, and those no parser declares."""
+ALERTS = (
+    "VirtualNodeDown",
+    "VirtualNodeClusterDown",
+    "VirtualNodeMirrorLagHigh",
+    "VirtualNodeQueueBacklog",
+    "VirtualNodeApiErrors",
+    "VirtualNodeWatchRestarts",
+    "VirtualNodeCertificateExpiring",
+    "VirtualNodeWebhookErrors",
+    "VirtualNodeDeschedulerStuck",
+)
+KUBERNETES = {"FailedScheduling"}
+"""Event reasons that Kubernetes writes and our source has no need to name."""
+
+
+def _text(page: str) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+@cache
+def _source() -> str:
+    files = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+@cache
+def _known_flags() -> set[str]:
+    return set().union(*(flags.flag_names(program) for program in flags.PROGRAMS))
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_quoted_metrics_exist(page):
+    """A metric that a reader is sent to is one that the code registers."""
+    quoted = {
+        name for code in _CODE.findall(_text(page)) for name in _METRIC.findall(code) if "/" not in code
+    }
+    unknown = [name for name in quoted if f'"{re.sub("_(bucket|count|sum)$", "", name)}"' not in _source()]
+    assert unknown == []
+
+
+def test_quoted_reasons_and_log_messages_exist():
+    """Each reason and each log message of the troubleshooting tables is a string of the source."""
+    codes = set(_CODE.findall(_text("troubleshooting.md")))
+    reasons = {code for code in codes if _REASON.fullmatch(code)} - KUBERNETES
+    messages = {code.strip('"') for code in codes if code.startswith('"')}
+    assert len(reasons) > 20
+    assert len(messages) > 15
+    assert [one for one in reasons if f'"{one}"' not in _source() and f"{one}:" not in _source()] == []
+    assert [one for one in messages if one not in _source()] == []
+
+
+def test_troubleshooting_has_many_rows_with_four_cells():
+    """Each row says symptom, cause, how to see it, and what to do."""
+    rows = [line for line in _text("troubleshooting.md").splitlines() if line.startswith("| ")]
+    assert len(rows) >= 25
+    assert [row for row in rows if row.replace("\\|", "").count("|") != 5] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_quoted_flags_exist(page):
+    """A flag that a page names is one of a program of ours, or of a known other one."""
+    found = {name for name in _FLAG.findall(_text(page)) if not name.startswith("--klog")}
+    assert sorted(found - _known_flags() - NOT_OURS) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_links_lead_somewhere(page):
+    """Each file that a page gives as evidence exists, and so does each page and heading it links to."""
+    text, folder = _text(page), (ROOT / "docs" / page).parent
+    named = {file for code in _CODE.findall(text) for file in _FILE.findall(code)}
+    missing = [file for file in named if not ((ROOT / file).exists() or (ROOT / "docs" / file).exists())]
+    for target, anchor in _LINK.findall(text):
+        if target.startswith("http"):
+            continue
+        path = (folder / target) if target else ROOT / "docs" / page
+        if not path.exists() or (anchor and anchor not in _anchors(path)):
+            missing.append(target + anchor)
+    assert missing == []
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_has_a_runbook(alert):
+    """Whoever is woken finds meaning, impact, diagnosis and mitigation under the alert's own heading."""
+    section = _text("operate.md").split(f"\n### {alert}\n")[1].split("\n#")[0]
+    parts = re.findall(r"^- \*\*(\w+)\.\*\*", section, re.MULTILINE)
+    assert parts == ["Meaning", "Impact", "Diagnosis", "Mitigation"]
