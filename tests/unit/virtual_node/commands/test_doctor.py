@@ -1,0 +1,44 @@
+"""``virtual-node doctor``: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.virtual_node.commands.patients import (
+    healthy,
+)
+from virtual_node import cli
+from virtual_node.commands import doctor
+from virtual_node.commands.doctoring.chain import CHAIN, examine, sentence
+from virtual_node.commands.doctoring.facts import Facts
+
+
+@pytest.mark.parametrize(("facts", "code"), [(healthy(), 0), (healthy(leases={}), 1)])
+def test_the_command_prints_and_exits(
+    facts: Facts, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """A table that ends in the one sentence, the same as data, and the exit code of what was found."""
+
+    async def look(_options: object) -> Facts:
+        return facts
+
+    monkeypatch.setattr(doctor, "_look", look)
+    assert cli.main(["doctor"]) == code
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split() == ["LINK", "STATE", "DETAIL", "NEXT"]
+    assert out[-1] == sentence(examine(facts))
+    assert len(out) == len(CHAIN) + 2
+    assert cli.main(["doctor", "-o", "json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert found["brokenLink"] == ("nodeReady" if code else None)
+    assert [one["name"] for one in found["links"]] == [rule.name for rule in CHAIN]
+    assert cli.main(["doctor", "-o", "yaml"]) == code
+    assert capsys.readouterr().out.startswith(f"brokenLink: {'nodeReady' if code else 'null'}\n")
+
+
+def test_a_kubeconfig_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
+    """Exit code 2, and one line."""
+    assert cli.main(["doctor", "--kubeconfig", "/nonexistent"]) == 2
+    assert "/nonexistent" in capsys.readouterr().err

@@ -1,0 +1,48 @@
+"""The chain itself: the rules in the order in which a pod meets them, each judged unless an earlier link keeps it from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from virtual_node.commands.doctoring import admission, below, nodes, presence, scheduling
+from virtual_node.commands.doctoring.facts import Facts
+from virtual_node.commands.doctoring.links import Link, Outcome, Rule, State, skipped
+
+CHAIN: Sequence[Rule] = (
+    *presence.RULES, *nodes.RULES, *admission.RULES, *scheduling.RULES, *below.RULES, *scheduling.LAST_RULES,
+)  # fmt: skip
+
+
+def examine(facts: Facts) -> list[Link]:
+    """Every link, in the order of the chain."""
+    links: dict[str, Link] = {}
+    for rule in CHAIN:
+        outcome = _blocked(rule, links, facts) or rule.examine(facts)
+        links[rule.name] = Link(rule.name, rule.title, outcome.state, outcome.detail, outcome.next)
+    return list(links.values())
+
+
+def first_broken(links: Sequence[Link]) -> Link | None:
+    """What to mend first; None: all links hold."""
+    return next((link for link in links if link.state is State.BROKEN), None)
+
+
+def sentence(links: Sequence[Link]) -> str:
+    """The one thing to read."""
+    link = first_broken(links)
+    if link is None:
+        return "Every link holds."
+    return f"The broken link: {link.title}: {link.detail}; next: {link.next}"
+
+
+def _blocked(rule: Rule, links: Mapping[str, Link], facts: Facts) -> Outcome | None:
+    for name in rule.needs:
+        link = links[name]
+        if link.state is State.BROKEN:
+            return skipped(f"because of: {link.title}")
+        if link.state is State.SKIPPED:
+            return skipped(link.detail)
+    for name in rule.reads:
+        if name in facts.unread:
+            return skipped(f"cannot be seen: {facts.unread[name]}")
+    return None

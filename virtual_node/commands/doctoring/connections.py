@@ -1,0 +1,48 @@
+"""What a failed connection's text means. The texts are Go's (net, crypto/tls, crypto/x509) and aiohttp's."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Failure(enum.Enum):
+    """Why nothing, or nothing good, came back."""
+
+    UNTRUSTED = "its certificate is not trusted"
+    TLS = "the TLS handshake fails"
+    REFUSED = "nothing listens there"
+    SILENT = "there is no way there, or no answer in time"
+    NO_NAME = "its name cannot be resolved"
+    UNAUTHENTICATED = "it does not accept the credentials (401)"
+    FORBIDDEN = "it forbids it (403)"
+    NO_ENDPOINTS = "its Service has no endpoints"
+    OTHER = ""
+
+
+_TEXTS: tuple[tuple[Failure, tuple[str, ...]], ...] = (
+    # "remote error" is the other side's opinion of our certificate, so it comes before x509.
+    (Failure.TLS, ("remote error: tls", "tls: handshake", "first record does not look like a tls handshake")),
+    (Failure.UNTRUSTED, ("x509", "certificate verify failed", "certificate has expired")),
+    (Failure.NO_ENDPOINTS, ("no endpoints available",)),
+    (Failure.REFUSED, ("connection refused", "connect call failed", "connection reset")),
+    (Failure.NO_NAME, ("no such host", "name or service not known", "server misbehaving")),
+    (
+        Failure.SILENT,
+        ("i/o timeout", "deadline exceeded", "timed out", "no route to host", "network is unreachable",
+         "no answer in time", "timeout", "eof"),
+    ),
+)  # fmt: skip
+
+
+def failure(text: str, code: int = 0) -> Failure:
+    """Tell kinds of failure apart.
+
+    Args:
+        text: the error.
+        code: HTTP status of the answer; 0: there was none, or it is the proxy's own.
+    """
+    lowered = text.lower()
+    for kind, parts in _TEXTS:
+        if any(part in lowered for part in parts):
+            return kind
+    return {401: Failure.UNAUTHENTICATED, 403: Failure.FORBIDDEN}.get(code, Failure.OTHER)

@@ -1,0 +1,146 @@
+"""What was seen of an installation, as the API has it; nothing here is concluded yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from controller_runtime.api import names
+
+Json = Mapping[str, Any]
+LABEL_NAME = "app.kubernetes.io/name"
+INSTALLED_AS = "virtual-node"
+WEBHOOK_NAME = "virtual-node-webhook"
+DESCHEDULER_LEASE = "virtual-node-descheduler"
+SCHEDULER_LEASE = "kube-scheduler"
+PROXY_REFUSES = "address not allowed"
+"""The API server's words when a node's address is loopback or link-local: it proxies to none of these."""
+PROBE_SELECTOR = f"{names.DOMAIN}/doctor"
+"""Lower label that the dry-run pod asks for: where it ends up shows whether the webhook works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How a request was answered."""
+
+    code: int
+    """HTTP status; 0: no answer."""
+    text: str = ""
+    """What was said, or why nothing was."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it succeeded."""
+        return 200 <= self.code < 300
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What is labelled as a virtual node's process in the upper cluster; it may well run elsewhere."""
+
+    deployments: Sequence[Json] = ()
+    pods: Sequence[Json] = ()
+    logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The last lines of a pod that fails, by ``namespace/name``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """What there is of the webhook, and how a labelled pod fares with it."""
+
+    configurations: Sequence[Json] = ()
+    endpoints: Mapping[str, int] = field(default_factory=dict)
+    """Ready endpoints of its Services, by ``namespace/name``."""
+    urls: Mapping[str, Probe] = field(default_factory=dict)
+    """How its URLs answer to us, which is not how they answer to the API server."""
+    dry_run: Probe | None = None
+    """The creation of a labelled pod, on trial."""
+    dry_run_pod: Json = field(default_factory=dict)
+    """What the API server would have stored."""
+    namespace: str = "default"
+    """Where it was tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lower:
+    """A lower cluster whose kubeconfig was given."""
+
+    file: str
+    answer: Probe
+    """Of ``/version``; the text is the version."""
+    nodes: Sequence[Json] = ()
+    pods: Sequence[Json] = ()
+    """Ours that are pending there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that was seen."""
+
+    now: datetime
+    """By the upper API server's clock."""
+    server: str
+    answer: Probe
+    """Of the upper ``/version``; the text is the version."""
+    denied: Sequence[str] = ()
+    """What the caller may not do, and what it would be for."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """By name of a field of this class: why it could not be read."""
+    nodes: Sequence[Json] = ()
+    leases: Mapping[str, Json] = field(default_factory=dict)
+    """Of virtual nodes, by name."""
+    requests: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """What the pods bound to a virtual node ask for, by its name; ``pods`` among it."""
+    pending: Sequence[Json] = ()
+    """Pods in phase Pending, bound or not."""
+    events: Sequence[Json] = ()
+    """Warnings about pods, the oldest first."""
+    kubelets: Mapping[str, Probe] = field(default_factory=dict)
+    """``/healthz`` of virtual nodes through the API server."""
+    installation: Installation = field(default_factory=Installation)
+    webhook: Webhook = field(default_factory=Webhook)
+    scheduler: Json | None = None
+    """kube-scheduler's Lease."""
+    descheduler: Json | None = None
+    """The descheduler's Lease."""
+    lower: Sequence[Lower] = ()
+
+
+def is_virtual(node: Json) -> bool:
+    """Whether a node is a virtual node."""
+    return bool((node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL)
+
+
+def virtual_nodes(facts: Facts) -> list[Json]:
+    """The virtual nodes."""
+    return [node for node in facts.nodes if is_virtual(node)]
+
+
+def condition(thing: Json, kind: str) -> Json:
+    """A condition of a node or pod; empty when it has none of that type."""
+    conditions = (thing.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one["type"] == kind), {})
+
+
+def ready_nodes(facts: Facts) -> list[Json]:
+    """The virtual nodes that are Ready."""
+    return [node for node in virtual_nodes(facts) if condition(node, "Ready").get("status") == "True"]
+
+
+def key(thing: Json) -> str:
+    """``namespace/name``."""
+    metadata = thing["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
+
+
+def waiting(facts: Facts) -> list[Json]:
+    """Pods that no scheduler has bound yet, and that one should."""
+    return [
+        pod
+        for pod in facts.pending
+        if not pod["spec"].get("nodeName")
+        and not pod["spec"].get("schedulingGates")
+        and not pod["metadata"].get("deletionTimestamp")
+    ]

@@ -1,0 +1,108 @@
+"""The first links: is there an upper API, may the caller look, are there virtual nodes, do they live?"""
+
+from __future__ import annotations
+
+from controller_runtime.api import timestamps
+from virtual_node import program
+from virtual_node.commands.doctoring.connections import Failure, failure
+from virtual_node.commands.doctoring.facts import Facts, condition, virtual_nodes
+from virtual_node.commands.doctoring.installation import installation_trouble
+from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, some
+
+_LEASE_SECONDS = 40.0
+
+
+def upper_api(facts: Facts) -> Outcome:
+    """Is there an upper API that knows us?"""
+    if facts.answer.ok:
+        return ok(f"{facts.server} {facts.answer.text}")
+    match failure(facts.answer.text, facts.answer.code):
+        case Failure.UNAUTHENTICATED:
+            step = "renew the kubeconfig's credentials"
+        case Failure.UNTRUSTED:
+            step = "give the kubeconfig the CA of this API server (certificate-authority-data)"
+        case Failure.REFUSED | Failure.SILENT | Failure.NO_NAME:
+            step = "is the kubeconfig's server the right one, and reachable from here?"
+        case _:
+            step = "kubectl get --raw /readyz?verbose"
+    return broken(_with_server(facts), step)
+
+
+def caller_rights(facts: Facts) -> Outcome:
+    """May the caller see what is to be looked at?"""
+    if "denied" in facts.unread:
+        return broken(
+            f"nobody says what you may do: {facts.unread['denied']}", "use a kubeconfig with an identity"
+        )
+    if facts.denied:
+        return broken(
+            f"you may not {some(facts.denied, limit=4)}",
+            "ask for these rights, or use an administrator's kubeconfig",
+        )
+    return ok("all that is needed for looking")
+
+
+def presence(facts: Facts) -> Outcome:
+    """Are there virtual nodes at all?"""
+    found = virtual_nodes(facts)
+    if found:
+        return ok(f"{len(found)}: {some(node['metadata']['name'] for node in found)}")
+    trouble, step = _why_not(facts)
+    return broken(f"there is no virtual node; {trouble}", step)
+
+
+def heartbeat(facts: Facts) -> Outcome:
+    """Are they all Ready and heard of?"""
+    dead: list[str] = []
+    silent: list[str] = []
+    for node in virtual_nodes(facts):
+        name = node["metadata"]["name"]
+        ready = condition(node, "Ready")
+        if said := _silence(facts, name):
+            silent.append(name)
+            dead.append(f"{name}: {said}")
+        elif ready.get("status") != "True":
+            why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
+            dead.append(f"{name} is not Ready: {why or 'it says nothing'}")
+    if not dead:
+        return ok(f"{len(virtual_nodes(facts))} Ready, leases fresh")
+    detail = some(dead, limit=2)
+    if not silent:
+        return broken(detail, f"{program.name('check')} with the daemon's flags, from where the daemon runs")
+    trouble, step = _why_not(facts)
+    return broken(f"{detail}; {trouble}", step)
+
+
+def _why_not(facts: Facts) -> tuple[str, str]:
+    """Why the process does not run, and what to do."""
+    if "installation" in facts.unread:
+        return (
+            f"whether its process runs cannot be seen ({facts.unread['installation']})",
+            "look where the process runs",
+        )
+    return installation_trouble(facts.installation)
+
+
+def _silence(facts: Facts, name: str) -> str:
+    """Why a node's process counts as dead; empty: it is alive, or nobody may know."""
+    if "leases" in facts.unread:
+        return ""
+    spec = (facts.leases.get(name) or {}).get("spec") or {}
+    if not spec.get("renewTime"):
+        return "it has no Lease"
+    limit = float(spec.get("leaseDurationSeconds") or _LEASE_SECONDS)
+    quiet = (facts.now - timestamps.parse(spec["renewTime"])).total_seconds()
+    return f"its Lease was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s)" if quiet > limit else ""
+
+
+def _with_server(facts: Facts) -> str:
+    text = facts.answer.text
+    return text if facts.server in text else f"{facts.server}: {text}"
+
+
+RULES = (
+    Rule("upperApi", "upper API server", upper_api),
+    Rule("rights", "your rights there", caller_rights, needs=("upperApi",)),
+    Rule("virtualNodes", "virtual nodes", presence, needs=("upperApi",), reads=("nodes",)),
+    Rule("nodeReady", "virtual nodes Ready, leases fresh", heartbeat, needs=("virtualNodes",)),
+)
