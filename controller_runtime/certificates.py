@@ -143,8 +143,11 @@ class CertificateReloader:
             return False
         # Taken before reading: a change in between is found by the next look.
         self._stamp = stamp
+        pair = self._fixed_pair
         try:
-            self._current = await asyncio.to_thread(self._load)
+            loaded = await asyncio.to_thread(self._load)
+            # What ``replace`` brought in the meantime must not be undone by the older pair.
+            self._current = loaded if self._fixed_pair is pair else self._load()
         except ConfigError as error:
             _RELOAD_ERRORS.labels(self._name).inc()
             _log.error(

@@ -312,6 +312,22 @@ class TestReloading:
         async with serving(reloader.context) as port:
             assert (await ask(port, client_context(ca)))[1] == serial(renewed)
 
+    async def test_a_pair_replaced_while_a_client_ca_loads_stays(
+        self, ca: KeyPair, pair: KeyPair, tmp_path: Path
+    ):
+        """Files are read in a thread; a pair that comes in the meantime is served, with the new client CA."""
+        file = tmp_path / "clients.pem"
+        file.write_bytes(ca.certificate)
+        reloader = CertificateReloader.from_pair(pair, client_ca=file)
+        file.write_bytes(ca.certificate + certificates.make_ca("another").certificate)
+        checking = asyncio.create_task(reloader.check())
+        await asyncio.sleep(0)
+        newer = certificates.sign(ca, "kubelet", hosts=["127.0.0.1"])
+        reloader.replace(newer)
+        assert await checking
+        async with serving(reloader.context) as port:
+            assert (await ask(port, client_context(ca)))[1] == serial(newer)
+
     async def test_replaced_client_ca_locks_the_old_one_out(
         self, tmp_path: Path, ca: KeyPair, paths: tuple[Path, Path]
     ) -> None:
