@@ -37,7 +37,7 @@ Every flag of every program. `--help` says the same.
 - A flag beats the environment; the environment beats the default. An empty default cell means: see the text.
 - A flag cannot be shortened. An unknown flag is an error (exit code 2).
 - `--klog.v=N` sets the verbosity of every program; other `--klog.*` flags are accepted and ignored.
-- `--version` and, but for the virtual node, `version` print the version. The virtual node has `virtual-node version`.
+- `--version`, or `version`, as the only argument prints the version.
 - `virtual-node check` takes the flags of `virtual-node`, and `-o json`. `virtual-node inspect` takes them beside its own."""
 
 
