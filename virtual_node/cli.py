@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "diagnose": "why is this pod not running?",
     "inspect": "is all well, in all clusters? Leaks, drift, skew, expiry, capacity; for CI, too",
     "lower-cluster": "a least-privilege account in a lower cluster, and its kubeconfig",
+    "cleanup": "take an installation back out of all clusters; helm uninstall runs it",
     "completion": "a script that completes all this in bash, zsh or fish",
     "version": "the installed version",
     "providers": "the providers (k8s)",
@@ -63,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:  # noqa: C901, PLR0912 - a c
                 from virtual_node.commands import lower_cluster  # noqa: PLC0415
 
                 return lower_cluster.main(arguments[1:])
+            case "cleanup":
+                from virtual_node.commands import cleanup  # noqa: PLC0415
+
+                return cleanup.main(arguments[1:])
             case "completion":
                 from virtual_node.commands import completion  # noqa: PLC0415
 

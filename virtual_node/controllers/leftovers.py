@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, NotFound
 from controller_runtime.resources import Resource
-from virtual_node.controllers.context import ClusterContext
 from virtual_node.translate import namespaces
 
 _METADATA_ONLY = {
@@ -40,8 +40,15 @@ class Found:
 class Leftovers:
     """Looks into lower namespaces."""
 
-    def __init__(self, context: ClusterContext) -> None:
-        self._context = context
+    def __init__(self, lower: Client, cluster_id: str) -> None:
+        """Set up.
+
+        Args:
+            lower: client of the lower cluster.
+            cluster_id: of the upper cluster; what carries it is ours.
+        """
+        self._lower = lower
+        self._cluster_id = cluster_id
 
     async def find(self, namespace: str) -> Found:
         """What is in a lower namespace.
@@ -62,7 +69,7 @@ class Leftovers:
                     items,
                     group=resource.group,
                     resource=resource.plural,
-                    cluster_id=self._context.cluster_id,
+                    cluster_id=self._cluster_id,
                 )
                 if kind == _HOLDS_DATA:
                     others = [item["metadata"]["name"] for item in items]
@@ -90,7 +97,7 @@ class Leftovers:
         while True:
             try:
                 page = msgspec.json.decode(
-                    await self._context.lower.request(
+                    await self._lower.request(
                         "GET",
                         resource.path(namespace=namespace),
                         params=params,
@@ -108,6 +115,6 @@ class Leftovers:
 
     async def _get(self, path: str) -> dict[str, Any]:
         answer: dict[str, Any] = msgspec.json.decode(
-            await self._context.lower.request("GET", path, flow="namespaces")
+            await self._lower.request("GET", path, flow="namespaces")
         )
         return answer

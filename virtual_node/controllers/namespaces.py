@@ -46,7 +46,7 @@ class Namespaces:
         self._upper = upper
         self._lower = lower
         self._config = config
-        self._leftovers = Leftovers(context)
+        self._leftovers = Leftovers(context.lower, context.cluster_id)
         self._known: set[str] = set()
         self._said: dict[str, str] = {}
         queue: WorkQueue[str] = WorkQueue(

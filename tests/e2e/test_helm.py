@@ -1,0 +1,213 @@
+"""Installed with helm, from our own image, on a real node: it comes up, is upgraded under load, and leaves nothing.
+
+The tests of this file are one story, told in order over one sandbox: an installation is expensive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import helm as charts
+from hack.sandbox.helm import NAMESPACE, RELEASE, helm
+
+from .conftest import create, pod
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+REAL = "lower1"
+DEPLOYMENT = f"deployment/{RELEASE}-virtual-node"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def installed() -> AsyncIterator[Sandbox]:
+    """An upper cluster with a real node and our chart in it, over a real and a simulated lower cluster."""
+    if os.geteuid() != 0:
+        pytest.skip("containers on a real node need root")
+    async with Sandbox(lower=2, real_node=True, upper_real_node=True, kwok_nodes=2) as sandbox:
+        await charts.load_images(sandbox)
+        upper = sandbox.upper
+        await upper.kubectl("create", "namespace", NAMESPACE)
+        # What does not hold to the restricted standard would not be admitted.
+        await upper.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
+        for cluster in sandbox.lower:
+            await charts.register(sandbox, cluster)
+        await _helm(sandbox, "install", values=charts.values(sandbox))
+        yield sandbox
+
+
+async def _helm(sandbox: Sandbox, verb: str, *more: str, values: dict[str, Any] | None = None) -> None:
+    try:
+        await helm(
+            sandbox, verb, RELEASE, str(charts.CHART), f"--namespace={NAMESPACE}", "--wait", "--timeout=150s", *more,
+            values=values,
+        )  # fmt: skip
+    except Exception:
+        pods = await sandbox.upper.kubectl("-n", NAMESPACE, "describe", "pods")
+        logs = await sandbox.upper.kubectl(
+            "-n",
+            NAMESPACE,
+            "logs",
+            "-l",
+            "app.kubernetes.io/part-of=virtual-node",
+            "--prefix",
+            "--tail=20",
+            check=False,
+        )
+        print(pods.stdout[-6000:], logs.stdout[-6000:])
+        raise
+
+
+async def _get(cluster: Cluster, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((await cluster.kubectl("get", *arguments, "-o", "json")).stdout)
+    return found
+
+
+async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
+    """After `helm install` a pod with one label is scheduled across clusters, mirrored, and can be talked to."""
+    upper = installed.upper
+    await upper.kubectl("create", "namespace", "shop")
+    await create(upper, "shop", _labelled("web", "echo open; exec sleep 3600"))
+    await upper.kubectl("-n", "shop", "wait", "--for=condition=Ready", "pod/web", "--timeout=60s", timeout=90)
+    found = await _get(upper, "-n", "shop", "pod", "web")
+    assert found["spec"]["nodeName"] == REAL
+    assert found["spec"]["schedulerName"] == "virtual-node-scheduler", "the webhook chose ours"
+    below = await _get(installed.lower[0], "-n", "shop", "pod", "web")
+    assert below["metadata"]["labels"]["virtual-node.io/upper-uid"] == found["metadata"]["uid"]
+    assert "open" in (await upper.kubectl("-n", "shop", "logs", "web")).stdout
+    assert (await upper.kubectl("-n", "shop", "exec", "web", "--", "echo", "hello")).stdout == "hello\n"
+
+
+async def test_helm_test_finds_every_link_whole(installed: Sandbox):
+    """`helm test` runs the doctor inside the cluster, with rights of its own."""
+    await helm(installed, "test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=90s")
+
+
+async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox):
+    """While the virtual node's pods are replaced a log goes on, the node stays Ready and containers run on."""
+    upper = installed.upper
+    script = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.2; done"
+    await create(upper, "shop", _labelled("ticker", script))
+    await upper.kubectl(
+        "-n", "shop", "wait", "--for=condition=Ready", "pod/ticker", "--timeout=60s", timeout=90
+    )
+    before = await _get(installed.lower[0], "-n", "shop", "pod", "ticker")
+    kubectl = [str(installed.binaries["kubectl"]), "--kubeconfig", str(upper.kubeconfig), "-n", "shop"]
+    follower = await asyncio.create_subprocess_exec(
+        *kubectl, "logs", "-f", "ticker", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    assert follower.stdout is not None
+    states: list[str] = []
+
+    async def watch_node() -> None:
+        while True:
+            node = await _get(upper, "node", REAL)
+            states.append(next(c["status"] for c in node["status"]["conditions"] if c["type"] == "Ready"))
+            await asyncio.sleep(0.5)
+
+    watcher = asyncio.create_task(watch_node())
+    old = {one["metadata"]["name"] for one in await _pods(upper)}
+    try:
+        lines = [await _line(follower.stdout)]
+        rolled = charts.values(installed)
+        rolled["virtualNode"]["podAnnotations"] = {"example.com/rolled": "yes"}
+        await _helm(installed, "upgrade", values=rolled)
+        leader = await _leader(upper, not_in=old)
+        assert leader not in old
+        # The log that was opened through the predecessor is still being written, without a gap.
+        number = int(lines[0].split()[1])
+        for _ in range(10):
+            lines.append(await _line(follower.stdout))
+        assert follower.returncode is None
+        while int(lines[-1].split()[1]) < number + 60:
+            lines.append(await _line(follower.stdout))
+        assert [int(line.split()[1]) for line in lines] == list(range(number, number + len(lines)))
+        # And whoever comes now is served by the successor.
+        assert (await upper.kubectl("-n", "shop", "exec", "ticker", "--", "echo", "here")).stdout == "here\n"
+    finally:
+        watcher.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            follower.kill()
+        await follower.wait()
+    assert set(states) == {"True"}, states
+    after = await _get(installed.lower[0], "-n", "shop", "pod", "ticker")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert [one["restartCount"] for one in after["status"]["containerStatuses"]] == [0]
+
+
+async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox):
+    """`helm uninstall` ends pods in order, and neither cluster remembers us."""
+    upper = installed.upper
+    cluster_id = (await _get(upper, "namespace", "kube-system"))["metadata"]["uid"]
+    await helm(installed, "uninstall", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=150s")
+    left = json.loads((await helm(installed, "list", "--all-namespaces", "-o", "json")).stdout)
+    assert left == []
+    nodes = await _get(upper, "nodes")
+    assert [node["metadata"]["name"] for node in nodes["items"]] == ["upper-node"]
+    for kinds in (
+        "deployments,daemonsets,statefulsets,jobs,services,configmaps,leases,roles,rolebindings,pdb,networkpolicies",
+        "serviceaccounts,secrets,pods",
+    ):
+        found = await _get(upper, "-n", NAMESPACE, kinds)
+        names = {f"{one['kind']}/{one['metadata']['name']}" for one in found["items"]}
+        names -= {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
+        # The kubeconfigs are the user's: `lower-cluster register` made them, not the chart.
+        assert names <= {"Secret/virtual-node-lower1", "Secret/virtual-node-lower2"}
+    for kind in (
+        "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,csidrivers,csr",
+        "priorityclasses,persistentvolumes",
+    ):
+        found = await _get(upper, kind)
+        assert [one["metadata"]["name"] for one in found["items"] if "virtual-node" in json.dumps(one)] == []
+    everywhere = await _get(upper, "-A", "leases,roles,rolebindings,configmaps")
+    assert [
+        one["metadata"]["name"] for one in everywhere["items"] if "virtual-node" in one["metadata"]["name"]
+    ] == []
+    for lower in installed.lower:
+        ours = await _get(
+            lower,
+            "-A",
+            "pods,services,endpointslices,configmaps,secrets,pvc",
+            "-l",
+            f"virtual-node.io/upper-cluster={cluster_id}",
+        )
+        assert ours["items"] == []
+        await lower.kubectl("wait", "--for=delete", "namespace/shop", "--timeout=30s", timeout=60)
+
+
+def _labelled(name: str, script: str) -> dict[str, Any]:
+    """A pod that says nothing of virtual nodes but the label, and chooses a real lower node."""
+    made = pod(name, script)
+    made["metadata"]["labels"]["virtual-pod"] = "true"
+    made["spec"]["nodeSelector"] = {"pool": "real"}
+    del made["spec"]["tolerations"]
+    return made
+
+
+async def _pods(upper: Cluster) -> list[dict[str, Any]]:
+    found = await _get(upper, "-n", NAMESPACE, "pods", "-l", "app.kubernetes.io/component=virtual-node")
+    items: list[dict[str, Any]] = found["items"]
+    return items
+
+
+async def _leader(upper: Cluster, *, not_in: set[str]) -> str:
+    for _ in range(120):
+        lease = await _get(upper, "-n", NAMESPACE, "lease", f"{RELEASE}-virtual-node")
+        holder = str(lease["spec"].get("holderIdentity") or "").partition("_")[0]
+        if holder and holder not in not_in:
+            return holder
+        await asyncio.sleep(0.5)
+    return ""
+
+
+async def _line(stream: asyncio.StreamReader) -> str:
+    async with asyncio.timeout(20):
+        return (await stream.readline()).decode()

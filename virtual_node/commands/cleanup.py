@@ -1,0 +1,114 @@
+"""``virtual-node cleanup``: take an installation back out of all clusters. ``helm uninstall`` runs it.
+
+In the order in which nothing is lost: virtual nodes are cordoned and their pods deleted while the virtual node still
+works, so that each ends below with its own grace period; then our daemons are stopped; then what carries our labels is
+removed below, and the nodes above. Claims that still exist above keep their data below, and are told of.
+
+A lower cluster that does not answer holds nothing up: what may be left there is told of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from controller_runtime import kubeconfig, resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.flags import comma_list, duration
+from virtual_node import flags, program
+from virtual_node.commands.cleanup_lower import LowerCleanup
+from virtual_node.commands.cleanup_upper import UpperCleanup
+from virtual_node.config import ClusterConfig, Config
+
+_STOPPING = 45.0
+"""Seconds that our daemons get to end."""
+_SHARE = 0.6
+"""Of the time allowed, for pods to end in order; the rest is for everything after."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 when all that can be removed is gone, 2 when the upper cluster does not let us."""
+    parser = argparse.ArgumentParser(
+        prog=program.name("cleanup"),
+        description=__doc__.splitlines()[0],
+        epilog="Takes the daemon's flags, too: --config, or --client-kubeconfig and --nodename.",
+    )
+    parser.add_argument(
+        "--namespace", default="", metavar="NS", help="where the components run (none: by hand)"
+    )
+    parser.add_argument(
+        "--selector",
+        default="",
+        metavar="LABELS",
+        help="label selector of their Deployments, which are stopped",
+    )
+    parser.add_argument(
+        "--leases", type=comma_list, default=[], metavar="LIST", help="Leases there to remove"
+    )
+    parser.add_argument(
+        "--secrets", type=comma_list, default=[], metavar="LIST", help="Secrets there to remove"
+    )
+    parser.add_argument(
+        "--timeout", type=duration, default=300.0, metavar="D", help="how long all of it may take (5m)"
+    )
+    own, rest = parser.parse_known_args(argv)
+    options = flags.parse(rest, prog=program.name("cleanup"))
+    try:
+        asyncio.run(_run(options.config, own))
+    except ApiError as error:
+        raise ConfigError(f"the upper cluster: {error}") from None
+    return 0
+
+
+async def _run(config: Config, own: argparse.Namespace) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + own.timeout
+    async with AsyncExitStack() as stack:
+        loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+        client = await stack.enter_async_context(
+            Client(loaded, user_agent="virtual-node-cleanup", cluster="upper", qps=50, burst=100)
+        )
+        cluster_id = config.cluster_id
+        if not cluster_id:
+            cluster_id = str((await client.get(resources.NAMESPACES, "kube-system"))["metadata"]["uid"])
+        nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
+        upper = UpperCleanup(
+            client, nodes=nodes, clusters=[cluster.name for cluster in config.clusters], say=say
+        )
+        await upper.cordon()
+        await upper.delete_pods(deadline=loop.time() + own.timeout * _SHARE)
+        if own.selector and own.namespace:
+            await upper.stop_daemons(own.namespace, own.selector, seconds=_STOPPING)
+        claims = await upper.claims()
+        async with asyncio.TaskGroup() as group:
+            for cluster in config.clusters:
+                group.create_task(_lower(cluster, cluster_id, claims, deadline=deadline))
+        await upper.remove(namespace=own.namespace, leases=own.leases, secrets=own.secrets)
+
+
+async def _lower(cluster: ClusterConfig, cluster_id: str, claims: frozenset[str], *, deadline: float) -> None:
+    """Clean one lower cluster; whatever keeps us from it is told, and keeps nobody else."""
+    names = [node.name for node in cluster.virtual_nodes()]
+    try:
+        loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
+        async with Client(
+            loaded, user_agent="virtual-node-cleanup", cluster=cluster.name, timeout=15
+        ) as client:
+            cleanup = LowerCleanup(client, cluster_id=cluster_id, nodes=names, upper_claims=claims, say=say)
+            async with asyncio.timeout_at(deadline):
+                await cleanup.run()
+    except (ConfigError, ApiError, TimeoutError) as error:
+        why = str(error) or "no end within the time allowed"
+        say(
+            f"{cluster.name}: not cleaned ({why}); what is left there carries the label "
+            f"virtual-node.io/upper-cluster={cluster_id}"
+        )
+
+
+def say(line: str) -> None:
+    """One line of progress, for the log of the hook's Job."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - what the command says

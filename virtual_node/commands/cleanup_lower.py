@@ -1,0 +1,107 @@
+"""Taking what was made for an upper cluster out of a lower one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client import Client
+from controller_runtime.errors import Conflict, NotFound
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from virtual_node.controllers.leftovers import Leftovers, UnknownError
+
+_KINDS = (*(resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS),)
+_POLL = 0.5
+
+
+class LowerCleanup:
+    """Deletes by our ownership labels, and by uid: never anything of others."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        cluster_id: str,
+        nodes: Sequence[str],
+        upper_claims: Collection[str],
+        say: Callable[[str], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: of the lower cluster.
+            cluster_id: of the upper cluster.
+            nodes: our virtual nodes over this lower cluster; another installation may have others.
+            upper_claims: UIDs of the claims that still exist above.
+            say: told what happens, a line at a time.
+        """
+        self._client = client
+        self._cluster_id = cluster_id
+        self._nodes = frozenset(nodes)
+        self._upper_claims = upper_claims
+        self._say = say
+
+    async def run(self) -> None:
+        """Remove pods, then what they needed, then namespaces that are empty.
+
+        Raises:
+            ApiError: the cluster does not answer, or does not let us.
+        """
+        while pods := await self._ours(resources.PODS):
+            for pod in pods:
+                if not pod.metadata.deletion_timestamp:
+                    await self._delete(resources.PODS, pod)
+            await asyncio.sleep(_POLL)
+        counts = {resource.kind: await self._remove_all(resource) for resource in _KINDS}
+        removed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        if removed:
+            self._say(f"{self._client.cluster}: removed {removed}")
+        await self._claims()
+        await self._namespaces()
+
+    async def _remove_all(self, resource: Resource) -> int:
+        found = await self._ours(resource)
+        for one in found:
+            await self._delete(resource, one)
+        return len(found)
+
+    async def _claims(self) -> None:
+        for claim in await self._ours(resources.PERSISTENT_VOLUME_CLAIMS):
+            if claim.labels.get(names.LABEL_UPPER_UID) in self._upper_claims:
+                self._say(f"{self._client.cluster}: claim {claim.key} is kept: its upper claim exists")
+            elif not claim.metadata.deletion_timestamp:
+                self._say(f"{self._client.cluster}: claim {claim.key} is kept: it was kept before")
+
+    async def _namespaces(self) -> None:
+        """Remove namespaces that we made and nobody else uses."""
+        leftovers = Leftovers(self._client, self._cluster_id)
+        for namespace in await self._ours(resources.NAMESPACES):
+            if namespace.metadata.deletion_timestamp:
+                continue
+            try:
+                found = await leftovers.find(namespace.name)
+            except UnknownError as error:
+                self._say(f"{self._client.cluster}: namespace {namespace.name} is kept: {error}")
+                continue
+            if found.others or found.pods:
+                what = ", ".join(found.others[:3]) or "pods of other virtual nodes"
+                self._say(f"{self._client.cluster}: namespace {namespace.name} is kept: it has {what}")
+                continue
+            await self._delete(resources.NAMESPACES, namespace)
+            self._say(f"{self._client.cluster}: namespace {namespace.name} removed")
+
+    async def _ours(self, resource: Resource) -> list[Object]:
+        listed = await self._client.list(
+            resource, label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"
+        )
+        # What names another virtual node belongs to another installation in the same upper cluster.
+        return [one for one in listed.items if one.labels.get(names.LABEL_NODE, "") in {"", *self._nodes}]
+
+    async def _delete(self, resource: Resource, found: Object) -> None:
+        try:
+            await self._client.delete(resource, found.name, namespace=found.namespace or None, uid=found.uid)
+        except (NotFound, Conflict):
+            return

@@ -1,0 +1,204 @@
+"""Taking virtual nodes out of the upper cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
+from controller_runtime import resources
+from controller_runtime.api import names, node_avoidance
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, Conflict, Forbidden, NotFound
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from virtual_node.controllers.persistent_volumes import CSI_DRIVERS
+from virtual_node.translate import claims, persistent_volumes
+
+_SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
+_POLL = 0.5
+_STOPPED = ("virtual-node", "descheduler")
+"""Components that would undo our work; the others go on until their objects are deleted."""
+_MEMORY = (node_avoidance.CONFIG_MAP, "virtual-node-descheduler")
+"""ConfigMaps of the descheduler."""
+
+
+class UpperCleanup:
+    """The steps, each safe to repeat."""
+
+    def __init__(
+        self, client: Client, *, nodes: Sequence[str], clusters: Collection[str], say: Callable[[str], None]
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: of the upper cluster.
+            nodes: our virtual nodes.
+            clusters: our lower clusters.
+            say: told what happens, a line at a time.
+        """
+        self._client = client
+        self._nodes = frozenset(nodes)
+        self._clusters = frozenset(clusters)
+        self._say = say
+
+    async def cordon(self) -> None:
+        """Nothing new comes to our virtual nodes."""
+        for node in await self._our_nodes():
+            if not (node.to_dict().get("spec") or {}).get("unschedulable"):
+                await self._client.patch(resources.NODES, node.name, {"spec": {"unschedulable": True}})
+                self._say(f"node {node.name} cordoned")
+
+    async def delete_pods(self, *, deadline: float) -> None:
+        """Delete the pods of our virtual nodes and wait until they have ended; the last ones are forced.
+
+        Args:
+            deadline: the event loop's time after which pods are removed without having ended below.
+        """
+        told = False
+        while found := await self._pods():
+            if not told:
+                self._say(f"ending {len(found)} pods, each with its own grace period")
+                told = True
+            for pod in found:
+                if not pod.metadata.deletion_timestamp:
+                    await self._delete(resources.PODS, pod)
+            if asyncio.get_running_loop().time() > deadline:
+                for pod in found:
+                    self._say(f"pod {pod.key} did not end in time; removed above")
+                    await self._delete(resources.PODS, pod, grace=0)
+                return
+            await asyncio.sleep(_POLL)
+
+    async def stop_daemons(self, namespace: str, selector: str, *, seconds: float) -> None:
+        """Scale what would undo our work to nothing, and wait for its pods to go, for a while."""
+        chosen = f"{selector},app.kubernetes.io/component in ({','.join(_STOPPED)})"
+        for deployment in (
+            await self._client.list(resources.DEPLOYMENTS, namespace=namespace, label_selector=chosen)
+        ).items:
+            await self._client.patch(
+                resources.DEPLOYMENTS,
+                deployment.name,
+                {"spec": {"replicas": 0}},
+                namespace=namespace,
+                subresource="scale",
+            )
+            self._say(f"deployment {deployment.name} stopped")
+        deadline = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < deadline:
+            if not (
+                await self._client.list(resources.PODS, namespace=namespace, label_selector=chosen)
+            ).items:
+                return
+            await asyncio.sleep(_POLL)
+        self._say(f"some pods in {namespace} still drain their streams; going on")
+
+    async def claims(self) -> frozenset[str]:
+        """UIDs of all claims that exist above: what they hold below is kept."""
+        listed = await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS)
+        return frozenset(claim.uid for claim in listed.items)
+
+    async def remove(self, *, namespace: str, leases: Sequence[str], secrets: Sequence[str]) -> None:
+        """Remove nodes, finalizers, mirrors that nobody uses, memory, and what is named.
+
+        Args:
+            namespace: where our components run; empty: nowhere in this cluster.
+            leases: names of Leases there.
+            secrets: names of Secrets there.
+        """
+        for node in await self._our_nodes():
+            await self._delete(resources.NODES, node)
+            self._say(f"node {node.name} removed")
+        await self._release_claims()
+        await self._remove_mirrors()
+        await self._remove_records()
+        if namespace:
+            wanted = [(resources.LEASES, name) for name in leases]
+            wanted += [(resources.SECRETS, name) for name in secrets]
+            wanted += [(resources.CONFIG_MAPS, name) for name in _MEMORY]
+            for resource, name in wanted:
+                try:
+                    await self._client.delete(resource, name, namespace=namespace)
+                except NotFound:
+                    continue
+                self._say(f"{resource.kind} {namespace}/{name} removed")
+
+    async def _our_nodes(self) -> list[Object]:
+        listed = await self._client.list(resources.NODES, label_selector=_VIRTUAL)
+        return [node for node in listed.items if node.name in self._nodes]
+
+    async def _pods(self) -> list[Object]:
+        found: list[Object] = []
+        for node in sorted(self._nodes):
+            listed = await self._client.list(resources.PODS, field_selector=f"spec.nodeName={node}")
+            found += listed.items
+        return found
+
+    async def _release_claims(self) -> None:
+        volumes = {volume.name for volume in await self._mirrors()}
+        for claim in (await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS)).items:
+            finalizers = claim.metadata.finalizers
+            node = claim.annotations.get(_SELECTED_NODE, "")
+            volume = (claim.spec or {}).get("volumeName", "")
+            if claims.FINALIZER not in finalizers or (volume not in volumes and node not in self._nodes):
+                continue
+            kept = [one for one in finalizers if one != claims.FINALIZER]
+            patch = {
+                "metadata": {"uid": claim.uid, "resourceVersion": claim.resource_version, "finalizers": kept}
+            }
+            try:
+                await self._client.patch(
+                    resources.PERSISTENT_VOLUME_CLAIMS, claim.name, patch, namespace=claim.namespace
+                )
+            except (NotFound, Conflict) as error:
+                self._say(f"claim {claim.key}: finalizer not removed: {error}")
+            else:
+                self._say(f"claim {claim.key} can be deleted freely now; its data stays in the lower cluster")
+
+    async def _mirrors(self) -> list[Object]:
+        listed = await self._client.list(resources.PERSISTENT_VOLUMES)
+        return [
+            volume
+            for volume in listed.items
+            if ((volume.spec or {}).get("csi") or {}).get("driver") == persistent_volumes.DRIVER
+            and volume.labels.get(names.LABEL_LOWER_CLUSTER) in self._clusters
+        ]
+
+    async def _remove_mirrors(self) -> None:
+        for volume in await self._mirrors():
+            if (volume.status or {}).get("phase") == "Bound":
+                continue
+            await self._delete(resources.PERSISTENT_VOLUMES, volume)
+            self._say(f"volume {volume.name} removed; the lower one stays")
+        others = (await self._client.list(resources.NODES, label_selector=_VIRTUAL)).items
+        if not others and not await self._mirrors():
+            for driver in (await self._client.list(CSI_DRIVERS)).items:
+                if driver.name == persistent_volumes.DRIVER:
+                    await self._delete(CSI_DRIVERS, driver)
+                    self._say(f"CSIDriver {driver.name} removed")
+
+    async def _remove_records(self) -> None:
+        listed = await self._client.list(
+            resources.CONFIG_MAPS, label_selector=f"{names.LABEL_DESCHEDULER_RECORD}=true"
+        )
+        for record in listed.items:
+            await self._delete(resources.CONFIG_MAPS, record)
+
+    async def _delete(self, resource: Resource, found: Object, *, grace: int | None = None) -> None:
+        """Delete the very object that was found."""
+        try:
+            await self._client.delete(
+                resource,
+                found.name,
+                namespace=found.namespace or None,
+                uid=found.uid,
+                grace_period_seconds=grace,
+            )
+        except (NotFound, Conflict):
+            return
+        except Forbidden as error:
+            self._say(f"{resource.kind} {found.key}: {error}")
+        except ApiError as error:
+            if error.code < 500:
+                raise
+            self._say(f"{resource.kind} {found.key}: {error}")
