@@ -11,14 +11,13 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import structlog
 
-from controller_runtime import key_pairs
-from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.informer import Informer
@@ -29,7 +28,7 @@ from virtual_node.kubelet.authorization import Authorizer
 from virtual_node.kubelet.backend import PodTarget
 from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.server import KubeletServer
-from virtual_node.serving_certificate import Issued, ServingCertificate
+from virtual_node.node_certificates import NodeCertificates
 from virtual_node.translate.prometheus_text import PodNames
 
 _PORTS_TRIED = 200
@@ -73,9 +72,7 @@ class KubeletEndpoints:
         self._node_ip = ""
         self._client_ca: str | bytes = b""
         self._log = structlog.get_logger(component="kubelet")
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._issued: dict[str, Issued] = {}
-        """Certificates of the upper cluster in use, by node: a lower cluster that starts again keeps them."""
+        self._certificates = NodeCertificates(config, upper=upper)
         self._used_ports: set[int] = set()
         self._draining: set[asyncio.Task[None]] = set()
         self._lame_duck = 0.0
@@ -100,9 +97,7 @@ class KubeletEndpoints:
         if self._draining:
             self._log.info("draining", seconds=self._config.drain_timeout)
             await asyncio.gather(*self._draining, return_exceptions=True)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._certificates.close()
 
     def begin_shutdown(self, *, lame_duck: float) -> None:
         """The process ends; new streams are still taken for some seconds, until callers know our successor."""
@@ -153,7 +148,8 @@ class KubeletEndpoints:
         Raises:
             ConfigError: no port is free, or the certificate is unusable.
         """
-        reloader = self._certificate(node.name)
+        addresses = self.addresses(node.name)
+        reloader = self._certificates.reloader(node.name, addresses, client_ca=self._client_ca)
         authenticator = Authenticator(self._upper, anonymous_auth=self._config.anonymous_auth)
         authorizer = Authorizer(self._upper, node_name=node.name) if self._config.authorization else None
         backend = CacheBackend(context, caches, node.name)
@@ -188,7 +184,10 @@ class KubeletEndpoints:
                 continue
             self._used_ports.add(server.port)
             self._log.info("kubelet API", node=node.name, address=self._node_ip, port=server.port)
-            return KubeletService(server, self._look_after(reloader, context, node.name))
+            tell = partial(_tell, context, node.name)
+            return KubeletService(
+                server, self._certificates.look_after(reloader, node.name, addresses, tell=tell)
+            )
         raise ConfigError(
             f"kubelet API of {node.name}: no port is free ({refusal}); set KUBELET_PORT or the node's port"
         )
@@ -197,53 +196,6 @@ class KubeletEndpoints:
         if self._config.port == 0:
             return [0]
         return list(range(self._config.port, min(self._config.port + _PORTS_TRIED, 65536)))
-
-    def _certificate(self, node_name: str) -> CertificateReloader:
-        config = self._config
-        metric = f"kubelet-{node_name}"
-        if config.certificate_source == "Files":
-            return CertificateReloader(
-                config.tls_cert_file,
-                config.tls_private_key_file,
-                client_ca=self._client_ca or None,
-                name=metric,
-            )
-        if node_name in self._issued:
-            pair = self._issued[node_name].pair
-            return CertificateReloader.from_pair(pair, client_ca=self._client_ca or None, name=metric)
-        hosts = [node_name, self._node_ip]
-        if config.external_ip:
-            hosts.append(config.external_ip)
-        pair = key_pairs.self_signed(f"system:node:{node_name}", hosts=hosts)
-        return CertificateReloader.from_pair(pair, client_ca=self._client_ca or None, name=metric)
-
-    def _look_after(
-        self, reloader: CertificateReloader, context: ClusterContext, node_name: str
-    ) -> list[asyncio.Task[None]]:
-        """Follow the certificate's files and, with CSR, have the upper cluster sign and renew it."""
-        tasks = [asyncio.create_task(reloader.run(), name=f"certificate {node_name}")]
-        if self._config.certificate_source == "CSR":
-
-            def install(issued: Issued) -> None:
-                reloader.replace(issued.pair)
-                self._issued[node_name] = issued
-
-            # As kubelets do: kubectl describe node looks for Events by the name in place of the uid.
-            node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
-            signed = ServingCertificate(
-                self._upper,
-                node_name,
-                self.addresses(node_name),
-                install=install,
-                tell=lambda reason, message: context.recorder.event(node, "Warning", reason, message),
-                approve=self._config.approve_serving_certificate,
-                issued=self._issued.get(node_name),
-            )
-            tasks.append(asyncio.create_task(signed.run(), name=f"serving certificate {node_name}"))
-        for task in tasks:
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return tasks
 
     async def _load_client_ca(self) -> str | bytes:
         """The CA of our callers: a file's path, which is followed when it changes, or the upper cluster's own."""
@@ -258,6 +210,12 @@ class KubeletEndpoints:
                 fix="grant get on configmap kube-system/extension-apiserver-authentication, or --client-verify-ca",
             )
             return b""
+
+
+def _tell(context: ClusterContext, node_name: str, reason: str, message: str) -> None:
+    """An Event on the Node. As kubelets do: kubectl describe node looks for its name in place of the uid."""
+    node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
+    context.recorder.event(node, "Warning", reason, message)
 
 
 def _pod_names(caches: PodCaches, node_name: str) -> dict[tuple[str, str], PodNames]:
