@@ -1,0 +1,181 @@
+"""The doctor on clusters of its own, because it is about what is broken there; and the commands as kubectl's plugin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Sandbox, scheduling
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.process import Process
+from tests.e2e.conftest import create, eventually, pod, ready
+from virtual_node import program
+from virtual_node.cli import COMMANDS
+from virtual_node.commands import output
+
+pytestmark = pytest.mark.e2e
+
+NODE = "vn-doctor"
+ROOT = Path(__file__).parents[2]
+
+
+class Patient:
+    """A sandbox with one virtual node."""
+
+    def __init__(self, sandbox: Sandbox, process: Process) -> None:
+        self.sandbox = sandbox
+        self.process = process
+
+    async def doctor(self, *arguments: str) -> tuple[int, dict[str, Any]]:
+        """Exit code and links by name."""
+        code, out = await self.run("doctor", "-o", "json", *arguments)
+        found = json.loads(out)
+        return code, {"broken": found["brokenLink"], **{one["name"]: one for one in found["links"]}}
+
+    async def run(self, *arguments: str) -> tuple[int, str]:
+        """Exit code and output of ``virtual-node``."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "virtual_node", *arguments, f"--kubeconfig={self.sandbox.upper.kubeconfig}",
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        out, _ = await process.communicate()
+        return process.returncode or 0, out.decode()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def patient() -> AsyncIterator[Patient]:
+    """A healthy system: one simulated lower cluster, one virtual node."""
+    async with Sandbox(lower=1, kwok_nodes=2) as sandbox:
+        process = await sandbox.start_virtual_node(
+            f"--client-kubeconfig={sandbox.lower[0].kubeconfig}", f"--nodename={NODE}", "--log-level=debug",
+            env={"VKUBELET_POD_IP": LOOPBACK, "KUBELET_PORT": "0"},
+        )  # fmt: skip
+        upper = sandbox.upper
+        await upper.kubectl("wait", "--for=create", f"node/{NODE}", "--timeout=60s", timeout=90)
+        await upper.kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=60s", timeout=90)
+        yield Patient(sandbox, process)
+
+
+async def test_a_healthy_system_has_no_broken_link(patient: Patient):
+    """Every link holds or is not installed, and people read so in one line."""
+    lower = f"--client-kubeconfig={patient.sandbox.lower[0].kubeconfig}"
+    # The API server proxies to no loopback address; a pod's log takes the same way to the kubelet API.
+    await create(patient.sandbox.upper, "default", pod("well", "sleep 3600", node=NODE))
+    await ready(patient.sandbox.upper, "default", "well")
+
+    async def healthy() -> bool:
+        code, _ = await patient.doctor(lower)
+        return code == 0
+
+    # The Lease comes with the first renewal, moments after the node.
+    await eventually(healthy, within=15, what="all links hold")
+    _, links = await patient.doctor(lower)
+    assert links["kubeletApi"]["state"] == "ok"
+    assert {name for name, link in links.items() if link and name != "broken" and link["state"] == "skipped"} == {
+        "webhook", "mutation", "descheduler",
+    }  # fmt: skip
+    code, out = await patient.run("doctor")
+    assert (code, out.splitlines()[-1]) == (0, "Every link holds.")
+
+
+async def test_a_pod_nobody_schedules_and_one_without_a_toleration_are_found(patient: Patient):
+    """Each breaks the link that it waits at."""
+    upper = patient.sandbox.upper
+    lacking = pod("lacking", "sleep 3600", node=NODE)
+    lacking["spec"]["tolerations"] = []
+    await create(upper, "default", lacking)
+    code, links = await patient.doctor()
+    assert (code, links["broken"]) == (1, "taints")
+    assert "virtual-kubelet.io/provider" in links["taints"]["detail"]
+    await upper.kubectl("delete", "pod", "lacking", "--wait=true")
+    await create(upper, "default", pod("orphan", "sleep 3600", node=NODE, schedulerName="nobody"))
+
+    async def found() -> bool:
+        code, links = await patient.doctor()
+        return code == 1 and links["broken"] == "scheduler" and "nobody" in links["scheduler"]["detail"]
+
+    await eventually(found, within=60, what="no scheduler named nobody")
+    await upper.kubectl("delete", "pod", "orphan", "--wait=true")
+
+
+async def test_the_webhook_is_proved_by_a_pod(patient: Patient):
+    """With the webhook a labelled dry-run pod is changed; without its process the link says what is missing."""
+    process = await scheduling.start_webhook(patient.sandbox)
+    code, links = await patient.doctor()
+    assert (code, links["webhook"]["state"], links["mutation"]["state"]) == (0, "ok", "ok"), links
+    await process.stop()
+    code, links = await patient.doctor()
+    assert (code, links["broken"]) == (1, "mutation")
+    assert "nothing listens there" in links["mutation"]["detail"]
+    await patient.sandbox.upper.kubectl(
+        "delete", "mutatingwebhookconfigurations,validatingwebhookconfigurations", "virtual-node-webhook"
+    )
+
+
+async def test_kubectl_runs_the_plugin(patient: Patient, tmp_path: Path):
+    """A real kubectl finds it on the PATH, passes the words on, and completes them."""
+    for file, function in ((program.PLUGIN_FILE, "main"), (program.COMPLETION_FILE, "complete")):
+        script = tmp_path / file
+        script.write_text(
+            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+            f"from virtual_node.cli import {function}\nsys.exit({function}())\n",
+            encoding="utf-8",
+        )
+        script.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "KUBECONFIG": str(patient.sandbox.upper.kubeconfig),
+    }
+
+    async def kubectl(*arguments: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            patient.sandbox.binaries["kubectl"], *arguments, env={**os.environ, **environment},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        out, _ = await process.communicate()
+        return process.returncode or 0, out.decode()
+
+    code, out = await kubectl("virtual-node", "status")
+    assert (code, NODE in out) == (0, True), out
+    code, out = await kubectl("virtual-node")
+    assert (code, out.splitlines()[0]) == (0, "usage: kubectl virtual-node COMMAND [FLAGS]")
+    code, out = await kubectl("virtual-node", "statsu")
+    assert code == 2
+    assert out.startswith("kubectl virtual-node: unknown command 'statsu'")
+    code, out = await kubectl("__complete", "virtual-node", "sta")
+    # kubectl tells on stderr what it does beside.
+    assert f"status\t{COMMANDS['status']}" in out.splitlines(), out
+    code, out = await kubectl("__complete", "virtual-node", "status", "-o", "")
+    assert [line for line in out.splitlines() if line in output.FORMATS] == [*output.FORMATS], out
+
+
+async def test_a_dead_process_is_the_broken_link(patient: Patient):
+    """The Lease of a virtual node whose process has ended is the first thing that does not hold."""
+    await patient.process.stop()
+
+    async def found() -> bool:
+        code, links = await patient.doctor()
+        return code == 1 and links["broken"] == "nodeReady" and NODE in links["nodeReady"]["detail"]
+
+    await eventually(found, within=120, what="nodeReady is the broken link")
+    code, out = await patient.run("doctor")
+    assert code == 1
+    assert out.splitlines()[-1].startswith("The broken link: virtual nodes Ready, leases fresh: vn-doctor")
+
+
+async def test_an_upper_cluster_that_is_away_is_the_broken_link(patient: Patient):
+    """Nothing answers: the first link is broken and the others are skipped."""
+    await patient.sandbox.upper.apiserver.stop()
+    code, links = await patient.doctor()
+    assert (code, links["broken"]) == (1, "upperApi")
+    assert {link["state"] for name, link in links.items() if name not in {"broken", "upperApi"}} == {
+        "skipped"
+    }
