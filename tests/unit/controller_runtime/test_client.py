@@ -222,6 +222,19 @@ async def test_errors_are_mapped(code: int, reason: str, expected: type[ApiError
     assert len(server.asked) == 1
 
 
+async def test_headers_of_one_request() -> None:
+    """Headers given to create go with that request alone, beside those that every request has."""
+    body = {"metadata": {"name": "csr-1"}}
+    async with serve(answers(reply(body), reply(body))) as server, client_of(server) as client:
+        await client.create(
+            resources.CERTIFICATE_SIGNING_REQUESTS, body, headers={"Impersonate-User": "system:node:vn"}
+        )
+        await client.create(resources.CERTIFICATE_SIGNING_REQUESTS, body)
+    first, second = (asked.headers for asked in server.asked)
+    assert (first["Impersonate-User"], first["Content-Type"]) == ("system:node:vn", "application/json")
+    assert "Impersonate-User" not in second
+
+
 @pytest.mark.parametrize("body", [b"<html>hello\nworld</html>", b"", b"\xff"])
 async def test_answer_that_is_no_json(body: bytes) -> None:
     """Something in between that answers 200 with a page of its own is a connection that failed, not a crash."""
