@@ -16,7 +16,7 @@ from rich.text import Text
 FORMATS = ("table", "wide", "json", "yaml")
 _GOOD, _BAD = (
     frozenset({"True", "Ready", "Running", "ok"}),
-    frozenset({"False", "NotReady", "Unknown", "fail"}),
+    frozenset({"False", "NotReady", "Unknown", "fail", "broken"}),
 )
 
 

@@ -64,7 +64,9 @@ def registration(facts: Facts) -> Outcome:
                 f"{name}: Service {service['namespace']}/{service['name']} has no ready endpoints",
                 f"kubectl -n {service['namespace']} get pods,endpointslices; is virtual-node-webhook running?",
             )
-    return ok(f"{some(one['metadata']['name'] for one in ours)}, its CA is good{_address(facts, ours)}")
+    bundled = all(client.get("caBundle") for _, client in client_configs(ours))
+    trust = "its CA is good" if bundled else "trusted by the system's CAs"
+    return ok(f"{some(one['metadata']['name'] for one in ours)}, {trust}{_address(facts, ours)}")
 
 
 def mutation(facts: Facts) -> Outcome:

@@ -15,6 +15,7 @@ from virtual_node.commands.doctoring.facts import (
 )
 from virtual_node.web.rows import status_word
 
+_UNLABELLED = f"none is labelled {LABEL_NAME}={INSTALLED_AS}"
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 _STUCK = _STARTING | {"Pending", "Failed", "Evicted", "Unknown"}
 
@@ -35,7 +36,7 @@ def installation_trouble(installation: Installation) -> tuple[str, str]:
         failed = condition(deployment, "ReplicaFailure")
         if failed.get("status") == "True" or not installation.pods:
             return (
-                f"Deployment {namespace}/{name} has no pods: {failed.get('message') or 'nobody says why'}",
+                f"Deployment {namespace}/{name} has no pods: {failed.get('message') or _UNLABELLED}",
                 f"kubectl -n {namespace} describe deployment {name}",
             )
     if not installation.pods:

@@ -10,6 +10,8 @@ from virtual_node.commands.doctoring.installation import installation_trouble
 from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, some
 
 _LEASE_SECONDS = 40.0
+_GRACE = 60.0
+"""Kubernetes' node-monitor-grace-period (40 or 50 s), and some."""
 
 
 def upper_api(facts: Facts) -> Outcome:
@@ -36,7 +38,7 @@ def caller_rights(facts: Facts) -> Outcome:
         )
     if facts.denied:
         return broken(
-            f"you may not {some(facts.denied, limit=4)}",
+            f"you may not {some(facts.denied, limit=12)}",
             "ask for these rights, or use an administrator's kubeconfig",
         )
     return ok("all that is needed for looking")
@@ -58,7 +60,7 @@ def heartbeat(facts: Facts) -> Outcome:
     for node in virtual_nodes(facts):
         name = node["metadata"]["name"]
         ready = condition(node, "Ready")
-        if said := _silence(facts, name):
+        if said := _silence(facts, name, ready=ready.get("status") == "True"):
             silent.append(name)
             dead.append(f"{name}: {said}")
         elif ready.get("status") != "True":
@@ -83,7 +85,7 @@ def _why_not(facts: Facts) -> tuple[str, str]:
     return installation_trouble(facts.installation)
 
 
-def _silence(facts: Facts, name: str) -> str:
+def _silence(facts: Facts, name: str, *, ready: bool) -> str:
     """Why a node's process counts as dead; empty: it is alive, or nobody may know."""
     if "leases" in facts.unread:
         return ""
@@ -92,7 +94,11 @@ def _silence(facts: Facts, name: str) -> str:
         return "it has no Lease"
     limit = float(spec.get("leaseDurationSeconds") or _LEASE_SECONDS)
     quiet = (facts.now - timestamps.parse(spec["renewTime"])).total_seconds()
-    return f"its Lease was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s)" if quiet > limit else ""
+    if quiet <= limit:
+        return ""
+    # Kubernetes would have called it not Ready by now, had it not seen a renewal: it times them by its own clock.
+    doubt = "; it is Ready all the same: do the clocks differ?" if ready and quiet > limit + _GRACE else ""
+    return f"its Lease was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s){doubt}"
 
 
 def _with_server(facts: Facts) -> str:

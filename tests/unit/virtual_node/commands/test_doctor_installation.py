@@ -51,7 +51,7 @@ LOOPING = container(
         ),
         (_installed(phase="Pending"), "its pod vn/p is Pending", "describe pod p"),
         (_installed(**container({"running": {}}, ready=True)), "its pod vn/p runs all the same", "logs p"),
-        (replace(_installed(), pods=[]), "Deployment vn/d has no pods: nobody says why", "describe deployment d"),
+        (replace(_installed(), pods=[]), "Deployment vn/d has no pods: none is labelled app", "describe deployment d"),
         (
             Installation([{"metadata": {"namespace": "vn", "name": "d"}, "spec": {"replicas": 0}}]),
             "Deployment vn/d is scaled to 0", "scale deployment d --replicas=1",

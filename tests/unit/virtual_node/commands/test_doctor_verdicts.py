@@ -12,6 +12,7 @@ from tests.unit.virtual_node.commands.patients import (
     configuration,
     container,
     healthy,
+    lease,
     links_of,
     lower_cluster,
     node,
@@ -56,13 +57,20 @@ def test_what_is_no_fault_breaks_nothing(facts: Facts):
     assert first_broken(examine(facts)) is None
 
 
+def test_a_node_that_is_ready_but_silent_for_long_may_have_another_clock():
+    """Kubernetes times renewals by its own clock: what it calls Ready has been renewed."""
+    links = links_of(healthy(leases={"vn": lease(600)}))
+    assert "last renewed 600 s ago (it lasts 40 s); it is Ready all the same" in links["nodeReady"].detail
+    assert "clocks" not in links_of(healthy(leases={"vn": lease(90)}))["nodeReady"].detail
+
+
 def test_the_url_of_a_webhook_need_not_answer_to_us():
     """The API server may be the only one who gets there; the dry run decides."""
     client = {"url": "https://x/mutate", "caBundle": ""}
     facts = webhook(configurations=[configuration(client)], urls={"https://x/mutate": Probe(0, "refused")})
     links = links_of(healthy(webhook=facts))
     assert links["webhook"].state is State.OK
-    assert "https://x/mutate does not answer from here" in links["webhook"].detail
+    assert "the system's CAs; https://x/mutate does not answer from here" in links["webhook"].detail
 
 
 def _event(reason: str, message: str) -> dict[str, Any]:
