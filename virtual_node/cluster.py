@@ -241,6 +241,7 @@ class LowerCluster:
                     if informer not in (lower_nodes, foreign):
                         await informer.wait_synced()
                 await _refuse_upper_as_lower(context)
+                await pods.adopt_all()
                 group.create_task(pods.controller.run(), name=f"{context.name} pods")
                 group.create_task(namespaces.run(), name=f"{context.name} namespaces")
                 group.create_task(dependencies.run(), name=f"{context.name} dependencies")

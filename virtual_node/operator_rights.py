@@ -11,6 +11,7 @@ DOCTOR: tuple[Right, ...] = (
     Right("", "nodes", ("get",), "their kubelet APIs, through the API server", "proxy"),
     Right("", "namespaces", _LOOK, "the cluster's identity"),
     Right("", "pods", (*_LOOK, "create"), "pods that wait; a dry-run pod that the webhook should change"),
+    Right("", "pods", ("get",), "what our components said last", "log"),
     Right("", "events", _LOOK, "why they wait"),
     Right("", "services", _LOOK, "the webhook's Service"),
     Right("discovery.k8s.io", "endpointslices", _LOOK, "whether anything is behind it"),
@@ -25,6 +26,10 @@ DOCTOR: tuple[Right, ...] = (
 
 UNINSTALL: tuple[Right, ...] = (
     Right("", "namespaces", ("get",), "the upper cluster's identity"),
+    *(
+        Right("admissionregistration.k8s.io", kind, ("delete",), "unregister the webhook")
+        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+    ),
     Right("", "nodes", ("get", "list", "patch", "delete"), "cordon and remove the virtual nodes"),
     Right("", "pods", ("list", "delete"), "take the pods off them"),
     Right("", "persistentvolumeclaims", ("list", "patch"), "take back our finalizer"),

@@ -1,6 +1,6 @@
 """``virtual-node cleanup``: take an installation back out of all clusters. ``helm uninstall`` runs it.
 
-In the order in which nothing is lost: virtual nodes are cordoned and their pods deleted while the virtual node still
+In the order in which nothing is lost: the webhook is unregistered, virtual nodes are cordoned and their pods deleted while the virtual node still
 works, so that each ends below with its own grace period; then our daemons are stopped; then what carries our labels is
 removed below, and the nodes above. Claims that still exist above keep their data below, and are told of.
 
@@ -47,6 +47,12 @@ def main(argv: Sequence[str]) -> int:
         help="label selector of their Deployments, which are stopped",
     )
     parser.add_argument(
+        "--webhook-configuration",
+        default="",
+        metavar="NAME",
+        help="of the webhook configurations to remove first",
+    )
+    parser.add_argument(
         "--leases", type=comma_list, default=[], metavar="LIST", help="Leases there to remove"
     )
     parser.add_argument(
@@ -79,6 +85,8 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
         upper = UpperCleanup(
             client, nodes=nodes, clusters=[cluster.name for cluster in config.clusters], say=say
         )
+        # From here on nobody's new pod waits for us, or is sent to a scheduler that is about to go.
+        await upper.remove_webhook(own.webhook_configuration)
         await upper.cordon()
         await upper.delete_pods(deadline=loop.time() + own.timeout * _SHARE)
         if own.selector and own.namespace:

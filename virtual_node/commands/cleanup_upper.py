@@ -17,8 +17,18 @@ from virtual_node.translate import claims, persistent_volumes
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 _POLL = 0.5
-_STOPPED = ("virtual-node", "descheduler")
-"""Components that would undo our work; the others go on until their objects are deleted."""
+_HOOKS = ("uninstall", "test")
+"""Components that are no daemons."""
+_WEBHOOKS = (
+    resources.MUTATING_WEBHOOK_CONFIGURATIONS,
+    Resource(
+        "admissionregistration.k8s.io",
+        "v1",
+        "validatingwebhookconfigurations",
+        "ValidatingWebhookConfiguration",
+        namespaced=False,
+    ),
+)
 _MEMORY = (node_avoidance.CONFIG_MAP, "virtual-node-descheduler")
 """ConfigMaps of the descheduler."""
 
@@ -41,6 +51,15 @@ class UpperCleanup:
         self._nodes = frozenset(nodes)
         self._clusters = frozenset(clusters)
         self._say = say
+
+    async def remove_webhook(self, name: str) -> None:
+        """The API server asks our webhook no more; an empty name: it never did."""
+        for resource in _WEBHOOKS if name else ():
+            try:
+                await self._client.delete(resource, name)
+            except NotFound:
+                continue
+            self._say(f"{resource.kind} {name} removed")
 
     async def cordon(self) -> None:
         """Nothing new comes to our virtual nodes."""
@@ -71,8 +90,8 @@ class UpperCleanup:
             await asyncio.sleep(_POLL)
 
     async def stop_daemons(self, namespace: str, selector: str, *, seconds: float) -> None:
-        """Scale what would undo our work to nothing, and wait for its pods to go, for a while."""
-        chosen = f"{selector},app.kubernetes.io/component in ({','.join(_STOPPED)})"
+        """Scale our daemons to nothing, and wait for their pods to go, for a while: they would undo our work."""
+        chosen = f"{selector},app.kubernetes.io/component notin ({','.join(_HOOKS)})"
         for deployment in (
             await self._client.list(resources.DEPLOYMENTS, namespace=namespace, label_selector=chosen)
         ).items:

@@ -94,12 +94,7 @@ class DependencyController:
         Returns what is missing and mandatory, in the order the pod names it. The pod is woken when that
         changes.
         """
-        wanted = dependencies.dependencies(upper_pod)
-        keys: dict[ObjectKey, dependencies.Dependency | None] = {
-            ObjectKey(need.kind, upper.namespace, need.name): need for need in wanted
-        }
-        if self._context.settings.enable_serviceaccount and service_account.token_requests(upper_pod):
-            keys[ObjectKey("ConfigMap", upper.namespace, ROOT_CA)] = None
+        keys = self._keys(upper.namespace, upper_pod)
         self._needs[upper.uid] = frozenset(keys)
         problems: list[Problem] = []
         for key, need in keys.items():
@@ -113,6 +108,30 @@ class DependencyController:
             if problem is not None:
                 problems.append(problem)
         return problems
+
+    def claim(self, upper: Object) -> None:
+        """A pod that is below already, from before a restart, still needs what it names.
+
+        Its copies are kept, brought up to date and followed; doing it again does nothing.
+        """
+        if upper.uid in self._needs:
+            return
+        keys = self._keys(upper.namespace, upper.to_dict())
+        self._needs[upper.uid] = frozenset(keys)
+        for key in keys:
+            self._users[key].add(upper.uid)
+            self.controller.queue.add(key)
+
+    def _keys(
+        self, namespace: str, upper_pod: dict[str, Any]
+    ) -> dict[ObjectKey, dependencies.Dependency | None]:
+        """What a pod needs; None for what it does not name itself."""
+        keys: dict[ObjectKey, dependencies.Dependency | None] = {
+            ObjectKey(need.kind, namespace, need.name): need for need in dependencies.dependencies(upper_pod)
+        }
+        if self._context.settings.enable_serviceaccount and service_account.token_requests(upper_pod):
+            keys[ObjectKey("ConfigMap", namespace, ROOT_CA)] = None
+        return keys
 
     def keys_of(self, uid: str) -> dict[ObjectKey, frozenset[str]]:
         """The data keys of everything that a pod names and that exists."""

@@ -57,6 +57,10 @@ class PodCreator:
         self._selects = matching.compile_selector(context.config.pod_selector)
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "down")
 
+    def adopt(self, upper: Object) -> None:
+        """The pod runs below already, from before a restart: what it needs there stays."""
+        self._dependencies.claim(upper)
+
     def release(self, uid: str) -> None:
         """The upper pod is gone: what only it needed below may go too."""
         self._dependencies.release(uid)

@@ -35,6 +35,8 @@ from virtual_node.controllers.pod_update import PodUpdater
 from virtual_node.controllers.records import PodRecord
 from virtual_node.translate import pod_status
 
+_BREATH = 100
+"""Pods decoded without letting others have the loop."""
 _OBSERVE_TIMEOUT = 5.0
 """Seconds the informer may take to show a pod that we created, before we ask the lower apiserver."""
 _STATUS_FIRST = 1
@@ -82,6 +84,15 @@ class PodController:
         for pod in self._caches.lower.store.list():
             if uid := pod.labels.get(names.LABEL_UPPER_UID):
                 self.controller.queue.add(uid)
+
+    async def adopt_all(self) -> None:
+        """Claim what running pods need below, before anything decides that nobody needs it. Once, at start."""
+        for informer in self._caches.upper.values():
+            for number, pod in enumerate(informer.store.list()):
+                if self._caches.lower_pod(pod.uid) is not None:
+                    self._creator.adopt(pod)
+                if number % _BREATH == _BREATH - 1:
+                    await asyncio.sleep(0)
 
     def mirrored(self) -> int:
         """How many upper pods are in this controller's care."""
@@ -145,6 +156,7 @@ class PodController:
                 return waiting
             return await self._remover.upper_deleting(upper, lower, record)
         if lower is not None:
+            self._creator.adopt(upper)
             await self._updater.follow(upper, lower, record)
             return await self._status.mirror(upper, lower, record)
         if record.lower_uid or names.ANNOTATION_LOWER_UID in upper.annotations:
