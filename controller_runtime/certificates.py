@@ -104,6 +104,11 @@ class CertificateReloader:
         return cls("", "", pair=pair, client_ca=client_ca, name=name, interval=interval)
 
     @property
+    def verifies_clients(self) -> bool:
+        """Whether there is a CA of client certificates."""
+        return bool(self._client_cas)
+
+    @property
     def context(self) -> ssl.SSLContext:
         """The context to listen with, for ever the same object."""
         return self._front

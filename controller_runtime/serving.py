@@ -28,6 +28,8 @@ from controller_runtime.health import Check, HealthChecks
 __all__ = ["Check", "HealthChecks", "HealthServer", "HttpsServer", "bind", "parse_address"]
 
 _BACKLOG = 1024
+_OPEN = ("/healthz", "/livez", "/readyz", "/metrics")
+"""Paths that need no certificate."""
 
 
 class HttpsServer:
@@ -36,7 +38,8 @@ class HttpsServer:
     Args:
         host: address to bind; "" and "::" mean every IPv4 and IPv6 address of the machine.
         port: TCP port; 0 takes a free one, see ``port`` after ``start``.
-        tls: certificates to serve. A reloader is followed for as long as the server runs, unless
+        tls: certificates to serve. With a client CA, whoever shows no certificate of it is refused; health and
+            metrics are for everybody. A reloader is followed for as long as the server runs, unless
             ``follow_certificates`` is false because somebody else does. None: plain HTTP.
         middlewares: around every handler, the health endpoints included; the first is the outermost.
         health: whether to serve ``/healthz``, ``/livez`` and ``/readyz``.
@@ -58,6 +61,8 @@ class HttpsServer:
         shutdown_timeout: float = 5.0,
         max_body_bytes: int = 8 * 1024**2,
     ) -> None:
+        if isinstance(tls, CertificateReloader) and tls.verifies_clients:
+            middlewares = (_certificate_required, *middlewares)
         self.app = web.Application(middlewares=middlewares, client_max_size=max_body_bytes)
         self._host = host
         self._wanted_port = port
@@ -156,6 +161,17 @@ class HttpsServer:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+@web.middleware
+async def _certificate_required(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The TLS layer verifies a certificate that is shown; that one is shown is decided here, for probes show none."""
+    transport = request.transport
+    if (request.method == "GET" and request.path.startswith(_OPEN)) or (
+        transport is not None and transport.get_extra_info("peercert")
+    ):
+        return await handler(request)
+    return web.Response(status=403, text="a client certificate is required\n")
 
 
 class HealthServer(HttpsServer):

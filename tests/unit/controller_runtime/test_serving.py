@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler
 from aiosignal import Signal
 from structlog.testing import capture_logs
 
-from controller_runtime import certificates, serving
+from controller_runtime import certificates, key_pairs, serving
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving import HealthServer, HttpsServer
@@ -210,6 +210,33 @@ class TestListening:
             server_url = f"https://127.0.0.1:{server.port}/livez"
             async with session.get(server_url, ssl=context) as response:
                 assert response.status == 200
+
+    async def test_with_a_client_ca_only_probes_come_without_a_certificate(self) -> None:
+        """Who shows no certificate of the CA may look at health and metrics, and at nothing else."""
+        serving_pair = key_pairs.self_signed("localhost", hosts=["localhost"])
+        ca = key_pairs.make_ca("clients")
+        client = key_pairs.sign(ca, "kube-apiserver", usage="client")
+        reloader = CertificateReloader.from_pair(serving_pair, client_ca=ca.certificate)
+        async with HttpsServer("127.0.0.1", 0, tls=reloader) as server:
+            server.health.add("own", lambda: None)
+            url = f"https://localhost:{server.port}"
+            context = ssl.create_default_context(cadata=serving_pair.certificate.decode())
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as stranger:
+                async with stranger.get(f"{url}/readyz") as response:
+                    assert response.status == 200
+                async with stranger.post(f"{url}/healthz") as response:
+                    assert response.status == 403
+                async with stranger.post(f"{url}/filter") as response:
+                    assert response.status == 403
+            known = ssl.create_default_context(cadata=serving_pair.certificate.decode())
+            with (
+                certificates.as_file(client.certificate) as certificate,
+                certificates.as_file(client.key) as key,
+            ):
+                known.load_cert_chain(certificate, key)
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=known)) as friend:
+                async with friend.post(f"{url}/filter") as response:
+                    assert response.status == 404
 
     async def test_own_routes_and_middlewares(self, session: aiohttp.ClientSession) -> None:
         """A component's routes are served behind its middlewares."""
