@@ -1,0 +1,28 @@
+# The image of all components, for users with Docker or Buildah; multi-arch:
+#
+#   docker buildx build --platform linux/amd64,linux/arm64 --tag ghcr.io/virtual-node/virtual-node:0.1.0 .
+#
+# hack/image/rootfs.py is the recipe, here as in `python -m hack.image`, which needs no Docker: the same files.
+FROM debian:12-slim AS build
+RUN apt-get update -qq \
+ && apt-get install -qq -y --no-install-recommends python3 python3-pip \
+ && rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY hack/__init__.py hack/__init__.py
+COPY hack/image hack/image
+COPY controller_runtime controller_runtime
+COPY virtual_node virtual_node
+COPY webhook webhook
+COPY descheduler descheduler
+COPY multi_scheduler multi_scheduler
+RUN python3 -m hack.image.rootfs /rootfs
+
+FROM scratch
+COPY --from=build /rootfs/base /
+COPY --from=build /rootfs/app /
+ENV PATH=/usr/bin LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 65532:65532
+WORKDIR /
+ENTRYPOINT ["virtual-node"]
+LABEL org.opencontainers.image.title=virtual-node org.opencontainers.image.licenses=Apache-2.0
