@@ -15,6 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from hack.chromium import is_here as chromium_here
+from hack.image import build
+from hack.image.rootfs import BuildError
 from hack.sandbox import binaries, demo
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.programs import CONTROL_PLANE
@@ -132,6 +134,10 @@ async def _prepare(console: Console, report: Reporter) -> int:
         missing += [shell for shell in ("zsh", "fish") if shutil.which(shell) is None]
         if missing:
             await asyncio.to_thread(install, missing, report)
+        try:
+            await asyncio.to_thread(build.ensure_base, progress=report)
+        except BuildError as error:
+            raise SandboxError(str(error)) from None
         wanted += ["metrics-server", "kubelet", "pause", "helm"]
     found = await binaries.ensure(wanted, progress=report)
     for name, path in found.items():

@@ -1,0 +1,184 @@
+"""The container image, made here with no Docker: what is in it, and how fast it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hack.image import build, rootfs
+from hack.sandbox import Sandbox
+from hack.sandbox.ports import free_ports
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="unpacking the image's files needs root"),
+]
+
+PROGRAMS = (
+    "virtual-node",
+    "virtual-node-webhook",
+    "virtual-node-descheduler",
+    "virtual-node-multi-scheduler",
+)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image of the project as it is."""
+    path = tmp_path_factory.mktemp("image") / "image.tar"
+    build.build(path, name="example.com/virtual-node:test")
+    return path
+
+
+@pytest.fixture(scope="module")
+def root(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Its files, unpacked layer by layer as a container runtime does."""
+    place = tmp_path_factory.mktemp("root")
+    place.chmod(0o755)
+    (place / "proc").mkdir()  # a runtime mounts it
+    with tarfile.open(archive) as image:
+        for blob in _manifest(image)["layers"]:
+            member = image.extractfile(_path(blob["digest"]))
+            assert member is not None
+            with tarfile.open(fileobj=member, mode="r:gz") as layer:
+                layer.extractall(place, filter="fully_trusted")
+    yield place
+    shutil.rmtree(place)
+
+
+def _path(digest: str) -> str:
+    return f"blobs/sha256/{digest.removeprefix('sha256:')}"
+
+
+def _manifest(image: tarfile.TarFile) -> dict[str, Any]:
+    def read(name: str) -> Any:
+        file = image.extractfile(name)
+        assert file is not None
+        return json.loads(file.read())
+
+    (entry,) = read("index.json")["manifests"]
+    manifest: dict[str, Any] = read(_path(entry["digest"]))
+    return manifest
+
+
+def _inside(root: Path, *argv: str) -> list[str]:
+    """A command line in the image: as its user, on a read-only root file system, with its environment alone."""
+    script = (
+        f'mount --bind "{root}" "{root}" && mount -t proc proc "{root}/proc" && '
+        f'mount -o remount,bind,ro "{root}" && exec "$@"'
+    )
+    user = f"--userspec={rootfs.USER}:{rootfs.USER}"
+    return [
+        *("unshare", "--mount", "sh", "-c", script, "sh"),
+        *("env", "-i", *build.ENVIRONMENT, "/usr/sbin/chroot", user, str(root), *argv),
+    ]
+
+
+def test_every_program_runs_as_nobody_on_a_read_only_root(root: Path):
+    """No program of the image needs root, a shell, or a place to write."""
+    for program in PROGRAMS:
+        done = subprocess.run(_inside(root, program, "--help"), check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert program in done.stdout
+
+
+def test_there_is_no_shell_and_no_package_manager(root: Path):
+    """Whoever breaks in finds Python and nothing else."""
+    programs = {path.name for path in (root / "usr/bin").iterdir()}
+    assert programs - {rootfs.PYTHON} == set(_scripts())
+
+
+def _scripts() -> list[str]:
+    return [*rootfs._project()["project"]["scripts"]]
+
+
+def test_nothing_is_set_uid_and_only_tmp_is_writable(root: Path):
+    """No file of the image lends anybody rights."""
+    for path in root.rglob("*"):
+        if path.is_symlink():
+            continue
+        mode = path.stat().st_mode
+        assert not mode & 0o6000, path
+        assert not mode & 0o002 or path == root / "tmp", path
+
+
+def test_every_module_is_compiled(root: Path):
+    """A read-only file system cannot be given bytecode later: each module of ours has it already."""
+    for package in ("controller_runtime", "virtual_node", "webhook", "descheduler", "multi_scheduler"):
+        for source in (root / rootfs.SITE / package).rglob("*.py"):
+            assert (source.parent / "__pycache__" / f"{source.stem}.cpython-311.pyc").exists(), source
+
+
+def test_the_archive_is_a_valid_image_layout(archive: Path):
+    """Every blob has the digest and the size that its descriptor says."""
+    with tarfile.open(archive) as image:
+        manifest = _manifest(image)
+        for descriptor in (manifest["config"], *manifest["layers"]):
+            file = image.extractfile(_path(descriptor["digest"]))
+            assert file is not None
+            content = file.read()
+            assert len(content) == descriptor["size"]
+            assert f"sha256:{hashlib.sha256(content).hexdigest()}" == descriptor["digest"]
+    assert archive.stat().st_size < 60e6
+
+
+def test_the_same_sources_give_the_same_bytes(archive: Path, tmp_path: Path):
+    """A rebuilt image is the same image: registries and nodes need not fetch it again."""
+    again = tmp_path / "again.tar"
+    build.build(again, name="example.com/virtual-node:test")
+    assert again.read_bytes() == archive.read_bytes()
+
+
+@pytest.mark.e2e
+async def test_the_virtual_node_serves_within_a_second_and_a_half(root: Path):
+    """From the container's start to a healthy daemon that mirrors: an upgrade is short."""
+    async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
+        (port,) = free_ports(1)
+        for name, cluster in (("upper", sandbox.upper), ("lower", sandbox.lower[0])):
+            file = root / f"home/nonroot/{name}.kubeconfig"
+            shutil.copy(cluster.kubeconfig, file)
+            file.chmod(0o644)
+        argv = _inside(
+            root,
+            "virtual-node",
+            "--kubeconfig=/home/nonroot/upper.kubeconfig",
+            "--client-kubeconfig=/home/nonroot/lower.kubeconfig",
+            f"--metrics-addr=127.0.0.1:{port}",
+        )
+        times = []
+        for _ in range(3):
+            times.append(await _seconds_to_ready(argv, f"http://127.0.0.1:{port}/readyz"))
+        print(f"start-up to readiness: {', '.join(f'{one:.2f} s' for one in times)}")
+        assert min(times) < 1.5
+
+
+async def _seconds_to_ready(argv: list[str], url: str) -> float:
+    started = time.monotonic()
+    process = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.PIPE)
+    try:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(30):
+            while True:
+                assert process.returncode is None, process.stderr and await process.stderr.read()
+                try:
+                    async with session.get(url) as answer:
+                        if answer.status == 200:
+                            return time.monotonic() - started
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.02)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
