@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -62,7 +63,7 @@ async def _helm(sandbox: Sandbox, verb: str, *more: str, values: dict[str, Any] 
             "--tail=20",
             check=False,
         )
-        print(pods.stdout[-6000:], logs.stdout[-6000:])
+        sys.stdout.write(f"{pods.stdout[-6000:]}\n{logs.stdout[-6000:]}\n")
         raise
 
 
@@ -124,8 +125,7 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
         assert leader not in old
         # The log that was opened through the predecessor is still being written, without a gap.
         number = int(lines[0].split()[1])
-        for _ in range(10):
-            lines.append(await _line(follower.stdout))
+        lines += [await _line(follower.stdout) for _ in range(10)]
         assert follower.returncode is None
         while int(lines[-1].split()[1]) < number + 60:
             lines.append(await _line(follower.stdout))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from controller_runtime import resources
 from controller_runtime.api import names, pod_resources
 from controller_runtime.client import Client
-from controller_runtime.errors import ApiError, NotFound
+from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource
 from virtual_node.commands.doctor_webhook import look_at_webhook
 from virtual_node.commands.doctoring.facts import (
@@ -249,7 +249,13 @@ class _Look:
         try:
             return await self.upper.get(resources.LEASES, name, namespace=_SYSTEM)
         except NotFound:
+            pass
+        try:
+            # The chart keeps it in its own namespace.
+            found = await _list(self.upper, resources.LEASES, field_selector=f"metadata.name={name}")
+        except Forbidden:
             return None
+        return found[0] if found else None
 
 
 async def _list(client: Client, resource: Resource, **selection: Any) -> list[Json]:

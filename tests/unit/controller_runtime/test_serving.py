@@ -230,13 +230,15 @@ class TestListening:
                     assert response.status == 403
             known = ssl.create_default_context(cadata=serving_pair.certificate.decode())
             with (
-                certificates.as_file(client.certificate) as certificate,
-                certificates.as_file(client.key) as key,
+                key_pairs.as_file(client.certificate) as certificate,
+                key_pairs.as_file(client.key) as key,
             ):
                 known.load_cert_chain(certificate, key)
-            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=known)) as friend:
-                async with friend.post(f"{url}/filter") as response:
-                    assert response.status == 404
+            async with (
+                aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=known)) as friend,
+                friend.post(f"{url}/filter") as response,
+            ):
+                assert response.status == 404
 
     async def test_own_routes_and_middlewares(self, session: aiohttp.ClientSession) -> None:
         """A component's routes are served behind its middlewares."""

@@ -18,6 +18,7 @@ from virtual_node.commands.doctor_webhook import trial_pod
 from virtual_node.commands.doctoring.facts import Facts
 
 CORE = "/api/v1"
+ALL_LEASES = "/apis/coordination.k8s.io/v1/leases"
 EVENTS = f"{CORE}/events"
 HEALTHZ = f"{CORE}/nodes/vn/proxy/healthz"
 LOG = f"{CORE}/namespaces/shop/pods/web/log"
@@ -62,6 +63,7 @@ ANSWERS: dict[str, Answer] = {
     REVIEWS: lambda _request: reply({"status": {"allowed": True}}),
     HEALTHZ: lambda _request: web.Response(text="ok"),
     "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases": _listed({"metadata": {"name": "vn"}}),
+    ALL_LEASES: _listed(),
     "/apis/apps/v1/deployments": _listed(),
     WEBHOOKS: _listed(),
 }
@@ -249,3 +251,16 @@ async def test_a_lower_cluster_is_asked_for_nodes_and_our_pending_pods():
     assert found == ["virtual-node.io/upper-uid"]
     async with serve(forbidden) as server, Client(ClusterConfig(server.url)) as client:
         assert (await doctor_probes.look_below(client, "a.yaml")).answer.code == 403
+
+
+async def test_a_descheduler_of_the_chart_is_found_in_its_own_namespace():
+    """Only an installation by hand has its Lease in kube-system."""
+    lease = {"metadata": {"name": "virtual-node-descheduler", "namespace": "vn"}, "spec": {}}
+
+    def leases(request: web.Request) -> web.StreamResponse:
+        wanted = request.query.get("fieldSelector") == "metadata.name=virtual-node-descheduler"
+        return _listed(*([lease] if wanted else []))(request)
+
+    facts, _ = await _look(**{ALL_LEASES: leases})
+    assert facts.descheduler is not None
+    assert facts.scheduler is None
