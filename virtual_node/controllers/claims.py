@@ -26,6 +26,7 @@ from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.dependencies import Problem
 from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.preconditions import patch_only
 from virtual_node.controllers.volume_binder import VolumeBinder
 from virtual_node.controllers.volume_caches import VolumeCaches
 from virtual_node.translate import claims as translate
@@ -218,10 +219,12 @@ class ClaimController:
             patch = translate.status_patch(upper, lower)
             if patch is not None:
                 with contextlib.suppress(NotFound):
-                    await self._context.upper.patch(
+                    await patch_only(
+                        self._context.upper,
                         resources.PERSISTENT_VOLUME_CLAIMS,
                         upper["metadata"]["name"],
                         patch,
+                        uid=upper["metadata"]["uid"],
                         namespace=upper["metadata"]["namespace"],
                         subresource="status",
                     )
@@ -245,10 +248,12 @@ class ClaimController:
         )
         await self._delete_below(lower)
         with contextlib.suppress(NotFound, Conflict):
-            await self._context.upper.patch(
+            await patch_only(
+                self._context.upper,
                 resources.PERSISTENT_VOLUME_CLAIMS,
                 metadata["name"],
-                {"metadata": {"annotations": {translate.SELECTED_NODE: None}, "uid": metadata["uid"]}},
+                {"metadata": {"annotations": {translate.SELECTED_NODE: None}}},
+                uid=metadata["uid"],
                 namespace=metadata["namespace"],
             )
 
@@ -333,8 +338,13 @@ class ClaimController:
     async def _patch_below(self, lower: dict[str, Any], patch: dict[str, Any]) -> None:
         metadata = lower["metadata"]
         with contextlib.suppress(NotFound):
-            await self._context.lower.patch(
-                resources.PERSISTENT_VOLUME_CLAIMS, metadata["name"], patch, namespace=metadata["namespace"]
+            await patch_only(
+                self._context.lower,
+                resources.PERSISTENT_VOLUME_CLAIMS,
+                metadata["name"],
+                patch,
+                uid=metadata["uid"],
+                namespace=metadata["namespace"],
             )
 
     async def _finalizers(

@@ -25,6 +25,7 @@ from controller_runtime.work_queue import WorkQueue
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.object_watch import KINDS, ObjectKey, ObjectWatches
+from virtual_node.controllers.preconditions import patch_only
 from virtual_node.translate import copies, dependencies, ownership, service_account
 
 _UNUSED_GRACE = 60.0
@@ -226,14 +227,17 @@ class DependencyController:
             patch = copies.copy_patch(current, desired)
             if patch is None:
                 return None
+            uid = current["metadata"]["uid"]
             try:
-                await self._context.lower.patch(resource, name, patch, namespace=namespace)
+                await patch_only(self._context.lower, resource, name, patch, uid=uid, namespace=namespace)
             except Invalid:
                 # Immutable, or of another type: only a new object can hold the new content.
-                await self._context.lower.delete(
-                    resource, name, namespace=namespace, uid=current["metadata"]["uid"]
-                )
-                await self._context.lower.create(resource, desired, namespace=namespace)
+                await self._context.lower.delete(resource, name, namespace=namespace, uid=uid)
+                try:
+                    await self._context.lower.create(resource, desired, namespace=namespace)
+                except AlreadyExists as error:
+                    # Somebody was quicker: whose it is tells the next look.
+                    raise Conflict(error.message, code=409, reason="Conflict") from error
             return None
 
     async def _remove(self, key: ObjectKey) -> None:

@@ -18,6 +18,7 @@ from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 from virtual_node.controllers.context import ClusterContext, PodCaches
+from virtual_node.controllers.preconditions import patch_only
 from virtual_node.translate import endpoints as translate
 from virtual_node.translate import ownership
 
@@ -192,8 +193,7 @@ async def _write(
         context.log.warning("endpoints below are not ours", resource=resource.plural, name=current.key)
         return
     if patch := difference(current.to_dict(), desired):
-        patch.setdefault("metadata", {})["uid"] = current.uid
-        await context.lower.patch(resource, name, patch, namespace=namespace)
+        await patch_only(context.lower, resource, name, patch, uid=current.uid, namespace=namespace)
 
 
 async def _delete(client: Client, resource: Resource, thing: Object) -> None:

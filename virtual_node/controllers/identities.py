@@ -4,11 +4,13 @@ A pod's ServiceAccount means something in the upper cluster only. So the token c
 bound to the upper pod: it dies with it), and reaches the lower pod as a Secret of ours that the rewritten
 token volume projects. The kubelet below updates the mounted file when the Secret changes, just as it would
 refresh a token of its own.
+
+The Secret's name is made of the pod's, so somebody may have taken it. Only a Secret that carries our label and
+this pod's uid is patched or deleted, and each write names the uid of the very Secret that was looked at.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -17,18 +19,22 @@ from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
-from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.errors import AlreadyExists, NotFound
 from controller_runtime.informer import Informer
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, from_dict
 from controller_runtime.work_queue import WorkQueue
 from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.dependencies import Problem
+from virtual_node.controllers.preconditions import patch_only
 from virtual_node.translate import service_account
-from virtual_node.translate.ownership import ownership_labels
+from virtual_node.translate.ownership import is_owned, ownership_labels
 from virtual_node.translate.pod_down import PodOptions
 
 _REFRESH_AT = 0.8
 """Share of a token's life after which it is renewed, as the kubelet does."""
 _MINIMUM_PAUSE = 10.0
+_FOREIGN_AGAIN = 60.0
+"""Seconds after which a name that is taken is tried again; nothing tells when a stranger's Secret goes."""
 
 
 class IdentityController:
@@ -48,6 +54,8 @@ class IdentityController:
         self._secrets = secrets
         self._find_upper = find_upper
         self._named: dict[str, tuple[str, str]] = {}
+        self._foreign: set[str] = set()
+        """Upper uids of pods whose Secret's name is taken below."""
         queue: WorkQueue[str] = WorkQueue(
             f"identities-{context.name}", rate_limiter=ExponentialBackoff(1.0, 60.0)
         )
@@ -60,17 +68,39 @@ class IdentityController:
         """Refresh and remove tokens until cancelled."""
         await self.controller.run()
 
-    async def ensure(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> None:
+    async def ensure(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Have the pod's token Secret there below, when the pod wants tokens.
+
+        Returns why that cannot be: somebody else's Secret has the name. It is left alone.
 
         Raises:
             ApiError: a cluster refuses; the caller retries.
         """
-        if not options.service_accounts:
-            return
-        requests = service_account.token_requests(upper_pod)
+        requests = service_account.token_requests(upper_pod) if options.service_accounts else []
         if not requests:
-            return
+            return []
+        namespace = options.namespace_map(upper.namespace)
+        if upper.uid in self._foreign and await self._is_taken(namespace, upper_pod):
+            # Before any token is made: it could go nowhere.
+            return [self._taken(namespace, upper_pod)]
+        self._foreign.discard(upper.uid)
+        tokens, first_expiry = await self._request(upper, upper_pod, requests)
+        secret = service_account.token_secret(
+            upper_pod, tokens, labels=ownership_labels(options.owner, upper.uid), namespace=namespace
+        )
+        annotations = secret["metadata"].setdefault("annotations", {})
+        annotations[names.ANNOTATION_TOKEN_EXPIRES] = timestamps.rfc3339(first_expiry)
+        if not await self._write(upper.uid, secret):
+            self._foreign.add(upper.uid)
+            return [self._taken(namespace, upper_pod)]
+        self._named[upper.uid] = (namespace, secret["metadata"]["name"])
+        self._schedule(upper.uid, first_expiry)
+        return []
+
+    async def _request(
+        self, upper: Object, upper_pod: dict[str, Any], requests: list[service_account.TokenRequestSpec]
+    ) -> tuple[dict[str, str], datetime]:
+        """The tokens by key, and when the first of them expires."""
         tokens: dict[str, str] = {}
         first_expiry: datetime | None = None
         account = upper_pod["spec"].get("serviceAccountName") or "default"
@@ -100,30 +130,53 @@ class IdentityController:
             expiry = timestamps.parse(answer["status"]["expirationTimestamp"])
             first_expiry = expiry if first_expiry is None else min(first_expiry, expiry)
         assert first_expiry is not None
-        secret = service_account.token_secret(
-            upper_pod,
-            tokens,
-            labels=ownership_labels(options.owner, upper.uid),
-            namespace=options.namespace_map(upper.namespace),
-        )
-        secret["metadata"].setdefault("annotations", {})[names.ANNOTATION_TOKEN_EXPIRES] = timestamps.rfc3339(
-            first_expiry
-        )
-        namespace, name = secret["metadata"]["namespace"], secret["metadata"]["name"]
+        return tokens, first_expiry
+
+    async def _write(self, uid: str, secret: dict[str, Any]) -> bool:
+        """Create the Secret or patch the one that is there; False when that is not this pod's."""
+        lower, metadata = self._context.lower, secret["metadata"]
         try:
-            await self._context.lower.create(resources.SECRETS, secret, namespace=namespace)
+            await lower.create(resources.SECRETS, secret, namespace=metadata["namespace"])
         except AlreadyExists:
-            await self._context.lower.patch(
-                resources.SECRETS,
-                name,
-                {"data": secret.get("data"), "metadata": {"annotations": secret["metadata"]["annotations"]}},
-                namespace=namespace,
+            there = from_dict(
+                await lower.get(resources.SECRETS, metadata["name"], namespace=metadata["namespace"])
             )
-        self._named[upper.uid] = (namespace, name)
-        self._schedule(upper.uid, first_expiry)
+            if not self._is_of(there, uid):
+                return False
+            await patch_only(
+                lower,
+                resources.SECRETS,
+                there.name,
+                {"data": secret["data"], "metadata": {"annotations": metadata["annotations"]}},
+                uid=there.uid,
+                namespace=there.namespace,
+            )
+        return True
+
+    def _is_of(self, secret: Object, uid: str) -> bool:
+        """Whether a lower Secret is ours, and holds the tokens of that pod and nothing else."""
+        is_ours = is_owned(secret.labels, self._context.cluster_id)
+        return is_ours and secret.labels.get(names.LABEL_TOKEN_OF) == uid
+
+    async def _is_taken(self, namespace: str, upper_pod: dict[str, Any]) -> bool:
+        name = service_account.token_secret_name(upper_pod)
+        try:
+            there = await self._context.lower.get(resources.SECRETS, name, namespace=namespace)
+        except NotFound:
+            return False
+        return not self._is_of(from_dict(there), upper_pod["metadata"]["uid"])
+
+    def _taken(self, namespace: str, upper_pod: dict[str, Any]) -> Problem:
+        text = (
+            f"Lower cluster {self._context.name} has a Secret {namespace}/"
+            f"{service_account.token_secret_name(upper_pod)} that is not ours, where this pod's tokens belong; "
+            "it is left alone. Delete or rename it"
+        )
+        return Problem("DependencyConflict", text, "DependencyConflict", text)
 
     def release(self, uid: str) -> None:
         """The upper pod is gone: its tokens are worthless, its Secret goes."""
+        self._foreign.discard(uid)
         if uid in self._named:
             self.controller.queue.add(uid)
 
@@ -131,16 +184,37 @@ class IdentityController:
         """Refresh a pod's tokens, or remove them when the pod is gone."""
         upper = self._find_upper(uid)
         if upper is not None:
-            upper_pod = upper.to_dict()
-            await self.ensure(upper, upper_pod, self._context.options[upper_pod["spec"]["nodeName"]])
-            return None
-        where = self._named.pop(uid, None)
-        if where is None:
-            return None
-        namespace, name = where
-        with contextlib.suppress(NotFound, Conflict):
-            await self._context.lower.delete(resources.SECRETS, name, namespace=namespace)
+            return await self._refresh(upper)
+        where = self._named.get(uid)
+        if where is not None:
+            # A Conflict is tried again: the Secret that was looked at has gone, and its name may be on a new one.
+            await self._remove(uid, *where)
+            self._named.pop(uid, None)
         return None
+
+    async def _refresh(self, upper: Object) -> Result | None:
+        upper_pod = upper.to_dict()
+        was_foreign = upper.uid in self._foreign
+        problems = await self.ensure(upper, upper_pod, self._context.options[upper_pod["spec"]["nodeName"]])
+        for problem in problems:
+            if not was_foreign:
+                self._context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
+        return Result(requeue_after=_FOREIGN_AGAIN) if problems else None
+
+    async def _remove(self, uid: str, namespace: str, name: str) -> None:
+        """Delete a Secret that is that pod's; any other of that name stays."""
+        secret = self._secrets.store.get(f"{namespace}/{name}")
+        try:
+            if secret is None:
+                # Not in the cache: too new for it, gone, or no longer ours.
+                found = await self._context.lower.get(resources.SECRETS, name, namespace=namespace)
+                secret = from_dict(found)
+            if not self._is_of(secret, uid):
+                self._context.log.warning("a Secret below is not ours; it is left alone", secret=secret.key)
+                return
+            await self._context.lower.delete(resources.SECRETS, name, namespace=namespace, uid=secret.uid)
+        except NotFound:
+            return
 
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
         """After a restart: know our token Secrets again, and when each has to be renewed."""

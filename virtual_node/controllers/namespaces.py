@@ -20,6 +20,7 @@ from controller_runtime.work_queue import WorkQueue
 from virtual_node.config import NamespaceConfig
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.leftovers import Leftovers, UnknownError
+from virtual_node.controllers.preconditions import patch_only
 from virtual_node.translate import namespaces as translate
 
 _OURS_ENDING = 5.0
@@ -109,7 +110,7 @@ class Namespaces:
         if upper is not None:
             patch = translate.namespace_patch(upper.to_dict(), lower.to_dict())
             if patch is not None:
-                await self._context.lower.patch(resources.NAMESPACES, namespace, patch)
+                await patch_only(self._context.lower, resources.NAMESPACES, namespace, patch, uid=lower.uid)
             return None
         return await self._remove(lower)
 

@@ -15,6 +15,7 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.work_queue import WorkQueue
 from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.preconditions import patch_only
 from virtual_node.controllers.volume_caches import VolumeCaches
 from virtual_node.translate import persistent_volumes as translate
 
@@ -76,7 +77,13 @@ class VolumeController:
         patch = translate.volume_patch(mirror, desired)
         if patch is not None:
             with contextlib.suppress(NotFound):
-                await self._context.upper.patch(resources.PERSISTENT_VOLUMES, mirror_name, patch)
+                await patch_only(
+                    self._context.upper,
+                    resources.PERSISTENT_VOLUMES,
+                    mirror_name,
+                    patch,
+                    uid=mirror["metadata"]["uid"],
+                )
 
     def _desired(self, lower: dict[str, Any]) -> dict[str, Any] | None:
         """The mirror that there should be; None: the volume is nobody's above."""

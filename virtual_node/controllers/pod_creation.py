@@ -87,7 +87,9 @@ class PodCreator:
                 problems += await self._volumes.ensure(upper, upper_pod)
             if problems:
                 return await self._wait_for(upper, upper_pod, record, problems)
-            await self._identities.ensure(upper, upper_pod, options)
+            problems = await self._identities.ensure(upper, upper_pod, options)
+            if problems:
+                return await self._wait_for(upper, upper_pod, record, problems)
             body = pod_down.lower_pod(upper_pod, options)
             pool = self._context.nodes[options.owner.node_name].node_selector
             if pool:

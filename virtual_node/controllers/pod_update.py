@@ -10,6 +10,7 @@ from controller_runtime.client import PatchType
 from controller_runtime.errors import Invalid, NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.preconditions import patch_only
 from virtual_node.controllers.records import PodRecord
 from virtual_node.translate import pod_down, pod_update
 
@@ -52,10 +53,13 @@ class PodUpdater:
     async def _patch(self, lower: Object, patch: dict[str, Any] | None, *, subresource: str | None) -> None:
         if not patch:
             return
-        await self._context.lower.patch(
+        # The name may be another pod's by now: that one is not to take this one's changes.
+        await patch_only(
+            self._context.lower,
             resources.PODS,
             lower.name,
             patch,
+            uid=lower.uid,
             namespace=lower.namespace,
             subresource=subresource,
             patch_type=PatchType.STRATEGIC,

@@ -43,6 +43,7 @@ from virtual_node.controllers.endpoint_slices import (
     upper_slices,
 )
 from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.preconditions import patch_only
 from virtual_node.controllers.service_links import INDEX_NAMESPACE
 from virtual_node.controllers.services_users import GRACE, NamespaceUsers
 from virtual_node.translate import ownership
@@ -212,8 +213,14 @@ class ServiceController:
             await self._delete(existing)
             await self._create(whole, desired)
         elif patch := translate.service_patch(current, desired):
-            patch.setdefault("metadata", {})["uid"] = existing.uid
-            await self._context.lower.patch(resources.SERVICES, upper.name, patch, namespace=namespace)
+            await patch_only(
+                self._context.lower,
+                resources.SERVICES,
+                upper.name,
+                patch,
+                uid=existing.uid,
+                namespace=namespace,
+            )
         return True
 
     def _desired(

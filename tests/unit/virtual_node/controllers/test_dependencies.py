@@ -13,6 +13,7 @@ import structlog
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.errors import Invalid
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from virtual_node import config as configuration
@@ -34,6 +35,8 @@ class Lower:
     def __init__(self) -> None:
         self.deleted: list[str] = []
         self.patched: list[str] = []
+        self.uids: list[str] = []
+        self.refusal: Exception | None = None
 
     async def list(self, _resource, **_selection):
         return SimpleNamespace(items=[])
@@ -41,7 +44,10 @@ class Lower:
     async def delete(self, _resource, name, *, namespace=None, uid=None):
         self.deleted.append(f"{namespace}/{name}")
 
-    async def patch(self, _resource, name, _patch, *, namespace=None):
+    async def patch(self, _resource, name, patch, *, namespace=None):
+        self.uids.append(patch["metadata"]["uid"])
+        if self.refusal is not None:
+            raise self.refusal
         self.patched.append(f"{namespace}/{name}")
 
 
@@ -160,3 +166,24 @@ async def test_a_claimed_copy_goes_when_its_pod_is_gone():
         scene.controller.release("p-1")
         await asyncio.sleep(120)
         assert scene.lower.deleted == ["shop/settings"]
+
+
+async def test_a_copy_is_patched_under_its_uid():
+    """The API server can refuse the patch for any other object of that name."""
+    async with running() as scene:
+        scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
+        scene.controller.claim(user())
+        await asyncio.sleep(1)
+        assert scene.lower.uids == ["u-settings"]
+
+
+async def test_a_stranger_in_the_place_of_a_copy_is_not_replaced():
+    """A patch that is refused for its uid is no reason to delete and create: whose it is has to be seen first."""
+    async with running() as scene:
+        causes = {"details": {"causes": [{"field": "metadata.uid"}]}}
+        scene.lower.refusal = Invalid("metadata.uid: field is immutable", status=causes)
+        scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
+        scene.controller.claim(user())
+        await asyncio.sleep(5)
+        assert scene.lower.deleted == []
+        assert len(scene.lower.uids) > 1  # it is tried again

@@ -1,0 +1,42 @@
+"""Patches under a uid against a real apiserver, whose own words the unit tests only quote."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from controller_runtime import kubeconfig, resources
+from controller_runtime.client import Client
+from controller_runtime.errors import Conflict, Invalid
+from hack.sandbox.sandbox import Sandbox
+from virtual_node.controllers.preconditions import patch_only
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client() -> AsyncIterator[Client]:
+    """An administrator's client of a control plane without nodes."""
+    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
+        config = await kubeconfig.load(str(sandbox.upper.kubeconfig))
+        async with Client(config, cluster="upper", qps=0, user_agent="tester/1") as client:
+            yield client
+
+
+async def test_only_the_object_of_that_uid_is_patched(client):
+    """The very one is; a successor of the same name is not, and that is a Conflict."""
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "immutable": True}
+    made = await client.create(resources.SECRETS, body, namespace="default")
+    label = {"metadata": {"labels": {"a": "b"}}}
+    with pytest.raises(Conflict):
+        await patch_only(client, resources.SECRETS, "a", label, uid="another", namespace="default")
+    uid = made["metadata"]["uid"]
+    await patch_only(client, resources.SECRETS, "a", label, uid=uid, namespace="default")
+    there = await client.get(resources.SECRETS, "a", namespace="default")
+    assert there["metadata"]["labels"] == {"a": "b"}
+    with pytest.raises(Invalid):
+        await patch_only(
+            client, resources.SECRETS, "a", {"stringData": {"a": "b"}}, uid=uid, namespace="default"
+        )
