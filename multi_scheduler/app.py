@@ -9,11 +9,15 @@ from controller_runtime import kubeconfig, lifecycle, log
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
+from controller_runtime.file_changes import FileChanges
 from multi_scheduler.agent import AgentContext, load
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.flags import PROGRAM, Options
 from multi_scheduler.server import ExtenderServer
+
+_POLL = 2.0
+"""Seconds between two looks at the kubeconfigs."""
 
 
 class App:
@@ -24,11 +28,26 @@ class App:
         self._log = log.get_logger(component=PROGRAM)
 
     async def run(self) -> None:
-        """Serve until cancelled.
+        """Serve until cancelled; begin anew when a kubeconfig has changed.
 
         Raises:
-            ConfigError: something that only the user can mend.
+            ConfigError: something that only the user can mend, found at start.
         """
+        files = {cluster.name: cluster.kubeconfig for cluster in self._options.config.clusters}
+        changes = FileChanges(files)
+        while True:
+            serving = asyncio.create_task(self._serve(), name="serving")
+            try:
+                while not (changed := changes.changed(files)):
+                    if serving in (await asyncio.wait({serving}, timeout=_POLL))[0]:
+                        await serving
+                        return
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+            self._log.info("kubeconfigs changed; beginning anew", clusters=changed)
+
+    async def _serve(self) -> None:
         options = self._options
         async with contextlib.AsyncExitStack() as stack:
             config = await kubeconfig.load(options.kubeconfig or None, server=options.master or None)
@@ -78,4 +97,6 @@ class App:
         tls = None
         if options.tls_cert:
             tls = CertificateReloader(options.tls_cert, options.tls_key, client_ca=options.client_ca or None)
-        return ExtenderServer(options.address, options.port, tls=tls, extender=extender)
+        return ExtenderServer(
+            options.address, options.port, tls=tls, extender=extender, serve_bind=options.bind
+        )

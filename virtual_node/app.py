@@ -9,7 +9,6 @@ import random
 import secrets
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 import structlog
@@ -17,6 +16,7 @@ import structlog
 from controller_runtime import kubeconfig, lifecycle, resources
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
+from controller_runtime.file_changes import FileChanges
 from controller_runtime.health import Check
 from controller_runtime.leader_election import LeaderElector
 from controller_runtime.serving import HealthServer
@@ -29,8 +29,7 @@ from virtual_node.kubelet_service import KubeletEndpoints
 _RESTART_BASE = 1.0
 _RESTART_MAXIMUM = 60.0
 _CONFIG_POLL = 2.0
-"""Seconds between two looks at the configuration file. Secret and ConfigMap volumes swap symlinks, which no
-portable file watch reports; a stat every two seconds costs nothing."""
+"""Seconds between two looks at the configuration file and the kubeconfigs."""
 _LAME_DUCK = 5.0
 """Seconds for which a replica that ends still takes new streams, until the Node names its successor's address."""
 _CLEANING_UP = 15.0
@@ -45,6 +44,8 @@ class App:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._config = options.config
+        self._config_changes = FileChanges({"config": options.config_file})
+        self._kubeconfig_changes = FileChanges(_kubeconfigs(options.config))
         self._log = structlog.get_logger(component=COMPONENT)
         self._tasks: dict[str, tuple[ClusterConfig, asyncio.Task[None]]] = {}
         self._cluster_id = ""
@@ -200,23 +201,23 @@ class App:
             await asyncio.sleep(delay)
 
     async def _follow_config(self, endpoints: KubeletEndpoints) -> None:
-        """Apply every change of the configuration file; a bad file changes nothing."""
-        path = self._options.config_file
-        if not path:
-            await asyncio.Event().wait()
-        seen = _stamp(path)
+        """Apply every change of the configuration file and of kubeconfigs; a bad file changes nothing.
+
+        A replica that has waited for its turn begins with what changed meanwhile.
+        """
         while True:
+            if self._config_changes.changed({"config": self._options.config_file}):
+                try:
+                    fresh = configuration.load(self._options.config_file)
+                except ConfigError as error:
+                    self._log.error("configuration not applied", error=str(error))
+                else:
+                    await self._reconfigure(fresh, endpoints)
+            if rotated := self._kubeconfig_changes.changed(_kubeconfigs(self._config)):
+                self._log.info("kubeconfigs changed; these clusters start again", clusters=rotated)
+                await self._stop([name for name in rotated if name in self._tasks])
+                self._apply(self._config, endpoints)
             await asyncio.sleep(_CONFIG_POLL)
-            stamp = _stamp(path)
-            if stamp == seen:
-                continue
-            seen = stamp
-            try:
-                fresh = configuration.load(path)
-            except ConfigError as error:
-                self._log.error("configuration not applied", error=str(error))
-                continue
-            await self._reconfigure(fresh, endpoints)
 
     async def _reconfigure(self, fresh: Config, endpoints: KubeletEndpoints) -> None:
         wanted = {cluster.name: cluster for cluster in fresh.clusters}
@@ -234,9 +235,5 @@ class App:
         )
 
 
-def _stamp(path: str) -> tuple[float, int, int] | None:
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    return status.st_mtime, status.st_ino, status.st_size
+def _kubeconfigs(config: Config) -> dict[str, str]:
+    return {cluster.name: cluster.kubeconfig for cluster in config.clusters}
