@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from hack.chart import rights
+from collections.abc import Callable
+from pathlib import Path
+
+from hack.chart import rights, schema
+
+MADE: dict[Path, Callable[[], str]] = {rights.FILE: rights.render, schema.FILE: schema.render}
+"""File → what makes its text."""
+
+
+def stale() -> list[Path]:
+    """The files that are not what the code and values.yaml say now."""
+    return [
+        file
+        for file, render in MADE.items()
+        if not file.exists() or file.read_text(encoding="utf-8") != render()
+    ]
 
 
 def main() -> int:
     """Write the files that differ; returns the exit code."""
-    for file, text in ((rights.FILE, rights.render()),):
-        if not file.exists() or file.read_text(encoding="utf-8") != text:
-            file.write_text(text, encoding="utf-8")
-            print(f"wrote {file}")
+    for file in stale():
+        file.write_text(MADE[file](), encoding="utf-8")
+        print(f"wrote {file}")
     return 0
 
 

@@ -1,0 +1,97 @@
+"""What is made from values.yaml and the code is fresh, and no value goes unsaid or unchecked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.chart import schema, values
+from hack.chart.__main__ import MADE, main, stale
+
+
+def test_what_is_made_is_fresh():
+    """A file that lags behind values.yaml or the code fails here, with the command that makes it anew."""
+    assert [str(file) for file in stale()] == [], "run `python -m hack.chart`"
+
+
+def test_only_what_differs_is_written(tmp_path, monkeypatch, capsys):
+    """The command writes a stale file, says so, and leaves a fresh one alone."""
+    file = tmp_path / "made"
+    monkeypatch.setitem(MADE, file, lambda: "new\n")
+    assert stale() == [file]
+    assert main() == 0
+    assert (file.read_text(encoding="utf-8"), capsys.readouterr().out) == ("new\n", f"wrote {file}\n")
+    assert main() == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("value", values.read(), ids=lambda value: value.path)
+def test_every_value_has_a_comment(value):
+    """Whoever reads values.yaml or the README learns of each value what it does."""
+    assert len(value.meaning) > 4
+
+
+def test_no_comment_is_about_nothing():
+    """Each ``# --`` comment stands above a value that there is."""
+    text = values.FILE.read_text(encoding="utf-8")
+    known = {value.path for value in values.read(text)}
+    assert set(values.comments(text)) <= known
+
+
+def test_the_schema_has_the_values_and_no_others():
+    """Every path of values.yaml is in the schema, and every path of the schema is in values.yaml."""
+    told = json.loads(schema.FILE.read_text(encoding="utf-8"))
+    content = yaml.safe_load(values.FILE.read_text(encoding="utf-8"))
+    assert told["properties"].pop("global") == {"type": "object"}
+    assert set(_paths(told)) == set(_known(content, told))
+
+
+def test_what_is_ours_is_closed():
+    """No map whose parts we name lets another part in."""
+    assert list(_open(schema.schema(), "")) == []
+
+
+def test_a_value_without_a_rule_is_refused(monkeypatch, tmp_path):
+    """An empty map or list that nobody described cannot slip into the schema."""
+    file = tmp_path / "values.yaml"
+    file.write_text("webhook:\n  novelty: {}\n", encoding="utf-8")
+    monkeypatch.setattr(values, "FILE", file)
+    with pytest.raises(ValueError, match=r"webhook\.novelty"):
+        schema.schema()
+
+
+def test_a_comment_may_have_several_lines():
+    """What stands above a key belongs to it, whole; an empty line ends it."""
+    text = "# head\n\n# -- One\n#    and two.\na:\n  # -- B.\n  b: 1\n# -- lost\n\nc: 2\n"
+    assert values.comments(text) == {"a": "One and two.", "a.b": "B."}
+    assert [value.path for value in values.read(text)] == ["a.b", "c"]
+
+
+def _paths(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in node.get("properties", {}).items():
+        yield f"{prefix}{key}"
+        yield from _paths(value, f"{prefix}{key}.")
+
+
+def _known(content: dict[str, Any], told: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in content.items():
+        yield f"{prefix}{key}"
+        inner = told.get("properties", {}).get(key, {})
+        if isinstance(value, dict) and "properties" in inner:
+            yield from _known(value, inner, f"{prefix}{key}.")
+
+
+def _open(node: Any, where: str) -> Iterator[str]:
+    if isinstance(node, dict):
+        if (
+            node.get("type") == "object"
+            and "properties" in node
+            and node.get("additionalProperties") is not False
+        ):
+            yield where
+        for key, value in node.items():
+            yield from _open(value, f"{where}/{key}")
