@@ -82,7 +82,7 @@ class Agent:
         return True
 
     def bound(self, uid: str, node: str) -> None:
-        """We have bound a pod ourselves (``bindVerb``)."""
+        """We have bound a pod ourselves (``--bind``)."""
 
 
 def load(name: str, context: AgentContext) -> Agent:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import add_log_flags, take_klog
+from controller_runtime.flags import add_boolean, add_log_flags, take_klog
 from multi_scheduler import config as configuration
 from multi_scheduler.config import Config
 
@@ -26,6 +26,8 @@ class Options:
     tls_cert: str
     tls_key: str
     client_ca: str
+    bind: bool
+    """Serve ``/bind``."""
     log_level: str
     log_format: str
     klog_verbosity: int
@@ -62,6 +64,12 @@ def parse(argv: Sequence[str]) -> Options:
     parser.add_argument(
         "--client-ca", default="", metavar="FILE", help="CA of the scheduler's client certificate"
     )
+    add_boolean(
+        parser,
+        "--bind",
+        default=False,
+        help_text="serve /bind, for a scheduler with bindVerb; takes create on pods/binding (false)",
+    )
     add_log_flags(parser)
     flags = parser.parse_args(rest)
     if not flags.config:
@@ -77,6 +85,7 @@ def parse(argv: Sequence[str]) -> Options:
         tls_cert=flags.tlscert,
         tls_key=flags.tlskey,
         client_ca=flags.client_ca,
+        bind=flags.bind,
         log_level=flags.log_level,
         log_format=flags.log_format,
         klog_verbosity=verbosity,

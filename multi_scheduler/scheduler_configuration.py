@@ -27,7 +27,7 @@ def scheduler_configuration(
         url: where the extender is, such as ``http://127.0.0.1:8888``.
         kubeconfig: of the scheduler; empty: in-cluster.
         weight: of our scores among the scheduler's own.
-        bind: have the extender bind pods.
+        bind: have the extender bind pods; it has to be started with ``--bind``.
         leader_elect: several scheduler replicas.
         ca_file: CA of an https extender.
         timeout: how long a call may take; a filter call may wait two seconds for other pods' promises.

@@ -30,16 +30,26 @@ Decide = Callable[[bytes], Awaitable[bytes]]
 
 
 class ExtenderServer(HttpsServer):
-    """Serves ``/filter``, ``/prioritize``, ``/preempt`` and ``/bind``.
+    """Serves ``/filter``, ``/prioritize``, ``/preempt``, and ``/bind`` where that is wanted.
 
     Args:
         host: address to bind.
         port: TCP port; 0: a free one.
         tls: certificates to serve; None: plain HTTP, for a scheduler in the same pod.
         extender: what decides.
+        serve_bind: serve ``/bind``; without it the path is 404. The other verbs only tell, this one writes, with our
+            rights and for whoever can reach the port.
     """
 
-    def __init__(self, host: str, port: int, *, tls: CertificateReloader | None, extender: Extender) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: CertificateReloader | None,
+        extender: Extender,
+        serve_bind: bool = False,
+    ) -> None:
         super().__init__(host, port, tls=tls, max_body_bytes=MAX_BODY_BYTES)
         self._extender = extender
         for verb, decide, failed in (
@@ -48,7 +58,8 @@ class ExtenderServer(HttpsServer):
             ("preempt", self._preempt, None),
             ("bind", self._bind, protocol.binding_result),
         ):
-            self.add_route("POST", f"/{verb}", _handler(verb, decide, failed))
+            if verb != "bind" or serve_bind:
+                self.add_route("POST", f"/{verb}", _handler(verb, decide, failed))
 
     async def _filter(self, body: bytes) -> bytes:
         asked = protocol.candidates(body)
