@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hack.chart import rights, schema
+from hack.chart import readme, rights, schema
 
-MADE: dict[Path, Callable[[], str]] = {rights.FILE: rights.render, schema.FILE: schema.render}
+MADE: dict[Path, Callable[[], str]] = {
+    rights.FILE: rights.render,
+    schema.FILE: schema.render,
+    readme.FILE: readme.render,
+    readme.REFERENCE: readme.render_reference,
+}
 """File → what makes its text."""
 
 
