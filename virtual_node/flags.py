@@ -25,6 +25,13 @@ from virtual_node.config import (
 
 DEFAULT_NODE_NAME = "virtual-kubelet"
 PROVIDER_TAINT = "virtual-kubelet.io/provider"
+_WITHOUT_EFFECT = {
+    "--provider-config": "the lower cluster is named by --client-kubeconfig or --config",
+    "--authentication-token-webhook-cache-ttl": "a good token is remembered for 2 minutes",
+    "--authorization-webhook-cache-authorized-ttl": "a yes is remembered for 5 minutes",
+    "--authorization-webhook-cache-unauthorized-ttl": "a no is remembered for 30 seconds",
+}
+"""tensile-kube's flags that are read and do nothing, and what holds instead. Any value will do: none was checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     node.add_argument(
         "--os", default="Linux", metavar="OS", help="accepted for compatibility; read from the lower nodes"
     )
+    _add_without_effect(node, "--provider-config", metavar="FILE")
     add_boolean(node, "--disable-taint", default=False, help_text="register without the virtual-node taint")
     node.add_argument(
         "--taint", default="", metavar="KEY", help="deprecated: key of the taint; use VKUBELET_TAINT_KEY"
@@ -200,6 +208,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=True,
         help_text="accepted for compatibility; bearer tokens are always reviewed",
     )
+    for flag in _WITHOUT_EFFECT:
+        if flag.endswith("-ttl"):
+            _add_without_effect(kubelet, flag, metavar="D")
     add_boolean(
         kubelet,
         "--rotate-server-certificates",
@@ -244,6 +255,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_log_flags(process)
 
 
+def _add_without_effect(group: argparse._ActionsContainer, flag: str, *, metavar: str) -> None:
+    group.add_argument(
+        flag,
+        default=None,
+        metavar=metavar,
+        help=f"accepted for compatibility; {_WITHOUT_EFFECT[flag]}",
+    )
+
+
 def parse(
     argv: Sequence[str], environment: Mapping[str, str] | None = None, *, prog: str = "virtual-node"
 ) -> Options:
@@ -260,7 +280,11 @@ def parse(
     flags = parser.parse_args(rest)
     if flags.provider != "k8s":
         raise ConfigError(f"--provider {flags.provider}: the only provider is k8s")
-    warnings: list[str] = []
+    warnings = [
+        f"{flag} has no effect: {instead}"
+        for flag, instead in _WITHOUT_EFFECT.items()
+        if getattr(flags, flag.removeprefix("--").replace("-", "_")) is not None
+    ]
     if flags.config:
         config = configuration.load(flags.config)
         # With a file, the flags that were given fill in what the file leaves open.

@@ -47,6 +47,11 @@ def test_flags_without_effect_are_called_accepted():
     assert idle == {name for name, fate in _flags("virtual-node") if fate == "accepted"}
 
 
+def test_no_flag_of_tensile_kubes_virtual_node_is_an_error():
+    """A manifest in use starts here, whatever it says; the page promises nothing less."""
+    assert [name for name, fate in _flags("virtual-node") if fate == "gone"] == []
+
+
 def test_variables_are_kept_as_promised():
     """Each environment variable listed as kept is read, and is in the reference."""
     read = {*environment_variables(virtual_node.flags), "KUBECONFIG"}

@@ -30,17 +30,10 @@ NOT_OURS = {
     *("--previous", "--replicas", "--show-labels", "--subresource", "--type", "--template", "--timeout"),
     *("--kubelet-certificate-authority", "--ignore-daemonsets", "--delete-emptydir-data", "--dry-run"),
     *("--sort-by", "--resource-version", "--raw", "--tail", "--since", "--ignore-not-found", "--selector"),
-    *("--authentication-token-webhook-cache-ttl", "--authorization-webhook-cache-authorized-ttl"),
-    *(
-        "--authorization-webhook-cache-unauthorized-ttl",
-        "--provider-config",
-        "--klog.v",
-        "--version",
-        "--help",
-    ),
+    *("--klog.v", "--version", "--help"),
     *("--node-monitor-grace-period", "--overwrite"),
 }
-"""Flags of kubectl and the control plane, flags of tensile-kube that are gone, and those no parser declares."""
+"""Flags of kubectl and the control plane, and those no parser declares."""
 ALERTS = (
     "VirtualNodeDown",
     "VirtualNodeClusterDown",

@@ -108,3 +108,22 @@ def test_unknown_controller_and_bad_label_warn():
     options = parse("--enable-controllers=PVControllers,Foo", VKUBELET_NODE_LABEL="a:b:c")
     assert options.config.enable_controllers == ["PVControllers"]
     assert len(options.warnings) == 2
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--provider-config=/etc/provider.json",
+        "--authentication-token-webhook-cache-ttl=2m",
+        "--authorization-webhook-cache-authorized-ttl=5m0s",
+        "--authorization-webhook-cache-unauthorized-ttl=30s",
+    ],
+)
+def test_flags_of_tensile_kube_without_effect_are_taken_with_a_warning(flag):
+    """A manifest that gives them starts as it is, and the log says what holds instead; others are not warned."""
+    options = parse(flag)
+    assert [warning.partition(" has no effect: ")[0] for warning in options.warnings] == [
+        flag.partition("=")[0]
+    ]
+    assert options.config == parse().config
+    assert parse().warnings == ()
