@@ -1,0 +1,211 @@
+"""Taking an installation out of clusters that answer from a list."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from controller_runtime.errors import NotFound
+from controller_runtime.objects import Object, from_dict
+from virtual_node.commands.cleanup_lower import LowerCleanup
+from virtual_node.commands.cleanup_upper import UpperCleanup
+from virtual_node.translate import claims, persistent_volumes
+
+pytestmark = pytest.mark.looptime
+
+CLUSTER = "upper-1"
+
+
+class Api:
+    """An API server: objects by kind, and what was written."""
+
+    cluster = "tokyo"
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        self.objects = [from_dict(one) for one in objects]
+        self.deleted: list[str] = []
+        self.forced: list[str] = []
+        self.patched: list[tuple[str, Any]] = []
+        self.stubborn: set[str] = set()
+        """Names of pods that do not end until they are forced."""
+
+    async def list(self, resource, *, namespace=None, label_selector="", field_selector=""):
+        found = [
+            one for one in self.objects
+            if one.kind == resource.kind and namespace in (None, one.namespace) and _selects(one, label_selector)
+            and (not field_selector or (one.spec or {}).get("nodeName") == field_selector.partition("=")[2])
+        ]  # fmt: skip
+        return SimpleNamespace(items=found)
+
+    async def delete(self, resource, name, *, namespace=None, uid=None, grace_period_seconds=None):
+        for one in self.objects:
+            if (one.kind, one.name, one.namespace or None) == (resource.kind, name, namespace):
+                assert uid in (None, one.uid)
+                self.deleted.append(f"{one.kind}/{one.key}")
+                if grace_period_seconds == 0:
+                    self.forced.append(one.name)
+                if one.name not in self.stubborn or grace_period_seconds == 0:
+                    self.objects.remove(one)
+                return
+        raise NotFound("not found")
+
+    async def patch(self, _resource, name, patch, *, namespace=None, subresource=None):
+        self.patched.append((name, patch))
+
+    async def request(self, _verb, path, **_more):
+        lists = {"/api/v1": b'{"resources":[]}', "/apis": b'{"groups":[]}'}
+        return lists[path]
+
+
+def _selects(one: Object, selector: str) -> bool:
+    return all(
+        one.labels.get(key) == value
+        for key, sign, value in (part.partition("=") for part in (selector or "").split(",") if part)
+        if sign and " " not in key
+    )
+
+
+def thing(
+    kind: str, name: str, *, namespace: str = "", labels: dict[str, str] | None = None, **fields: Any
+) -> dict[str, Any]:
+    """An object of the API."""
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"u-{name}",
+        "resourceVersion": "1",
+        "labels": labels or {},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {**metadata, **fields.pop("metadata", {})},
+        **fields,
+    }
+
+
+def virtual(name: str) -> dict[str, Any]:
+    """A virtual node."""
+    return thing("Node", name, labels={names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL}, spec={})
+
+
+def ours(kind: str, name: str, *, node: str = "vn", **fields: Any) -> dict[str, Any]:
+    """Something that we made below."""
+    labels = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_UPPER_UID: f"up-{name}", names.LABEL_NODE: node}
+    return thing(kind, name, namespace="shop", labels=labels, **fields)
+
+
+def _upper(api: Any) -> tuple[UpperCleanup, list[str]]:
+    said: list[str] = []
+    return UpperCleanup(api, nodes=["vn"], clusters=["tokyo"], say=said.append), said
+
+
+def _lower(api: Any, *, upper_claims: frozenset[str] = frozenset()) -> tuple[LowerCleanup, list[str]]:
+    said: list[str] = []
+    cleanup = LowerCleanup(api, cluster_id=CLUSTER, nodes=["vn"], upper_claims=upper_claims, say=said.append)
+    return cleanup, said
+
+
+async def test_only_our_virtual_nodes_are_cordoned_and_removed():
+    """Real nodes and the virtual nodes of another installation go on."""
+    api = Api(virtual("vn"), virtual("another"), thing("Node", "worker", spec={}))
+    cleanup, _ = _upper(api)
+    await cleanup.cordon()
+    await cleanup.remove(namespace="", leases=[], secrets=[])
+    assert api.patched == [("vn", {"spec": {"unschedulable": True}})]
+    assert api.deleted == ["Node/vn"]
+
+
+async def test_pods_end_in_order_and_the_last_ones_are_forced():
+    """A pod that its lower cluster does not end holds the uninstall up for a while, not for ever."""
+    api = Api(
+        thing("Pod", "quick", namespace="shop", spec={"nodeName": "vn"}),
+        thing("Pod", "stuck", namespace="shop", spec={"nodeName": "vn"}),
+        thing("Pod", "elsewhere", namespace="shop", spec={"nodeName": "worker"}),
+    )
+    api.stubborn.add("stuck")
+    cleanup, said = _upper(api)
+    await cleanup.delete_pods(deadline=30.0)
+    assert api.forced == ["stuck"]
+    assert [one.name for one in api.objects] == ["elsewhere"]
+    assert any("stuck did not end in time" in line for line in said)
+
+
+async def test_a_claim_loses_our_finalizer_and_nothing_else():
+    """A user's claim stays, and can be deleted without us from then on."""
+    mirror = thing(
+        "PersistentVolume", "tokyo-pv", labels={names.LABEL_LOWER_CLUSTER: "tokyo"}, status={"phase": "Bound"},
+        spec={"csi": {"driver": persistent_volumes.DRIVER, "volumeHandle": "tokyo/pv"}},
+    )  # fmt: skip
+    claim = thing(
+        "PersistentVolumeClaim", "data", namespace="shop", spec={"volumeName": "tokyo-pv"},
+        metadata={"finalizers": ["kubernetes.io/pvc-protection", claims.FINALIZER]},
+    )  # fmt: skip
+    api = Api(mirror, claim)
+    cleanup, _ = _upper(api)
+    await cleanup.remove(namespace="", leases=[], secrets=[])
+    ((name, patch),) = api.patched
+    assert name == "data"
+    assert patch["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+    assert patch["metadata"]["uid"] == "u-data"
+    assert api.deleted == [], "a bound mirror holds a claim's data together"
+
+
+async def test_mirrors_that_nobody_uses_go_with_their_driver():
+    """The last installation takes the inert CSI driver with it."""
+    mirror = thing(
+        "PersistentVolume", "tokyo-pv", labels={names.LABEL_LOWER_CLUSTER: "tokyo"}, status={"phase": "Available"},
+        spec={"csi": {"driver": persistent_volumes.DRIVER, "volumeHandle": "tokyo/pv"}},
+    )  # fmt: skip
+    api = Api(mirror, thing("CSIDriver", persistent_volumes.DRIVER), thing("CSIDriver", "ebs.csi.aws.com"))
+    cleanup, _ = _upper(api)
+    await cleanup.remove(namespace="", leases=[], secrets=[])
+    assert api.deleted == ["PersistentVolume/tokyo-pv", f"CSIDriver/{persistent_volumes.DRIVER}"]
+
+
+async def test_below_only_what_carries_our_label_goes():
+    """Strangers, and the objects of another virtual node of the same upper cluster, are not touched."""
+    api = Api(
+        ours("Pod", "web"),
+        ours("ConfigMap", "settings"),
+        ours("Secret", "key"),
+        ours("ConfigMap", "theirs", node="another"),
+        thing("ConfigMap", "stranger", namespace="shop"),
+    )
+    cleanup, said = _lower(api)
+    await cleanup.run()
+    assert [one.name for one in api.objects] == ["theirs", "stranger"]
+    assert said == ["tokyo: removed 1 ConfigMap, 1 Secret"]
+
+
+async def test_claims_below_are_kept_and_told_of():
+    """Data is never deleted by an uninstall."""
+    api = Api(ours("PersistentVolumeClaim", "data"), ours("PersistentVolumeClaim", "old"))
+    cleanup, said = _lower(api, upper_claims=frozenset({"up-data"}))
+    await cleanup.run()
+    assert api.deleted == []
+    assert said == [
+        "tokyo: claim shop/data is kept: its upper claim exists",
+        "tokyo: claim shop/old is kept: it was kept before",
+    ]
+
+
+async def test_an_empty_namespace_of_ours_goes():
+    """A namespace that we made and nobody else uses is removed."""
+    labels = {names.LABEL_UPPER_CLUSTER: CLUSTER}
+    api = Api(thing("Namespace", "shop", labels=labels), thing("Namespace", "theirs"))
+    cleanup, _ = _lower(api)
+    await cleanup.run()
+    assert api.deleted == ["Namespace/shop"]
+
+
+async def test_named_leases_and_secrets_that_are_gone_already_are_fine():
+    """Cleaning up twice is as good as once."""
+    api = Api(thing("Lease", "vn", namespace="system"))
+    cleanup, _ = _upper(api)
+    for _ in range(2):
+        await cleanup.remove(namespace="system", leases=["vn"], secrets=["tls"])
+    assert api.deleted == ["Lease/system/vn"]
