@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hack.chart import readme, rights, schema
+from hack.chart import dashboard, readme, rights, schema
 
 MADE: dict[Path, Callable[[], str]] = {
     rights.FILE: rights.render,
     schema.FILE: schema.render,
+    dashboard.FILE: dashboard.render,
     readme.FILE: readme.render,
     readme.REFERENCE: readme.render_reference,
 }

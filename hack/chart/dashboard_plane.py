@@ -1,0 +1,79 @@
+"""The dashboard's rows about the scheduling plane, and about what every process has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hack.chart.grafana import Panel
+from hack.chart.promql import RATE, quantile, rate
+
+_OURS = 'component=~"virtual-node|webhook|descheduler|multi-scheduler"'
+
+_WEBHOOK = [
+    Panel(
+        "Webhook: reviews",
+        {rate("virtual_node_webhook_reviews_total", "kind, outcome"): "{{kind}} {{outcome}}"},
+        unit="reqps",
+    ),
+    Panel(
+        "Webhook: time of a review",
+        {
+            quantile("0.5", "virtual_node_webhook_review_seconds", "kind"): "p50 {{kind}}",
+            quantile("0.99", "virtual_node_webhook_review_seconds", "kind"): "p99 {{kind}}",
+        },
+        unit="s",
+    ),
+]
+_EXTENDER = [
+    Panel(
+        "Extender: calls",
+        {rate("virtual_node_extender_calls_total", "verb, outcome"): "{{verb}} {{outcome}}"},
+        unit="reqps",
+    ),
+    Panel(
+        "Extender: time of a call",
+        {
+            quantile("0.5", "virtual_node_extender_call_seconds", "verb"): "p50 {{verb}}",
+            quantile("0.99", "virtual_node_extender_call_seconds", "verb"): "p99 {{verb}}",
+        },
+        unit="s",
+    ),
+]
+_DESCHEDULER = [
+    Panel(
+        "Moved",
+        {
+            rate("virtual_node_descheduler_moved_total", "strategy, how"): "{{strategy}} {{how}}",
+            rate("virtual_node_descheduler_recreated_total", "node"): "made anew {{node}}",
+        },
+        unit="ops",
+    ),
+    Panel("Not moved", {rate("virtual_node_descheduler_not_moved_total", "cause"): "{{cause}}"}, unit="ops"),
+]
+_CERTIFICATES = [
+    Panel(
+        "Serving certificates end in",
+        {
+            "min by (component, name) (virtual_node_certificate_expiration_timestamp_seconds) - time()": (
+                "{{component}} {{name}}"
+            )
+        },
+        unit="s",
+    ),
+    Panel(
+        "Certificates that could not be read again",
+        {rate("virtual_node_certificate_reload_errors_total", "component, name"): "{{component}} {{name}}"},
+        unit="ops",
+    ),
+]
+_PROCESSES = [
+    Panel("CPU", {f"rate(process_cpu_seconds_total{{{_OURS}}}{RATE})": "{{component}} {{pod}}"}),
+    Panel("Memory", {f"process_resident_memory_bytes{{{_OURS}}}": "{{component}} {{pod}}"}, unit="bytes"),
+]
+ROWS: list[tuple[str, Sequence[Panel]]] = [
+    ("Webhook", _WEBHOOK),
+    ("Extender", _EXTENDER),
+    ("Descheduler", _DESCHEDULER),
+    ("Certificates", _CERTIFICATES),
+    ("Processes", _PROCESSES),
+]

@@ -1,0 +1,170 @@
+"""The few pieces of a Grafana dashboard that ours is made of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA_VERSION = 39
+"""Grafana 10 and later."""
+WIDTH = 24
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel.
+
+    Attributes:
+        title: above it.
+        queries: expression → legend.
+        unit: Grafana's name of it.
+        kind: timeseries, stat or heatmap.
+        width: of 24 columns.
+        meaning: shown on hover.
+        thresholds: from which value on which colour.
+    """
+
+    title: str
+    queries: dict[str, str]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 12
+    meaning: str = ""
+    thresholds: Sequence[tuple[float | None, str]] = field(default=((None, "green"),))
+
+    @property
+    def height(self) -> int:
+        """In Grafana's rows."""
+        return 4 if self.kind == "stat" else 8
+
+    def render(self, number: int, x: int, y: int) -> dict[str, Any]:
+        """The panel at its place."""
+        is_heat = self.kind == "heatmap"
+        return {
+            "id": number,
+            "type": self.kind,
+            "title": self.title,
+            "description": self.meaning,
+            "datasource": DATASOURCE,
+            "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
+            "fieldConfig": {"defaults": self._defaults(), "overrides": []},
+            "options": _OPTIONS[self.kind] | ({"yAxis": {"unit": self.unit}} if is_heat else {}),
+            "targets": [
+                {
+                    "refId": chr(ord("A") + position),
+                    "datasource": DATASOURCE,
+                    "expr": expression,
+                    "legendFormat": legend,
+                    "format": "heatmap" if is_heat else "time_series",
+                    # A stat shows what is; over time it would look at the whole window.
+                    **({"instant": True} if self.kind == "stat" else {"range": True}),
+                }
+                for position, (expression, legend) in enumerate(self.queries.items())
+            ],
+        }
+
+    def _defaults(self) -> dict[str, Any]:
+        steps = [{"value": value, "color": color} for value, color in self.thresholds]
+        defaults: dict[str, Any] = {
+            "unit": self.unit,
+            "color": {"mode": "thresholds" if self.kind == "stat" else "palette-classic"},
+            "thresholds": {"mode": "absolute", "steps": steps},
+        }
+        if self.kind == "timeseries":
+            defaults |= {"min": 0, "custom": {"lineWidth": 1, "fillOpacity": 10, "showPoints": "never"}}
+        return defaults
+
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "timeseries": {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+    "stat": {
+        "colorMode": "value",
+        "graphMode": "none",
+        "justifyMode": "auto",
+        "textMode": "auto",
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    },
+    "heatmap": {
+        "calculate": False,
+        "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
+        "tooltip": {"show": True, "yHistogram": False},
+    },
+}
+
+
+def variable(name: str, label: str, query: str) -> dict[str, Any]:
+    """A variable that chooses among the values of a label; all of them by default."""
+    return {
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": name},
+        "definition": query,
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+    }
+
+
+def dashboard(
+    title: str, uid: str, variables: Iterable[dict[str, Any]], rows: Iterable[tuple[str, Sequence[Panel]]]
+) -> dict[str, Any]:
+    """A dashboard of titled rows; panels flow from left to right."""
+    datasource = {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+        "refresh": 1,
+        "includeAll": False,
+        "multi": False,
+        "current": {},
+    }
+    return {
+        "uid": uid,
+        "title": title,
+        "tags": ["kubernetes", "virtual-node"],
+        "schemaVersion": SCHEMA_VERSION,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "browser",
+        "annotations": {"list": []},
+        "links": [],
+        "templating": {"list": [datasource, *variables]},
+        "panels": _flow(rows),
+    }
+
+
+def _flow(rows: Iterable[tuple[str, Sequence[Panel]]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    y = 0
+    for title, panels in rows:
+        found.append(
+            {
+                "id": len(found) + 1,
+                "type": "row",
+                "title": title,
+                "collapsed": False,
+                "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": y},
+                "panels": [],
+            }
+        )
+        x, y, tallest = 0, y + 1, 0
+        for panel in panels:
+            if x + panel.width > WIDTH:
+                x, y, tallest = 0, y + tallest, 0
+            found.append(panel.render(len(found) + 1, x, y))
+            x, tallest = x + panel.width, max(tallest, panel.height)
+        y += tallest
+    return found
