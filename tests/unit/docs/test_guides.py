@@ -1,0 +1,192 @@
+"""The guides lead somewhere: links and anchors, YAML that parses, values that the chart has, flags that parsers have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+import multi_scheduler.config
+import virtual_node.config
+from hack.docs import flags
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+INDEX = DOCS / "README.md"
+PAGES = sorted(DOCS.rglob("*.md"))
+VALUES: dict[str, Any] = yaml.safe_load(
+    (ROOT / "charts" / "virtual-node" / "values.yaml").read_text(encoding="utf-8")
+)
+_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+_SET = re.compile(r"""--set[ =]['"]?([\w.\[\]]+)=""")
+_VALUE = re.compile(r"`((?:[a-z]\w*\.)+\w+)=[^`]*`")
+ORDER = [
+    *("What it is", "Try it", "Install", "Add a cluster", "Schedule", "Operate", "Security model"),
+    *("Migrate from tensile-kube", "Reference"),
+]
+ids = [str(page.relative_to(DOCS)) for page in PAGES]
+
+
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def _blocks(page: Path, *languages: str) -> list[str]:
+    """Fenced blocks of those languages, without the indentation of the list that they stand in."""
+    return [
+        "\n".join(line.removeprefix(indent) for line in body.splitlines())
+        for indent, language, body in _FENCE.findall(_text(page))
+        if language in languages
+    ]
+
+
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    """Anchors of a page's headings as GitHub makes them: the second one of a name gets a number."""
+    found: dict[str, int] = {}
+    anchors = set()
+    for heading in re.findall(r"^#+ (.+)$", _FENCE.sub("", _text(page)), re.MULTILINE):
+        slug = re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
+        anchors.add(f"#{slug}-{found[slug]}" if slug in found else f"#{slug}")
+        found[slug] = found.get(slug, 0) + 1
+    return frozenset(anchors)
+
+
+def _is_value(path: str) -> bool:
+    """Whether the chart has a value of that path; what is in a list or an empty map is the user's own."""
+    found: Any = VALUES
+    for part in re.sub(r"\[\d+\]", ".0", path).split("."):
+        if isinstance(found, list) or found == {}:
+            return True
+        if not isinstance(found, dict) or part not in found:
+            return False
+        found = found[part]
+    return True
+
+
+def _paths(given: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for key, value in given.items():
+        if isinstance(value, dict) and value:
+            yield from _paths(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}"
+
+
+def _values_files(page: Path) -> list[dict[str, Any]]:
+    return [yaml.safe_load(block) for block in _blocks(page, "yaml") if block.startswith("# values.yaml")]
+
+
+def _commands(page: Path) -> Iterator[list[str]]:
+    """Words of each command in a page's shell blocks."""
+    for block in _blocks(page, "sh", "console"):
+        is_console = "$ " in block
+        for line in block.replace("\\\n", " ").splitlines():
+            if is_console and not line.startswith("$ "):
+                continue  # what the command says
+            for command in re.split(r" \| | && |;", line.removeprefix("$ ").partition(" #")[0]):
+                yield command.split()
+
+
+def test_every_page_is_in_the_index():
+    """A page that nobody is led to is not read."""
+    linked = {(DOCS / target).resolve() for target, _ in _LINK.findall(_text(INDEX)) if target}
+    assert [str(page.relative_to(DOCS)) for page in PAGES if page not in linked | {INDEX}] == []
+
+
+def test_the_index_begins_with_what_a_newcomer_needs():
+    """From what it is to the reference, in the order in which one reads."""
+    assert re.findall(r"^## (.+)$", _text(INDEX), re.MULTILINE) == ORDER
+    assert [line for line in _text(INDEX).splitlines() if line.startswith("- ") and ": " not in line] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=[*ids, "/README.md"])
+def test_links_lead_somewhere(page):
+    """Each relative link is a file, and each anchor a heading of it."""
+    broken = []
+    for target, anchor in _LINK.findall(_FENCE.sub("", _text(page))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        is_broken = not path.exists() or (anchor and path.suffix == ".md" and anchor not in _anchors(path))
+        broken += [target + anchor] if is_broken else []
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_yaml_parses(page):
+    """What is copied from a page is YAML, and an object of Kubernetes says what it is and what it is called."""
+    for block in _blocks(page, "yaml"):
+        for document in yaml.safe_load_all(block):
+            if isinstance(document, dict) and "apiVersion" in document:
+                assert document["kind"]
+                is_file = document["apiVersion"].startswith(("virtual-node.io/", "descheduler/"))
+                assert is_file or document["metadata"]["name"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_values_are_the_charts(page):
+    """Whatever a page says to set is a value of the chart."""
+    named = _SET.findall(_text(page))
+    named += [path for path in _VALUE.findall(_text(page)) if path.partition(".")[0] in VALUES]
+    named += [path for values in _values_files(page) for path in _paths(values)]
+    assert [path for path in named if not _is_value(path)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_clusters_in_values_are_configurations(page):
+    """What stands under ``config`` of a cluster is taken by the virtual node, which takes no unknown field."""
+    for values in _values_files(page):
+        for cluster in (values.get("virtualNode") or {}).get("clusters") or ():
+            assert cluster.keys() <= {"name", "kubeconfig", "kubeconfigSecret", "config"}
+            document = {"name": cluster["name"], "kubeconfig": "a", **cluster.get("config", {})}
+            msgspec.convert(document, virtual_node.config.ClusterConfig)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_whole_configuration_files_are_taken(page):
+    """A file of ours that a page shows has no field that the program does not know."""
+    kinds: dict[str, Any] = {
+        "VirtualNodeConfiguration": virtual_node.config.Config,
+        "MultiSchedulerConfiguration": multi_scheduler.config.Config,
+    }
+    for block in _blocks(page, "yaml"):
+        document = next(iter(yaml.safe_load_all(block)))
+        if isinstance(document, dict) and document.get("kind") in kinds:
+            msgspec.convert(document, kinds[document["kind"]])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_flags_of_our_commands_exist(page):
+    """Each command of ours in a page is one that its parser takes."""
+    unknown = []
+    for words in _commands(page):
+        if not words or not words[0].startswith("virtual-node"):
+            continue
+        plain = [word for word in words if not word.startswith("-")]
+        program = max(
+            (name for name in flags.PROGRAMS if plain[: len(name.split())] == name.split()), key=len
+        )
+        known = set(flags.flag_names(program)) | {"--help", "-h", "-o"}
+        if program in {"virtual-node check", "virtual-node inspect", "virtual-node cleanup"}:
+            known |= set(flags.flag_names(flags.DAEMON))
+        given = {word.partition("=")[0] for word in words if word.startswith("-")}
+        unknown += [f"{program} {flag}" for flag in sorted(given - known)]
+    assert unknown == []
+
+
+def test_the_checks_see_something():
+    """The guides have what is checked above: a test that finds nothing to hold would hold nothing."""
+    guides = [DOCS / name for name in ("install.md", "add-a-cluster.md", "schedule.md")]
+    assert all(_values_files(page) for page in guides)
+    assert len([words for page in guides for words in _commands(page) if words and words[0] == "helm"]) >= 8
+    assert sum("--nodename" in words for page in guides for words in _commands(page)) >= 2
+    assert not _is_value("virtualNode.replica")
+    assert not _is_value("nothing")
+    assert _is_value("virtualNode.clusters[0].name")
