@@ -78,7 +78,7 @@ class HttpsServer:
         if health:
             self.health.add_routes(self.app)
         if metrics:
-            self.add_route("GET", "/metrics", _metrics)
+            self.add_route("GET", "/metrics", metrics_handler)
 
     @property
     def port(self) -> int:
@@ -235,7 +235,7 @@ def bind(host: str, port: int) -> socket.socket:
         raise OSError(number, said) from None
 
 
-async def _metrics(request: web.Request) -> web.Response:
+async def metrics_handler(request: web.Request) -> web.Response:
     """Prometheus text or OpenMetrics, as the scraper asks; rendered in a thread: large pages take 50 ms."""
     encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
     body = await asyncio.to_thread(encoder, prometheus_client.REGISTRY)

@@ -17,7 +17,7 @@ from rich.console import Console
 from hack.chromium import is_here as chromium_here
 from hack.image import build
 from hack.image.rootfs import BuildError
-from hack.sandbox import binaries, demo
+from hack.sandbox import binaries, demo, helm
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.programs import CONTROL_PLANE
 from hack.sandbox.real_node import ensure_packages, install
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, text in (
         ("up", "bring clusters up and leave them running"),
         ("demo", "the same, with virtual nodes, a workload and a tour"),
+        ("helm", "the same, with a real upper node and the chart installed on it by helm (needs root)"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--lower", type=int, default=2, metavar="N", help="lower clusters (2)")
@@ -103,19 +104,23 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
         raise SandboxError("--lower: at least one lower cluster")
     real = options.real_node
     if real is None:
-        real = options.command == "demo" and os.geteuid() == 0 and Path("/usr/bin/apt-get").exists()
+        real = options.command in {"demo", "helm"} and os.geteuid() == 0 and Path("/usr/bin/apt-get").exists()
     sandbox = Sandbox(
         lower=options.lower,
         directory=directory,
         kwok_nodes=options.kwok_nodes,
         real_node=real,
+        upper_real_node=options.command == "helm",
         keep=True,
         progress=report,
     )
     async with sandbox:
-        if options.command == "demo":
+        if options.command in {"demo", "helm"}:
             try:
-                await demo.run(sandbox, console, report)
+                if options.command == "demo":
+                    await demo.run(sandbox, console, report)
+                else:
+                    await _install(sandbox, console, report)
             except BaseException:
                 await sandbox.close()
                 raise
@@ -123,6 +128,24 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
             report("ready")
             _status(directory, console)
     return 0
+
+
+async def _install(sandbox: Sandbox, console: Console, report: Reporter) -> None:
+    """Everything in the upper cluster by ``helm install``, as users do it."""
+    report("building our image and loading it into the upper node")
+    await helm.load_images(sandbox)
+    await sandbox.upper.kubectl("create", "namespace", helm.NAMESPACE)
+    for cluster in sandbox.lower:
+        report(f"registering {cluster.name}")
+        await helm.register(sandbox, cluster)
+    report("helm install --wait")
+    done = await helm.helm(
+        sandbox, "install", helm.RELEASE, str(helm.CHART), f"--namespace={helm.NAMESPACE}", "--wait",
+        values=helm.values(sandbox),
+    )  # fmt: skip
+    report("installed")
+    console.print(done.stdout, highlight=False, soft_wrap=True)
+    console.print(f"export KUBECONFIG={sandbox.upper.kubeconfig}", highlight=False, soft_wrap=True)
 
 
 async def _prepare(console: Console, report: Reporter) -> int:

@@ -29,20 +29,34 @@ DEPLOYMENT = f"deployment/{RELEASE}-virtual-node"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def installed() -> AsyncIterator[Sandbox]:
+async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
     """An upper cluster with a real node and our chart in it, over a real and a simulated lower cluster."""
     if os.geteuid() != 0:
         pytest.skip("containers on a real node need root")
-    async with Sandbox(lower=2, real_node=True, upper_real_node=True, kwok_nodes=2) as sandbox:
+    directory = tmp_path_factory.mktemp("helm") / "sandbox"
+    async with Sandbox(
+        lower=2,
+        real_node=True,
+        upper_real_node=True,
+        kwok_nodes=2,
+        directory=directory,
+        # Logs and exec work only with serving certificates that the cluster itself has signed.
+        upper_apiserver_args=[f"--kubelet-certificate-authority={directory / 'upper' / 'pki' / 'ca.crt'}"],
+    ) as sandbox:
         await charts.load_images(sandbox)
         upper = sandbox.upper
         await upper.kubectl("create", "namespace", NAMESPACE)
         # What does not hold to the restricted standard would not be admitted.
         await upper.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
-        for cluster in sandbox.lower:
-            await charts.register(sandbox, cluster)
-        await _helm(sandbox, "install", values=charts.values(sandbox))
+        await _helm(sandbox, "install")
         yield sandbox
+
+
+def _values(sandbox: Sandbox) -> dict[str, Any]:
+    found = charts.values(sandbox)
+    found["virtualNode"]["kubelet"] = {"servingCertificate": "CSR", "approveServingCertificate": True}
+    found["uninstall"] = {"timeout": 60}
+    return found
 
 
 async def _helm(sandbox: Sandbox, verb: str, *more: str, values: dict[str, Any] | None = None) -> None:
@@ -72,6 +86,18 @@ async def _get(cluster: Cluster, *arguments: str) -> dict[str, Any]:
     return found
 
 
+async def test_clusters_are_added_by_an_upgrade(installed: Sandbox):
+    """The chart comes up with no values at all; registered clusters join with the next upgrade."""
+    assert (await _get(installed.upper, "nodes", "-l", "type=virtual-kubelet"))["items"] == []
+    for cluster in installed.lower:
+        await charts.register(installed, cluster)
+    await _helm(installed, "upgrade", values=_values(installed))
+    for cluster in installed.lower:
+        node = f"node/{cluster.name}"
+        await installed.upper.kubectl("wait", "--for=create", node, "--timeout=60s", timeout=90)
+        await installed.upper.kubectl("wait", "--for=condition=Ready", node, "--timeout=60s", timeout=90)
+
+
 async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
     """After `helm install` a pod with one label is scheduled across clusters, mirrored, and can be talked to."""
     upper = installed.upper
@@ -85,6 +111,26 @@ async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
     assert below["metadata"]["labels"]["virtual-node.io/upper-uid"] == found["metadata"]["uid"]
     assert "open" in (await upper.kubectl("-n", "shop", "logs", "web")).stdout
     assert (await upper.kubectl("-n", "shop", "exec", "web", "--", "echo", "hello")).stdout == "hello\n"
+
+
+async def test_status_tells_how_far_behind_each_node_is(installed: Sandbox):
+    """Through the API server the command reads the daemon's own measure of its lag, on verified certificates."""
+    done = await charts.command(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "virtual_node",
+                "status",
+                f"--kubeconfig={installed.upper.kubeconfig}",
+                "-o",
+                "json",
+            )
+        ]
+    )
+    (real,) = [node for node in json.loads(done.stdout)["nodes"] if node["name"] == REAL]
+    assert 0 < real["lag"]["down"]["p50"] <= real["lag"]["down"]["p99"] < 30
+    assert 0 < real["lag"]["up"]["p99"] < 30
 
 
 async def test_helm_test_finds_every_link_whole(installed: Sandbox):
@@ -118,7 +164,7 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
     old = {one["metadata"]["name"] for one in await _pods(upper)}
     try:
         lines = [await _line(follower.stdout)]
-        rolled = charts.values(installed)
+        rolled = _values(installed)
         rolled["virtualNode"]["podAnnotations"] = {"example.com/rolled": "yes"}
         await _helm(installed, "upgrade", values=rolled)
         leader = await _leader(upper, not_in=old)
@@ -144,9 +190,15 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
 
 
 async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox):
-    """`helm uninstall` ends pods in order, and neither cluster remembers us."""
-    upper = installed.upper
+    """`helm uninstall` ends pods in order and forgets nothing, though a lower cluster is away and keeps its own."""
+    upper, away = installed.upper, installed.lower[1]
     cluster_id = (await _get(upper, "namespace", "kube-system"))["metadata"]["uid"]
+    lost = pod("lost", "sleep 3600", node=away.name)
+    await create(upper, "shop", lost)
+    await upper.kubectl(
+        "-n", "shop", "wait", "--for=condition=Ready", "pod/lost", "--timeout=60s", timeout=90
+    )
+    await away.apiserver.stop()
     await helm(installed, "uninstall", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=150s")
     left = json.loads((await helm(installed, "list", "--all-namespaces", "-o", "json")).stdout)
     assert left == []
@@ -171,6 +223,19 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
     assert [
         one["metadata"]["name"] for one in everywhere["items"] if "virtual-node" in one["metadata"]["name"]
     ] == []
+    await away.apiserver.start()
+    await away.wait_ready()
+    kept = await _get(away, "-n", "shop", "pods")
+    assert [one["metadata"]["name"] for one in kept["items"]] == ["lost"], (
+        "what could not be reached was left alone"
+    )
+    # Once it is back, the same command by hand takes back the rest.
+    await charts.command(
+        [
+            *(sys.executable, "-m", "virtual_node", "cleanup", f"--kubeconfig={upper.kubeconfig}"),
+            *(f"--client-kubeconfig={away.kubeconfig}", f"--nodename={away.name}"),
+        ]
+    )
     for lower in installed.lower:
         ours = await _get(
             lower,
@@ -180,7 +245,8 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
             f"virtual-node.io/upper-cluster={cluster_id}",
         )
         assert ours["items"] == []
-        await lower.kubectl("wait", "--for=delete", "namespace/shop", "--timeout=30s", timeout=60)
+        # A controller manager whose API server was away takes its time to look again.
+        await lower.kubectl("wait", "--for=delete", "namespace/shop", "--timeout=120s", timeout=150)
 
 
 def _labelled(name: str, script: str) -> dict[str, Any]:

@@ -46,6 +46,12 @@ def main(argv: Sequence[str]) -> int:
         metavar="LABELS",
         help="label selector of their Deployments, which are stopped",
     )
+    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="upper cluster's")
+    parser.add_argument(
+        "--no-clusters",
+        action="store_true",
+        help="there are no lower clusters: no --config, no --client-kubeconfig",
+    )
     parser.add_argument(
         "--webhook-configuration",
         default="",
@@ -62,9 +68,13 @@ def main(argv: Sequence[str]) -> int:
         "--timeout", type=duration, default=300.0, metavar="D", help="how long all of it may take (5m)"
     )
     own, rest = parser.parse_known_args(argv)
-    options = flags.parse(rest, prog=program.name("cleanup"))
+    if own.no_clusters:
+        config = Config(kubeconfig=own.kubeconfig)
+    else:
+        upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
+        config = flags.parse([*upper, *rest], prog=program.name("cleanup")).config
     try:
-        asyncio.run(_run(options.config, own))
+        asyncio.run(_run(config, own))
     except ApiError as error:
         raise ConfigError(f"the upper cluster: {error}") from None
     return 0

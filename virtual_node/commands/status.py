@@ -14,11 +14,23 @@ from controller_runtime.api import names, pod_resources, quantity, timestamps
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node import program
-from virtual_node.commands import output
+from virtual_node.commands import lag, output
 from virtual_node.web.rows import pod_row
 
 _LEASES = "kube-node-lease"
-_COLUMNS = ("NODE", "READY", "CLUSTER", "VERSION", "PODS", "TROUBLE", "CPU", "MEMORY", "HEARTBEAT", "AGE")
+_COLUMNS = (
+    "NODE",
+    "READY",
+    "CLUSTER",
+    "VERSION",
+    "PODS",
+    "TROUBLE",
+    "CPU",
+    "MEMORY",
+    "LAG",
+    "HEARTBEAT",
+    "AGE",
+)
 _WIDE = ("ADDRESS", "TAINTS", "LAST ERROR")
 _FINISHED = ("Succeeded", "Failed")
 
@@ -59,11 +71,15 @@ async def _gather(options: argparse.Namespace) -> list[dict[str, Any]]:
             upper.list(resources.LEASES, namespace=_LEASES),
             *(upper.list(resources.PODS, field_selector=f"spec.nodeName={node.name}") for node in nodes),
         )
+        lags = await asyncio.gather(*(lag.of_node(upper, node.name) for node in nodes))
     leases = {lease.name: lease.to_dict() for lease in listed[0].items}
     now = datetime.now(UTC)
     return [
-        describe(node.to_dict(), [pod.to_dict() for pod in pods.items], leases.get(node.name), now=now)
-        for node, pods in zip(nodes, listed[1:], strict=True)
+        {
+            **describe(node.to_dict(), [pod.to_dict() for pod in pods.items], leases.get(node.name), now=now),
+            "lag": behind,
+        }
+        for node, pods, behind in zip(nodes, listed[1:], lags, strict=True)
     ]
 
 
@@ -130,6 +146,7 @@ def _line(node: Mapping[str, Any], *, wide: bool) -> list[str]:
         str(pods["trouble"]) if pods["trouble"] else "-",
         f"{resource['cpu']['used']}/{resource['cpu']['allocatable']}",
         f"{_human(resource['memory']['used'])}/{_human(resource['memory']['allocatable'])}",
+        lag.shown(node.get("lag")),
         "never" if node["heartbeatSeconds"] is None else f"{output.age(node['heartbeatSeconds'])} ago",
         "?" if node["ageSeconds"] is None else output.age(node["ageSeconds"]),
     ]

@@ -1,4 +1,4 @@
-"""``/metrics/resource``, ``/metrics/cadvisor``, ``/metrics/probes`` and ``/stats/summary`` of a virtual node.
+"""``/metrics`` (the process itself), ``/metrics/resource``, ``/metrics/cadvisor``, ``/metrics/probes`` and ``/stats/summary`` of a virtual node.
 
 Asked of the lower kubelets through the lower apiserver's node proxy, all at once, at most every few seconds whoever
 asks how often. Where the proxy is refused, usage comes from the lower cluster's metrics API, which knows rates only:
@@ -20,6 +20,7 @@ from controller_runtime.api import names, quantity, timestamps
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.log import get_logger
+from controller_runtime.serving import metrics_handler
 from virtual_node.translate import prometheus_text, stats
 from virtual_node.translate.node_usage import CounterSum, RateIntegral
 from virtual_node.translate.prometheus_text import PodNames
@@ -83,6 +84,7 @@ class MetricsRoutes:
     def routes(self) -> list[web.RouteDef]:
         """To be served beside the others."""
         return [
+            web.get("/metrics", metrics_handler),
             web.get("/metrics/resource", self._resource),
             web.get("/metrics/cadvisor", self._cadvisor),
             web.get("/metrics/probes", self._probes),
