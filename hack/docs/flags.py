@@ -61,7 +61,7 @@ def parser_of(program: str) -> argparse.ArgumentParser:
         raise _BuiltError(parser)
 
     with (
-        mock.patch.object(argparse.ArgumentParser, "parse_args", stop),
+        mock.patch.object(argparse.ArgumentParser, "parse_known_args", stop),
         contextlib.redirect_stdout(io.StringIO()),
     ):
         try:
