@@ -47,8 +47,9 @@ _CLUSTER = {
         },
         "config": {
             "type": "object",
+            "additionalProperties": True,
             # Where they are said twice one of them would be ignored.
-            "propertyNames": {"not": {"enum": ["name", "kubeconfig"]}},
+            "properties": {"name": False, "kubeconfig": False},
         },
     },
     "oneOf": [{"required": ["kubeconfig"]}, {"required": ["kubeconfigSecret"]}],
@@ -88,7 +89,8 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("virtualNode.clusters", {"type": "array", "items": _CLUSTER}),
     ("virtualNode.config", {
         "type": "object",
-        "propertyNames": {"not": {"enum": ["apiVersion", "kind", "clusters"]}},
+        "additionalProperties": True,
+        "properties": {"apiVersion": False, "kind": False, "clusters": False},
     }),
     ("virtualNode.kubelet.servingCertificate", {"type": "string", "enum": ["SelfSigned", "CSR", "Files"]}),
     ("virtualNode.kubelet.drainTimeout", {"type": "integer", "minimum": 0}),

@@ -26,45 +26,51 @@
 
 {{- define "virtual-node.selectorLabels" -}}
 {{- $root := index . 0 -}}
-app.kubernetes.io/name: {{ include "virtual-node.name" $root }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/name: {{ include "virtual-node.name" $root | quote }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{- define "virtual-node.labels" -}}
+{{/* What no user's label may replace. */}}
+{{- define "virtual-node.ownLabels" -}}
 {{- $root := index . 0 -}}
 {{ include "virtual-node.selectorLabels" . }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 app.kubernetes.io/part-of: virtual-node
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
-{{- with $root.Values.commonLabels }}
-{{ toYaml . }}
+{{- end }}
+
+{{/* All labels, each once: (list $ "webhook" [dict of further ones]) */}}
+{{- define "virtual-node.labels" -}}
+{{- $root := index . 0 }}{{ $more := dict }}{{ if gt (len .) 2 }}{{ $more = index . 2 }}{{ end -}}
+{{- toYaml (merge (include "virtual-node.ownLabels" . | fromYaml) $more $root.Values.commonLabels) }}
+{{- end }}
+
+{{/* Labels and annotations of an object: (list $ "webhook" [dict of annotations] [dict of labels]) */}}
+{{- define "virtual-node.marks" -}}
+{{- $root := index . 0 }}{{ $component := index . 1 }}{{ $annotations := dict }}{{ $labels := dict }}
+{{- if gt (len .) 2 }}{{ $annotations = index . 2 }}{{ end }}
+{{- if gt (len .) 3 }}{{ $labels = index . 3 }}{{ end -}}
+labels:
+  {{- include "virtual-node.labels" (list $root $component $labels) | nindent 2 }}
+{{- with merge (dict) $annotations $root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* Metadata of a component's object: name, namespace, labels, annotations. (list $ "webhook" ["suffix"]) */}}
+{{/* Metadata of a component's object: (list $ "webhook" ["suffix"]) */}}
 {{- define "virtual-node.metadata" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 -}}
 name: {{ include "virtual-node.component" . }}{{ if gt (len .) 2 }}-{{ index . 2 }}{{ end }}
 namespace: {{ $root.Release.Namespace }}
-labels:
-  {{- include "virtual-node.labels" (list $root $component) | nindent 2 }}
-{{- with $root.Values.commonAnnotations }}
-annotations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+{{ include "virtual-node.marks" (list $root $component) }}
 {{- end }}
 
 {{- define "virtual-node.clusterMetadata" -}}
-{{- $root := index . 0 }}{{ $component := index . 1 -}}
 name: {{ include "virtual-node.clusterName" . }}
-labels:
-  {{- include "virtual-node.labels" (list $root $component) | nindent 2 }}
-{{- with $root.Values.commonAnnotations }}
-annotations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+{{ include "virtual-node.marks" (list (index . 0) (index . 1)) }}
 {{- end }}
 
 {{/* Objects of the whole cluster carry the namespace, too: two releases do not meet. */}}
@@ -97,12 +103,7 @@ kind: ServiceAccount
 metadata:
   name: {{ include "virtual-node.serviceAccountName" . }}
   namespace: {{ $root.Release.Namespace }}
-  labels:
-    {{- include "virtual-node.labels" . | nindent 4 }}
-  {{- with merge (dict) $values.serviceAccount.annotations $root.Values.commonAnnotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+  {{- include "virtual-node.marks" (list $root (index . 1) $values.serviceAccount.annotations) | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -171,14 +172,11 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* Labels and annotations of a component's pods: (list $ "webhook" .Values.webhook) */}}
+{{/* Labels of a component's pods: (list $ "webhook" .Values.webhook) */}}
 {{- define "virtual-node.podMetadata" -}}
 {{- $root := index . 0 }}{{ $values := index . 2 -}}
 labels:
-  {{- include "virtual-node.labels" . | nindent 2 }}
-  {{- with $values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "virtual-node.labels" (list $root (index . 1) $values.podLabels) | nindent 2 }}
 {{- end }}
 
 {{- define "virtual-node.container" -}}
@@ -264,8 +262,7 @@ kind: Role
 metadata:
   name: {{ $name }}
   namespace: {{ $where }}
-  labels:
-    {{- include "virtual-node.labels" (list $root $component) | nindent 4 }}
+  {{- include "virtual-node.marks" (list $root $component) | nindent 2 }}
 rules:
   {{- toYaml $rules | nindent 2 }}
 ---
@@ -274,8 +271,7 @@ kind: RoleBinding
 metadata:
   name: {{ $name }}
   namespace: {{ $where }}
-  labels:
-    {{- include "virtual-node.labels" (list $root $component) | nindent 4 }}
+  {{- include "virtual-node.marks" (list $root $component) | nindent 2 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role

@@ -11,12 +11,16 @@
 {{- end }}
 {{- end }}
 
+{{/* Volumes with the clusters' kubeconfigs: (list $), or (list $ "optional") for one who does with those that exist. */}}
 {{- define "virtual-node.clusterVolumes" -}}
-{{- $root := . }}
-{{- range .Values.virtualNode.clusters }}
+{{- $root := index . 0 }}{{ $optional := gt (len .) 1 }}
+{{- range $root.Values.virtualNode.clusters }}
 - name: cluster-{{ .name }}
   secret:
     secretName: {{ include "virtual-node.kubeconfigSecretName" (list $root .) }}
+    {{- if $optional }}
+    optional: true
+    {{- end }}
 {{- end }}
 {{- end }}
 
@@ -38,6 +42,18 @@
 {{- end }}
 {{- else }}
 - {{ $config.nodeName | default .name }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Ports that virtual nodes were given one by one, as YAML list. */}}
+{{- define "virtual-node.nodePorts" -}}
+{{- range .Values.virtualNode.clusters }}
+{{- $config := .config | default dict }}
+{{- range $config.nodes | default (list $config) }}
+{{- with .port }}
+- {{ int . }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

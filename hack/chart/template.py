@@ -1,0 +1,69 @@
+"""``helm template``, with the helm of the sandbox: what the chart makes of values."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+from hack.chart.rights import CHART
+from hack.sandbox import binaries
+from hack.sandbox.programs import KUBERNETES_VERSION
+
+NAMESPACE = "virtual-node-system"
+
+
+class HelmError(Exception):
+    """Helm refused; says what it said."""
+
+
+@cache
+def program() -> Path:
+    """The real helm, built if need be."""
+    with ThreadPoolExecutor(1) as thread:  # the caller may have a loop already
+        return thread.submit(lambda: asyncio.run(binaries.ensure(["helm"]))["helm"]).result()
+
+
+def helm(*arguments: str, stdin: str = "") -> str:
+    """What a helm command prints.
+
+    Raises:
+        HelmError: it failed.
+    """
+    done = subprocess.run(
+        [program(), *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=120
+    )
+    if done.returncode:
+        raise HelmError((done.stderr or done.stdout).strip())
+    return done.stdout
+
+
+def template(
+    values: str = "", *, release: str = "vn", namespace: str = NAMESPACE, arguments: Sequence[str] = ()
+) -> str:
+    """The chart's objects as YAML, for values given as YAML.
+
+    Raises:
+        HelmError: the values are wrong.
+    """
+    return helm(
+        *("template", release, str(CHART), f"--namespace={namespace}"),
+        *(f"--kube-version={KUBERNETES_VERSION}", "--values=-", *arguments),
+        stdin=values or "{}",
+    )
+
+
+def lint(values: str) -> str:
+    """What ``helm lint --strict`` says of the chart with values given as YAML.
+
+    Raises:
+        HelmError: a warning or an error.
+    """
+    return helm(
+        *("lint", str(CHART), "--strict", "--quiet"),
+        *(f"--kube-version={KUBERNETES_VERSION}", f"--namespace={NAMESPACE}", "--values=-"),
+        stdin=values or "{}",
+    )
