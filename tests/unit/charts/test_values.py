@@ -51,8 +51,10 @@ def test_the_schema_has_the_values_and_no_others():
 
 
 def test_what_is_ours_is_closed():
-    """No map whose parts we name lets another part in."""
+    """Each map whose parts we name says whether it lets another part in, and only settings that are not ours do."""
     assert list(_open(schema.schema(), "")) == []
+    text = schema.FILE.read_text(encoding="utf-8")
+    assert text.count('"additionalProperties": true') == 2, "virtualNode.config and that of a cluster"
 
 
 def test_a_value_without_a_rule_is_refused(monkeypatch, tmp_path):
@@ -73,6 +75,8 @@ def test_a_comment_may_have_several_lines():
 
 def _paths(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in node.get("properties", {}).items():
+        if value is False:  # a name that free settings must not have
+            continue
         yield f"{prefix}{key}"
         yield from _paths(value, f"{prefix}{key}.")
 
@@ -81,17 +85,13 @@ def _known(content: dict[str, Any], told: dict[str, Any], prefix: str = "") -> I
     for key, value in content.items():
         yield f"{prefix}{key}"
         inner = told.get("properties", {}).get(key, {})
-        if isinstance(value, dict) and "properties" in inner:
+        if isinstance(value, dict) and inner.get("additionalProperties") is False:
             yield from _known(value, inner, f"{prefix}{key}.")
 
 
 def _open(node: Any, where: str) -> Iterator[str]:
     if isinstance(node, dict):
-        if (
-            node.get("type") == "object"
-            and "properties" in node
-            and node.get("additionalProperties") is not False
-        ):
+        if node.get("type") == "object" and "properties" in node and "additionalProperties" not in node:
             yield where
         for key, value in node.items():
             yield from _open(value, f"{where}/{key}")

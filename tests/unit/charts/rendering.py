@@ -1,0 +1,73 @@
+"""The chart rendered for each file of ``values``, and golden files beside them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hack.chart.template import template
+
+VALUES = Path(__file__).with_name("values")
+GOLDEN = Path(__file__).with_name("golden")
+CASES = sorted(path.stem for path in VALUES.glob("*.yaml"))
+COMMAND = "python -m tests.unit.charts.regenerate"
+_RULES = re.compile(r"(\nkind: (?:Cluster)?Role\n(?:(?!---).*\n)*?rules:\n)(?: {2}.*\n)+")
+_DASHBOARD = re.compile(r"(  virtual-node\.json: \|\n)(?: {4}.*\n|\n)+")
+
+
+def values(case: str) -> str:
+    """The values of a case, as YAML."""
+    return (VALUES / f"{case}.yaml").read_text(encoding="utf-8")
+
+
+@cache
+def text(case: str) -> str:
+    """What helm makes of a case."""
+    return template(values(case))
+
+
+@cache
+def _objects(yaml_text: str) -> tuple[dict[str, Any], ...]:
+    return tuple(one for one in yaml.safe_load_all(yaml_text) if one)
+
+
+def parse(yaml_text: str) -> list[dict[str, Any]]:
+    """The objects of rendered YAML."""
+    return list(_objects(yaml_text))
+
+
+def objects(case: str) -> list[dict[str, Any]]:
+    """The objects of a case."""
+    return parse(text(case))
+
+
+def one(case: str, kind: str, name: str) -> dict[str, Any]:
+    """The object of a kind whose name ends so; there must be one."""
+    found = [
+        item for item in objects(case) if item["kind"] == kind and item["metadata"]["name"].endswith(name)
+    ]
+    assert len(found) == 1, (kind, name, len(found))
+    return found[0]
+
+
+def golden(case: str) -> str:
+    """What a golden file holds: everything but rules and the dashboard, which other tests hold."""
+    return _RULES.sub(
+        r"\1  (held by test_agreement.py)\n", _DASHBOARD.sub(r"\1    (files/dashboard.json)\n", text(case))
+    )
+
+
+def pod_specs(found: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Kind and name, and the pod spec, of everything that makes pods."""
+    specs = []
+    for item in found:
+        name = f"{item['kind']}/{item['metadata']['name']}"
+        if item["kind"] == "Pod":
+            specs.append((name, item["spec"]))
+        elif "template" in item.get("spec", {}):
+            specs.append((name, item["spec"]["template"]["spec"]))
+    return specs

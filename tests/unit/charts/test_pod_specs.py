@@ -1,0 +1,163 @@
+"""What the chart's pods are like: restricted Pod Security, probes, resources, images that stay what they are."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from hack.chart import template
+from tests.unit.charts import rendering
+from tests.unit.charts.rendering import CASES
+
+ONCE = ("Job/", "Pod/")
+"""What runs to its end: nobody probes it."""
+VOLUMES = {
+    *(
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    )
+}
+SPECS = [
+    pytest.param(name, spec, id=f"{case} {name}")
+    for case in CASES
+    for name, spec in rendering.pod_specs(rendering.objects(case))
+]
+
+
+def violations(spec: dict[str, Any]) -> list[str]:
+    """What the restricted Pod Security standard says of a pod.
+
+    https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
+    """
+    pod = spec.get("securityContext", {})
+    found = [field for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
+    found += [f"volume {volume['name']}" for volume in spec.get("volumes", []) if not VOLUMES & volume.keys()]
+    for container in [*spec.get("initContainers", []), *spec["containers"]]:
+        own = container.get("securityContext", {})
+        both = {**pod, **own}
+        checks = {
+            "privileged": not own.get("privileged"),
+            "allowPrivilegeEscalation": own.get("allowPrivilegeEscalation") is False,
+            "runAsNonRoot": both.get("runAsNonRoot") is True,
+            "runAsUser": both.get("runAsUser") != 0,
+            "seccompProfile": both.get("seccompProfile", {}).get("type") in {"RuntimeDefault", "Localhost"},
+            "capabilities.drop": "ALL" in own.get("capabilities", {}).get("drop", []),
+            "capabilities.add": set(own.get("capabilities", {}).get("add", [])) <= {"NET_BIND_SERVICE"},
+            "hostPort": not any(port.get("hostPort") for port in container.get("ports", [])),
+            "procMount": own.get("procMount", "Default") == "Default",
+        }
+        found += [f"{container['name']}: {what}" for what, holds in checks.items() if not holds]
+    if pod.get("sysctls"):
+        found.append("sysctls")
+    return found
+
+
+@pytest.mark.parametrize(("name", "spec"), SPECS)
+def test_pods_are_restricted(name, spec):
+    """Every pod is one that a namespace with the restricted standard lets in, and writes to no image."""
+    assert violations(spec) == []
+    for container in spec["containers"]:
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.parametrize(("name", "spec"), SPECS)
+def test_pods_are_probed(name, spec):
+    """What runs for long has probes, each on a port of its own that it declares."""
+    if name.startswith(ONCE):
+        assert spec["restartPolicy"] == "Never"
+        return
+    for container in spec["containers"]:
+        ports = {port["name"] for port in container["ports"]}
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert container[probe]["httpGet"]["port"] in ports
+
+
+@pytest.mark.parametrize(("name", "spec"), SPECS)
+def test_pods_say_what_they_need(name, spec):
+    """Requests for CPU and memory are there, so that a full node does not take the control plane."""
+    for container in spec["containers"]:
+        assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
+
+
+@pytest.mark.parametrize(("name", "spec"), SPECS)
+def test_images_have_a_version(name, spec):
+    """A tag or a digest is there, and it is not `latest`."""
+    for container in spec["containers"]:
+        match = re.fullmatch(
+            r"[^:@]+(?::\d+)?[^:@]*(?::(?P<tag>[\w.-]+)|@sha256:[0-9a-f]{64})", container["image"]
+        )
+        assert match, container["image"]
+        assert match["tag"] != "latest"
+
+
+@pytest.mark.parametrize(("name", "spec"), SPECS)
+def test_pods_stay_off_virtual_nodes(name, spec):
+    """What virtual nodes depend on does not run on one, unless the user's own affinity says where it runs."""
+    if name.startswith("Pod/") or spec["affinity"] == {"podAntiAffinity": {}}:
+        return
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    expression = {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]}
+    assert terms == {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+
+
+def test_a_pod_that_is_not_restricted_would_be_found():
+    """The checks above see what they are there for."""
+    loose = {
+        "hostNetwork": True,
+        "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
+        "containers": [
+            {
+                "name": "c",
+                "ports": [{"hostPort": 1}],
+                "securityContext": {
+                    "privileged": True,
+                    "runAsUser": 0,
+                    "capabilities": {"add": ["SYS_ADMIN"]},
+                },
+            }
+        ],
+    }
+    told = " ".join(violations(loose))
+    for word in (
+        *(
+            "hostNetwork",
+            "volume host",
+            "privileged",
+            "allowPrivilegeEscalation",
+            "runAsNonRoot",
+            "runAsUser",
+        ),
+        *("seccompProfile", "capabilities.drop", "capabilities.add", "hostPort"),
+    ):
+        assert word in told
+
+
+def test_a_process_ends_after_its_streams():
+    """The grace period is longer than streams may go on: they are not cut by the kubelet."""
+    for case in CASES:
+        for name, spec in rendering.pod_specs(rendering.objects(case)):
+            if spec["containers"][0]["name"] == "virtual-node":
+                assert spec["terminationGracePeriodSeconds"] >= 300 + 20, name
+
+
+def test_priority_is_on_every_pod_of_the_programs():
+    """With a PriorityClass, made or given, each Deployment asks for it."""
+    for values, name in (
+        ("priorityClass: {create: true}", "vn-virtual-node"),
+        ("priorityClass: {create: true, name: high}", "high"),
+        ("priorityClass: {name: system-cluster-critical}", "system-cluster-critical"),
+    ):
+        found = rendering.parse(template.template(values))
+        made = {one["metadata"]["name"] for one in found if one["kind"] == "PriorityClass"}
+        assert made == ({name} if "create" in values else set())
+        for what, spec in rendering.pod_specs(found):
+            if what.startswith("Deployment/"):
+                assert spec["priorityClassName"] == name

@@ -1,0 +1,205 @@
+"""What helm makes of the chart: as it was last read, without warnings, every name fitting, nothing twice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.chart import dashboard, readme, template
+from hack.sandbox.programs import KUBERNETES_VERSION
+from tests.unit.charts import rendering
+from tests.unit.charts.rendering import CASES, COMMAND, GOLDEN, objects
+
+LONGEST_RELEASE = "r" * 53
+EXAMPLES = re.findall(r"```yaml\n(# values\.yaml.*?)```", readme.HEAD.read_text("utf-8"), re.DOTALL)
+HOOKS = {"test", "pre-delete"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_rendered_is_what_was_last_read(case):
+    """A change of the templates shows as a difference that somebody reads and commits."""
+    file = GOLDEN / f"{case}.yaml"
+    assert file.exists(), f"run `{COMMAND}`"
+    assert rendering.golden(case) == file.read_text("utf-8"), f"read what changed, then run `{COMMAND}`"
+
+
+def test_every_golden_file_has_its_values():
+    """No golden file outlives its case."""
+    assert sorted(path.stem for path in GOLDEN.glob("*.yaml")) == CASES
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lint_has_nothing_to_say(case):
+    """`helm lint --strict` finds neither errors nor warnings."""
+    assert template.lint(rendering.values(case)).strip() == ""
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_of_the_readme_work(example):
+    """Whoever copies an example gets objects, not an error."""
+    assert rendering.parse(template.template(example))
+
+
+def test_there_are_examples():
+    """The README's values are found at all."""
+    assert len(EXAMPLES) >= 7
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_rendered_twice(case):
+    """Kind, namespace and name are unique, and every namespaced object says where it belongs."""
+    found = Counter(
+        (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]) for one in objects(case)
+    )
+    assert [key for key, count in found.items() if count > 1] == []
+    whole = {
+        *("ClusterRole", "ClusterRoleBinding", "PriorityClass"),
+        *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+    }
+    assert [key for key in found if (key[0] in whole) != (key[1] == "")] == []
+
+
+@pytest.mark.parametrize("release", ["vn", LONGEST_RELEASE, "1234"])
+def test_names_fit(release):
+    """Names, volumes and label values are short enough, and label values are text, for any release."""
+    text = template.template(
+        "virtualNode: {clusters: [{name: " + "c" * 50 + ", kubeconfigSecret: {name: secret}}]}\n"
+        "priorityClass: {create: true}\nnetworkPolicy: {enabled: true}\nmetrics: {dashboard: {enabled: true}}",
+        release=release,
+    )
+    for one in rendering.parse(text):
+        name, labels = one["metadata"]["name"], one["metadata"]["labels"]
+        # Names of roles may be longer, and carry the namespace.
+        assert len(name) <= (253 if "Role" in one["kind"] or "Webhook" in one["kind"] else 63), name
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name)
+        assert all(isinstance(value, str) and len(value) <= 63 for value in labels.values()), labels
+    for _, spec in rendering.pod_specs(rendering.parse(text)):
+        assert all(len(volume["name"]) <= 63 for volume in spec.get("volumes", []))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_selectors_find_the_pods_that_they_mean(case):
+    """Each Service, budget, policy and Deployment selects pods of this release, and of one component alone."""
+    templates = [
+        one["spec"]["template"]["metadata"]["labels"] for one in objects(case) if one["kind"] == "Deployment"
+    ]
+    for one in objects(case):
+        match one["kind"]:
+            case "Service":
+                wanted = one["spec"]["selector"]
+            case "PodDisruptionBudget" | "Deployment":
+                wanted = one["spec"]["selector"]["matchLabels"]
+            case "NetworkPolicy":
+                wanted = one["spec"]["podSelector"]["matchLabels"]
+            case _:
+                continue
+        matched = [labels for labels in templates if wanted.items() <= labels.items()]
+        everybody = one["metadata"]["name"].endswith("-metrics")
+        assert len(matched) == (len(templates) if everybody else 1), one["metadata"]["name"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_services_lead_to_ports_that_there_are(case):
+    """The port that a Service names is one of the pods that it selects."""
+    deployments = [one for one in objects(case) if one["kind"] == "Deployment"]
+    for service in (one for one in objects(case) if one["kind"] == "Service"):
+        named = {
+            port["name"]
+            for one in deployments
+            if service["spec"]["selector"].items() <= one["spec"]["template"]["metadata"]["labels"].items()
+            for container in one["spec"]["template"]["spec"]["containers"]
+            for port in container["ports"]
+        }
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= named
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_pods_mount_is_there(case):
+    """Every ConfigMap, Secret and ServiceAccount that pods name is rendered, or is one that the values name."""
+    made = {(one["kind"], one["metadata"]["name"]) for one in objects(case)}
+    given = rendering.values(case)
+    for name, spec in rendering.pod_specs(objects(case)):
+        assert ("ServiceAccount", spec["serviceAccountName"]) in made, name
+        for volume in spec.get("volumes", []):
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in made, name
+            if "secret" in volume:
+                secret = volume["secret"]["secretName"]
+                assert ("Secret", secret) in made or secret in given, name
+        volumes = {volume["name"] for volume in spec.get("volumes", [])}
+        mounts = {
+            mount["name"] for container in spec["containers"] for mount in container.get("volumeMounts", [])
+        }
+        assert mounts == volumes, name
+
+
+def test_common_labels_and_annotations_are_everywhere():
+    """What `commonLabels` and `commonAnnotations` say is on every object, hooks too."""
+    for one in objects("everything"):
+        assert one["metadata"]["labels"]["example.com/team"] == "platform", one["metadata"]["name"]
+        assert one["metadata"]["annotations"]["example.com/owner"] == "platform", one["metadata"]["name"]
+
+
+def test_labels_of_users_replace_none_of_ours():
+    """A label that selectors depend on stays, and none is there twice."""
+    wrong = "{app.kubernetes.io/component: mine, example.com/a: b}"
+    text = template.template(f"commonLabels: {wrong}\nwebhook: {{podLabels: {wrong}}}")
+    assert "mine" not in text
+    for one in rendering.parse(text):
+        assert one["metadata"]["labels"]["example.com/a"] == "b"
+    assert text.count("example.com/a: b") > 10
+    assert len(re.findall(r"(?m)^ +example\.com/a: b\n +example\.com/a: b", text)) == 0
+
+
+def test_a_kubeconfig_given_as_text_is_there_for_the_extender_alone():
+    """The extender runs without virtual nodes of ours, and then needs the same Secret."""
+    found = rendering.parse(
+        template.template(
+            "virtualNode: {enabled: false, clusters: [{name: a, kubeconfig: text}]}\nwebhook: {enabled: false}"
+        )
+    )
+    assert "vn-virtual-node-cluster-a" in {
+        one["metadata"]["name"] for one in found if one["kind"] == "Secret"
+    }
+
+
+def test_hooks_are_the_test_and_the_clean_up():
+    """Nothing but `helm test` and `helm uninstall` makes objects beside the release, and these do not stay."""
+    for one in objects("default"):
+        hook = one["metadata"].get("annotations", {}).get("helm.sh/hook")
+        if hook:
+            assert hook in HOOKS
+            assert "hook-succeeded" in one["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+
+
+def test_the_dashboard_arrives_whole():
+    """The ConfigMap holds the file byte for byte, as JSON: Helm's braces and Grafana's do not meet."""
+    found = rendering.one("everything", "ConfigMap", "-dashboard")["data"]["virtual-node.json"]
+    assert json.loads(found) == json.loads(dashboard.FILE.read_text("utf-8"))
+
+
+def test_alerts_of_what_is_not_installed_are_left_out():
+    """No alert waits for a component that nobody wants, and those that the values name are gone."""
+    rules = "metrics: {prometheusRule: {enabled: true, disabled: [VirtualNodeApiErrors]}}"
+    off = "webhook: {enabled: false}\ndescheduler: {enabled: false}"
+    text = template.template(
+        f"{rules}\n{off}", arguments=["--show-only=templates/monitoring/prometheusrule.yaml"]
+    )
+    names = {rule["alert"] for rule in yaml.safe_load(text)["spec"]["groups"][0]["rules"]}
+    assert "VirtualNodeClusterDown" in names
+    assert names.isdisjoint(
+        {"VirtualNodeApiErrors", "VirtualNodeWebhookErrors", "VirtualNodeDeschedulerStuck"}
+    )
+
+
+def test_the_scheduler_is_as_old_as_the_cluster():
+    """Without a tag kube-scheduler has the version of the upper cluster."""
+    containers: list[dict[str, Any]] = rendering.one("one-cluster", "Deployment", "virtual-node-scheduler")[
+        "spec"
+    ]["template"]["spec"]["containers"]
+    assert containers[0]["image"] == f"registry.k8s.io/kube-scheduler:v{KUBERNETES_VERSION}"

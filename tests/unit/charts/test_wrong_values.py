@@ -1,0 +1,102 @@
+"""Values that cannot be meant are an error that names them, before anything is made."""
+
+from __future__ import annotations
+
+import pytest
+
+from hack.chart import template
+
+SECRET = "kubeconfigSecret: {name: s}"
+
+
+def cluster(text: str) -> str:
+    """Values with one lower cluster."""
+    return f"virtualNode: {{clusters: [{{{text}}}]}}"
+
+
+def kubelet(text: str) -> str:
+    """Values of the kubelet API."""
+    return f"virtualNode: {{kubelet: {{{text}}}}}"
+
+
+WRONG = {
+    "replicas: 2": "'replicas' not allowed",
+    "virtualNode: {replica: 2}": "/virtualNode': additional properties 'replica'",
+    "webhook: {tls: {secret: a}}": "/webhook/tls': additional properties 'secret'",
+    "multiScheduler: {scheduler: {image: {name: a}}}": "/multiScheduler/scheduler/image': additional properties 'name'",
+    "metrics: {serviceMonitor: {enable: true}}": "/metrics/serviceMonitor': additional properties 'enable'",
+    "image: {pullPolicy: Sometimes}": "/image/pullPolicy'",
+    "image: {digest: abc}": "/image/digest'",
+    "image: {tag: 'a b'}": "/image/tag'",
+    "imagePullSecrets: [registry]": "/imagePullSecrets/0'",
+    "clusterId: 'a b'": "/clusterId'",
+    "nameOverride: Upper": "/nameOverride'",
+    "log: {level: loud}": "/log/level'",
+    "log: {format: xml}": "/log/format'",
+    "priorityClass: {value: 2000000000}": "/priorityClass/value'",
+    "freezePeriod: 5": "/freezePeriod'",
+    "freezePeriod: 5 minutes": "/freezePeriod'",
+    "descheduler: {interval: often}": "/descheduler/interval'",
+    "descheduler: {unschedulableThreshold: 3d}": "/descheduler/unschedulableThreshold'",
+    "descheduler: {moveOffLostClusters: 'yes'}": "/descheduler/moveOffLostClusters'",
+    "webhook: {failurePolicy: Maybe}": "/webhook/failurePolicy'",
+    "webhook: {timeoutSeconds: 31}": "/webhook/timeoutSeconds'",
+    "webhook: {port: 70000}": "/webhook/port'",
+    "webhook: {ignoreSelectorKeys: clusterID}": "/webhook/ignoreSelectorKeys'",
+    "webhook: {podLabels: {a: 1}}": "/webhook/podLabels/a'",
+    "webhook: {podDisruptionBudget: {maxUnavailable: half}}": "/webhook/podDisruptionBudget/maxUnavailable'",
+    "webhook: {topologySpreadConstraints: {maxSkew: 1}}": "/webhook/topologySpreadConstraints'",
+    "webhook: {serviceAccount: {create: false}}": "webhook.serviceAccount.name: required",
+    "multiScheduler: {agents: []}": "/multiScheduler/agents'",
+    "multiScheduler: {agents: [{weight: 1}]}": "missing property 'name'",
+    "multiScheduler: {weight: 0}": "/multiScheduler/weight'",
+    "metrics: {service: {enabled: false}, serviceMonitor: {enabled: true}}": "needs metrics.service.enabled",
+    "metrics: {serviceMonitor: {interval: 30}}": "/metrics/serviceMonitor/interval'",
+    "uninstall: {timeout: 0}": "/uninstall/timeout'",
+    kubelet("servingCertificate: ACME"): "/virtualNode/kubelet/servingCertificate'",
+    kubelet("servingCertificate: Files"): "/virtualNode/kubelet/servingSecret'",
+    kubelet("approveServingCertificate: true"): "/virtualNode/kubelet/servingCertificate'",
+    kubelet("drainTimeout: 5m"): "/virtualNode/kubelet/drainTimeout'",
+    "virtualNode: {config: {clusters: []}}": "/virtualNode/config/clusters'",
+    cluster(SECRET): "/virtualNode/clusters/0': missing property 'name'",
+    cluster(f"name: Lower_1, {SECRET}"): "/virtualNode/clusters/0/name'",
+    cluster(f"name: {'c' * 51}, {SECRET}"): "/virtualNode/clusters/0/name'",
+    cluster("name: a"): "missing property 'kubeconfigSecret'",
+    cluster(f"name: a, kubeconfig: text, {SECRET}"): "/virtualNode/clusters/0': 'oneOf' failed",
+    cluster("name: a, kubeconfigSecret: s"): "/virtualNode/clusters/0/kubeconfigSecret'",
+    cluster(
+        "name: a, kubeconfigSecret: {key: a}"
+    ): "/virtualNode/clusters/0/kubeconfigSecret': missing property 'name'",
+    cluster(f"name: a, nodeName: b, {SECRET}"): "/virtualNode/clusters/0': additional properties 'nodeName'",
+    cluster(f"name: a, {SECRET}, config: {{kubeconfig: /b}}"): "/virtualNode/clusters/0/config/kubeconfig'",
+    cluster(f"name: a, {SECRET}}}, {{name: a, {SECRET}"): "virtualNode.clusters: a name is there twice",
+    cluster(
+        f"name: a, {SECRET}}}, {{name: b, config: {{nodeName: a}}, {SECRET}"
+    ): "a virtual node is there twice",
+}
+
+
+@pytest.mark.parametrize(("wrong", "told"), WRONG.items(), ids=WRONG)
+def test_a_wrong_value_is_named(wrong, told):
+    """Helm refuses it, and says which value it is about."""
+    with pytest.raises(template.HelmError) as raised:
+        template.template(wrong)
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "global: {imageRegistry: a}",
+        "freezePeriod: 1h30m",
+        "webhook: {podDisruptionBudget: {maxUnavailable: 25%}}",
+        "webhook: {topologySpreadConstraints: []}",
+        "virtualNode: {resources: {}}",
+        "webhook: {serviceAccount: {create: false, name: mine}}",
+        kubelet("servingCertificate: CSR, approveServingCertificate: true"),
+        cluster(f"name: {'c' * 50}, {SECRET}"),
+    ],
+)
+def test_what_may_be_meant_is_let_in(right):
+    """The schema is no stricter than the programs and Kubernetes are."""
+    assert template.template(right)
