@@ -60,6 +60,7 @@ def parser_of(program: str) -> argparse.ArgumentParser:
     def stop(parser: argparse.ArgumentParser, *_: object, **__: object) -> argparse.Namespace:
         raise _BuiltError(parser)
 
+    # Every parser ends up there: parse_args calls it, and so do subcommands that leave the daemon's flags to its parser.
     with (
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", stop),
         contextlib.redirect_stdout(io.StringIO()),
