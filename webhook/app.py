@@ -49,6 +49,7 @@ class App:
                 freeze_namespace=options.freeze_namespace,
                 freeze_period=options.freeze_period,
                 scheduler_name=options.scheduler_name,
+                require_virtual_node=options.require_virtual_node,
             )
             group = await stack.enter_async_context(asyncio.TaskGroup())
             group.create_task(state.run(), name="caches")

@@ -40,6 +40,7 @@ class Options:
     freeze_namespace: str
     freeze_period: float
     scheduler_name: str
+    require_virtual_node: bool
     shutdown_delay: float
     """Seconds between being told to stop and not listening any more."""
     leader_elect: bool
@@ -97,6 +98,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         freeze_namespace=flags.freeze_namespace,
         freeze_period=flags.freeze_period,
         scheduler_name=flags.scheduler_name,
+        require_virtual_node=flags.require_virtual_node,
         shutdown_delay=flags.shutdown_delay_duration,
         leader_elect=flags.leader_elect,
         health_address=flags.health_addr,
@@ -156,6 +158,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         default="",
         metavar="NAME",
         help="scheduler of pods that name none: one that asks the multi-scheduler (the pod's own)",
+    )
+    add_boolean(
+        pods,
+        "--require-virtual-node",
+        default=True,
+        help_text="pods whose selectors move run on virtual nodes alone, never on a real upper node (true)",
     )
     own = parser.add_argument_group("own certificates and registration (without --tlscert)")
     own.add_argument(

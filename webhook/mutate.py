@@ -38,6 +38,9 @@ class Surroundings:
     """For each of the pod's bound volumes: the virtual nodes that can reach it."""
     avoid: Collection[str] = ()
     """Virtual nodes that the pod's owner found full lately."""
+    require_virtual_node: bool = False
+    """A pod of which something moves runs on virtual nodes alone: on a real node of the upper cluster nobody would
+    apply what has moved."""
     scheduler_name: str = ""
     """The scheduler that asks the multi-scheduler. Empty: whichever the pod names."""
 
@@ -72,6 +75,13 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     if surroundings.scheduler_name and spec.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
         # A scheduler that the author chose stays.
         above["schedulerName"] = surroundings.scheduler_name
+    if (
+        surroundings.require_virtual_node
+        and _demands(selector)
+        and not daemon_set
+        and not spec.get("nodeName")
+    ):
+        above = node_avoidance.require_virtual(above)
     for nodes in surroundings.pinned_to:
         above = node_avoidance.require(above, nodes)
     if surroundings.avoid and not spec.get("nodeName"):
@@ -88,6 +98,12 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     if annotations != (metadata.get("annotations") or {}):
         result["metadata"] = {**metadata, "annotations": annotations}
     return result if result != pod else dict(pod)
+
+
+def _demands(selector: Mapping[str, Any]) -> bool:
+    """Whether a clusterSelector asks for particular lower nodes."""
+    affinity = (selector.get("affinity") or {}).get("nodeAffinity") or {}
+    return bool(selector.get("nodeSelector") or affinity.get(selectors.REQUIRED))
 
 
 def _merge(

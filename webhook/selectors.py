@@ -1,7 +1,7 @@
 """Splitting scheduling fields: what chooses the virtual node stays, what chooses a node below moves. Pure.
 
-A key *stays* when the user lists it (``--ignore-selector-keys``), or when it is ``kubernetes.io/hostname`` and
-names a virtual node. Everything else speaks of lower nodes.
+A key *stays* when the user lists it (``--ignore-selector-keys``), when it is ``kubernetes.io/hostname`` and names a
+virtual node, or when it is ``type`` and says virtual-kubelet. Everything else speaks of lower nodes.
 
 Required node affinity is an OR of terms, each an AND of expressions. A term splits into its staying part K and its
 moving part M. As long as all terms have the same K, "K above, OR of M below" says exactly what the user said. Where
@@ -50,6 +50,8 @@ def stays(ignore_keys: Collection[str], virtual_nodes: Collection[str], *, daemo
             return True
         if key == _NODE_NAME_FIELD:
             return daemon_set or any(value in virtual_nodes for value in values)
+        if key == names.LABEL_NODE_TYPE:
+            return names.NODE_TYPE_VIRTUAL in values
         return key == names.LABEL_HOSTNAME and any(value in virtual_nodes for value in values)
 
     return decide

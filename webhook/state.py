@@ -31,6 +31,7 @@ class State:
         freeze_namespace: str,
         freeze_period: float,
         scheduler_name: str = "",
+        require_virtual_node: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Set up; ``run`` fills the caches.
@@ -41,11 +42,13 @@ class State:
             freeze_namespace: where the descheduler keeps the memory of full nodes.
             freeze_period: seconds for which a full node is avoided.
             scheduler_name: for pods that name none.
+            require_virtual_node: pods whose selectors move run on virtual nodes alone.
             now: the calendar, for tests.
         """
         self._ignore_keys = frozenset(ignore_keys)
         self._freeze_period = freeze_period
         self._scheduler_name = scheduler_name
+        self._require_virtual_node = require_virtual_node
         self._now = now
         self._nodes = Informer(
             client,
@@ -90,6 +93,7 @@ class State:
             pinned_to=self._pins(pod, namespace, virtual),
             avoid=self._avoid(pod),
             scheduler_name=self._scheduler_name,
+            require_virtual_node=self._require_virtual_node,
         )
 
     def _pins(self, pod: Mapping[str, Any], namespace: str, virtual: Collection[str]) -> list[list[str]]:

@@ -75,6 +75,12 @@ def require(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
     return _with_expression(spec, there)
 
 
+def require_virtual(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec with ``type In [virtual-kubelet]`` in every term of its required node affinity."""
+    virtual = {"key": names.LABEL_NODE_TYPE, "operator": "In", "values": [names.NODE_TYPE_VIRTUAL]}
+    return _with_expression(spec, virtual)
+
+
 def active(nodes: Mapping[str, datetime], *, now: datetime, freeze_period: float) -> dict[str, datetime]:
     """The nodes that are still frozen.
 

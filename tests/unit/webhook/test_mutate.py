@@ -272,3 +272,72 @@ def test_doing_it_twice_changes_nothing(terms, selector, avoid, tolerations):
     once = mutate.mutate(pod, surroundings)
     assert mutate.mutate(once, surroundings) == once
     assert jsonpatch.apply_patch(pod, pod_patch(pod, once)) == once
+
+
+ON_VIRTUAL = _required(_term(_expression("type", "virtual-kubelet")))
+
+
+def _patched(before: dict[str, Any], after: dict[str, Any]) -> Any:
+    return jsonpatch.apply_patch(before, pod_patch(before, after))
+
+
+def test_asking_for_virtual_nodes_stays_above():
+    """No lower node is of type virtual-kubelet: below, nothing would fulfil it."""
+    pod = _pod({"nodeSelector": {"type": "virtual-kubelet", "disk": "ssd"}})
+    changed = mutate.mutate(pod, VIRTUAL)
+    assert changed["spec"]["nodeSelector"] == {"type": "virtual-kubelet"}
+    assert _selector(changed)["nodeSelector"] == {"disk": "ssd"}
+
+
+def test_another_type_moves():
+    """``type`` is a common label; only its value for virtual nodes is ours."""
+    assert "nodeSelector" not in mutate.mutate(_pod({"nodeSelector": {"type": "gpu"}}), VIRTUAL)["spec"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeSelector": {"disk": "ssd"}},
+        {"affinity": _required(_term(_expression("disk", "ssd")))},
+    ],
+)
+def test_a_pod_whose_demand_has_moved_runs_on_virtual_nodes_alone(spec: dict[str, Any]):
+    """On a real node of the upper cluster nobody would look for the ssd any more."""
+    surroundings = Surroundings(require_virtual_node=True)
+    pod = _pod(spec)
+    once = mutate.mutate(pod, surroundings)
+    assert once["spec"]["affinity"] == ON_VIRTUAL
+    assert _patched(pod, once) == once
+    assert mutate.mutate(once, surroundings) == once
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata"),
+    [
+        ({}, {}),
+        ({"tolerations": [{"key": "gpu", "operator": "Exists"}]}, {}),
+        ({"nodeSelector": {"clusterID": "x"}}, {}),
+        ({"nodeSelector": {"disk": "ssd"}, "nodeName": "worker-1"}, {}),
+        ({"nodeSelector": {"disk": "ssd"}}, {"ownerReferences": [{"kind": "DaemonSet", "name": "agent"}]}),
+    ],
+)
+def test_a_pod_that_demands_nothing_below_may_run_anywhere(spec: dict[str, Any], metadata: dict[str, Any]):
+    """Clusters that burst into others keep their own nodes in use; a DaemonSet's pod has its node already."""
+    changed = mutate.mutate(_pod(spec, **metadata), Surroundings(require_virtual_node=True))
+    assert "affinity" not in changed["spec"]
+
+
+def test_a_pod_that_names_no_scheduler_gets_ours():
+    """The API server has filled in the default by then."""
+    surroundings = Surroundings(scheduler_name="virtual-node-scheduler")
+    pod = _pod({"schedulerName": "default-scheduler"})
+    changed = mutate.mutate(pod, surroundings)
+    assert changed["spec"]["schedulerName"] == "virtual-node-scheduler"
+    assert _patched(pod, changed) == changed
+    assert mutate.mutate(changed, surroundings) == changed
+
+
+def test_a_scheduler_that_the_author_chose_stays():
+    """Whoever names a scheduler means it."""
+    pod = _pod({"schedulerName": "batch"})
+    assert mutate.mutate(pod, Surroundings(scheduler_name="ours"))["spec"]["schedulerName"] == "batch"
