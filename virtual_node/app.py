@@ -50,6 +50,7 @@ class App:
         self._tasks: dict[str, tuple[ClusterConfig, asyncio.Task[None]]] = {}
         self._cluster_id = ""
         self._standby = False
+        self._elector: LeaderElector | None = None
         self.clusters: dict[str, LowerCluster] = {}
         """The lower clusters that run now, by name."""
 
@@ -91,7 +92,9 @@ class App:
                 from virtual_node.web.overview import Overview  # noqa: PLC0415 - only for those who look
                 from virtual_node.web.server import WebServer  # noqa: PLC0415
 
-                page = WebServer(self._config.web_address, overview=Overview(self.clusters))
+                page = WebServer(
+                    self._config.web_address, overview=Overview(self.clusters, leader=self._leader)
+                )
                 await stack.enter_async_context(page)
             lifecycle.tune_gc()
             election = self._config.leader_election
@@ -99,7 +102,7 @@ class App:
                 await self._work(endpoints)
                 return
             self._standby = True
-            elector = LeaderElector(
+            self._elector = LeaderElector(
                 upper,
                 namespace=election.namespace,
                 name=election.name,
@@ -109,7 +112,7 @@ class App:
                 retry_period=election.retry_period,
                 on_started=lambda: self._lead(endpoints),
             )
-            await elector.run()
+            await self._elector.run()
 
     async def _lead(self, endpoints: KubeletEndpoints) -> None:
         self._standby = False
@@ -126,6 +129,10 @@ class App:
         finally:
             endpoints.begin_shutdown(lame_duck=self._lame_duck)
             await self._stop(list(self._tasks))
+
+    def _leader(self) -> str:
+        """Host name of the replica that works while this one stands by."""
+        return self._elector.leader.partition("_")[0] if self._standby and self._elector is not None else ""
 
     def _checks(self) -> Mapping[str, Check]:
         def clusters() -> str | None:

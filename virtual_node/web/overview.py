@@ -6,7 +6,7 @@ Rows are kept by uid and resourceVersion, so an overview of ten thousand pods co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller_runtime.api import pod_resources, quantity
@@ -22,12 +22,16 @@ _FINISHED = ("Succeeded", "Failed")
 class Overview:
     """Builds the page's data."""
 
-    def __init__(self, clusters: Mapping[str, LowerCluster]) -> None:
+    def __init__(
+        self, clusters: Mapping[str, LowerCluster], *, leader: Callable[[], str] = lambda: ""
+    ) -> None:
         """Set up.
 
         Args:
             clusters: the lower clusters that run now, by name; read anew for every snapshot.
+            leader: host name of the replica that works while this one stands by; empty: this one works.
         """
+        self._leader = leader
         self._clusters = clusters
         self._rows: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, int]]] = {}
 
@@ -50,6 +54,7 @@ class Overview:
         events = [event for cluster in self._clusters.values() for event in cluster.recent_events()]
         events.sort(key=lambda event: str(event["time"]), reverse=True)
         return {
+            "leader": self._leader(),
             "clusters": clusters,
             "pods": rows[:SHOWN_PODS],
             "podsFound": len(rows),

@@ -98,7 +98,9 @@ function render(state) {
     (trouble ? `, ${trouble} waiting or failed` : ", all well");
   document.title = (trouble ? `(${trouble}) ` : "") + "virtual-node";
   byId("clusters").replaceChildren(...(state.clusters.length ? state.clusters.map(clusterView)
-    : [element("p", { className: "empty" }, "No lower cluster is running here: this replica is standing by, or the configuration names none.")]));
+    : [element("p", { className: "empty" }, state.leader
+      ? `This replica stands by. ${state.leader} works: kubectl port-forward pod/${state.leader} …`
+      : "No lower cluster is running here: the configuration names none.")]));
   byId("pods").replaceChildren(...(state.pods.length ? state.pods.map(podView)
     : [element("tr", {}, element("td", { colSpan: 7, className: "empty" }, "No pods."))]));
   byId("shown").textContent = state.podsFound > state.pods.length
