@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterable
 from typing import Any
 
@@ -222,6 +223,39 @@ async def test_clusters_come_and_go_live(sandbox: Sandbox, upper: Cluster):
     await eventually(dropped, what="both clusters dropped")
     await upper.kubectl("delete", "node", "vn-twin")
     assert (await condition(upper, SIMULATED))["status"] == "True"
+
+
+async def test_a_rotated_kubeconfig_is_used_without_a_restart(sandbox: Sandbox, upper: Cluster, namespace):
+    """When a lower cluster's credentials change the process goes on with the new ones, and pods run on."""
+    lower, node = sandbox.lower[1], "vn-rotated"
+    kubeconfig = sandbox.directory / "rotated.kubeconfig"
+    shutil.copy(lower.kubeconfig, kubeconfig)
+    process = await sandbox.start_virtual_node(
+        f"--client-kubeconfig={kubeconfig}", f"--nodename={node}", name="rotated", env={"KUBELET_PORT": "0"}
+    )
+    try:
+        await upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=30s", timeout=60)
+        await create(upper, namespace, pod("before", "sleep 3600", node=node))
+        await ready(upper, namespace, "before")
+        uid = (await get(lower, namespace, "pod", "before"))["metadata"]["uid"]
+        # As a Secret volume does it: another file under the same name.
+        fresh = sandbox.directory / "rotated.fresh"
+        shutil.copy(lower.kubeconfig, fresh)
+        fresh.rename(kubeconfig)
+
+        async def noticed() -> bool:
+            return process.log.read_text(encoding="utf-8").count('"msg":"mirroring"') == 2
+
+        await eventually(noticed, what="the cluster beginning again with the new credentials")
+        await create(upper, namespace, pod("after", "sleep 3600", node=node))
+        await ready(upper, namespace, "after")
+        assert (await get(lower, namespace, "pod", "before"))["metadata"]["uid"] == uid
+    finally:
+        await upper.kubectl(
+            "-n", namespace, "delete", "pod", "before", "after", "--ignore-not-found", "--timeout=30s"
+        )
+        await process.stop()
+        await upper.kubectl("delete", "node", node, "--ignore-not-found")
 
 
 async def test_of_two_replicas_one_works_and_the_other_takes_over(
