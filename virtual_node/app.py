@@ -84,10 +84,11 @@ class App:
             )
             self._cluster_id = self._config.cluster_id or await self._read_cluster_id(upper)
             self._log.info("upper cluster", server=upper_config.server, cluster_id=self._cluster_id)
-            endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
             if self._config.metrics_address:
+                # Before the kubelet API, so that it is there until the last stream has ended.
                 health = HealthServer(self._config.metrics_address, checks=self._checks())
                 await stack.enter_async_context(health)
+            endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
             if self._config.web_address:
                 from virtual_node.web.overview import Overview  # noqa: PLC0415 - only for those who look
                 from virtual_node.web.server import WebServer  # noqa: PLC0415
