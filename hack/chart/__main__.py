@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hack.chart import dashboard, readme, rights, schema
+from hack.chart import dashboard, manifests, readme, rights, schema
 
 MADE: dict[Path, Callable[[], str]] = {
     rights.FILE: rights.render,
@@ -13,6 +13,7 @@ MADE: dict[Path, Callable[[], str]] = {
     dashboard.FILE: dashboard.render,
     readme.FILE: readme.render,
     readme.REFERENCE: readme.render_reference,
+    **manifests.files(),
 }
 """File → what makes its text."""
 

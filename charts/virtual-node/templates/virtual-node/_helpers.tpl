@@ -71,7 +71,8 @@
 {{- $_ := set $kubelet "tlsPrivateKeyFile" "/etc/virtual-node/serving/tls.key" }}
 {{- end }}
 {{- $config := dict "apiVersion" "virtual-node.io/v1alpha1" "kind" "VirtualNodeConfiguration" "metricsAddress" (printf ":%d" (int $values.metrics.port)) "kubelet" $kubelet }}
-{{- $_ := set $config "leaderElection" (dict "enabled" (gt (int $values.replicas) 1) "namespace" .Release.Namespace "name" (include "virtual-node.fullname" .)) }}
+{{- /* With one replica, too: during an upgrade there are two. */}}
+{{- $_ := set $config "leaderElection" (dict "enabled" true "namespace" .Release.Namespace "name" (include "virtual-node.fullname" .)) }}
 {{- if $values.web.enabled }}
 {{- $_ := set $config "webAddress" (printf "127.0.0.1:%d" (int $values.web.port)) }}
 {{- end }}

@@ -1,0 +1,107 @@
+"""hack/*.yaml: one component each for ``kubectl apply -f``, rendered from the chart.
+
+What is Helm's own, labels and hooks, is left out: nobody finds these objects as a release's. ``helm uninstall`` cleans up
+by a hook, so the header says what to do instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hack.chart.template import NAMESPACE, template
+from hack.sandbox.programs import KUBERNETES_VERSION
+
+DIRECTORY = Path(__file__).resolve().parents[1]
+RELEASE = "virtual-node"
+SECRET = "virtual-node-lower1"  # noqa: S105 - its name
+_CLUSTERS = [{"name": "lower1", "kubeconfigSecret": {"name": SECRET}}]
+_PARTS = ("virtualNode", "webhook", "descheduler", "multiScheduler")
+_HELM = re.compile(
+    r"^ *(?:helm\.sh/chart: .*|app\.kubernetes\.io/managed-by: Helm)\n|^# Source: .*\n", re.MULTILINE
+)
+_NAMESPACE = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {
+        "name": NAMESPACE,
+        "labels": {
+            "app.kubernetes.io/part-of": "virtual-node",
+            "pod-security.kubernetes.io/enforce": "restricted",
+        },
+    },
+}
+_WHERE_CLUSTERS_ARE = f"""Edit: the lower cluster "lower1" in the ConfigMap, the volume and its mount. Its kubeconfig is in Secret
+{SECRET}, which
+
+  virtual-node lower-cluster register --name lower1 --client-kubeconfig LOWER_ADMIN_KUBECONFIG \\
+    --kubeconfig UPPER_KUBECONFIG --namespace {NAMESPACE}
+
+makes. A second cluster is one more entry, volume and mount."""
+_TEXTS: Mapping[str, tuple[str, str]] = {
+    "virtualNode": (
+        "Virtual nodes for one lower cluster.",
+        _WHERE_CLUSTERS_ARE
+        + """
+Before it is deleted, `virtual-node cleanup` moves pods away and removes nodes and what is below.""",
+    ),
+    "webhook": (
+        "The webhook: pods labelled virtual-pod=true find their way to virtual nodes.",
+        """Edit: nothing, to begin with; it makes its own certificates. Where multi-scheduler.yaml is applied, too, add the
+argument --scheduler-name=virtual-node-scheduler.""",
+    ),
+    "descheduler": (
+        "The descheduler: moves pods that a lower cluster cannot start, and those of a lost one.",
+        "Edit: nothing, to begin with; --unschedulable-threshold says how long a lower cluster may try.",
+    ),
+    "multiScheduler": (
+        "The scheduler extender, and a stock kube-scheduler (virtual-node-scheduler) that asks it.",
+        _WHERE_CLUSTERS_ARE
+        + f"""
+Edit, too: the version of kube-scheduler ({KUBERNETES_VERSION} here), which must not be newer than the cluster.""",
+    ),
+}
+
+
+def files() -> dict[Path, partial[str]]:
+    """File → what makes its text."""
+    return {DIRECTORY / f"{_file(part)}.yaml": partial(render, part) for part in _PARTS}
+
+
+def render(part: str) -> str:
+    """The manifest of one component, by its key in values.yaml."""
+    text = template(yaml.safe_dump(_values(part)), release=RELEASE, arguments=["--no-hooks"])
+    return f"{_header(part)}\n{yaml.safe_dump(_NAMESPACE, sort_keys=False)}{_HELM.sub('', text)}"
+
+
+def _values(part: str) -> dict[str, Any]:
+    values: dict[str, Any] = {other: {"enabled": other == part} for other in _PARTS}
+    if part in {"virtualNode", "multiScheduler"}:
+        values["virtualNode"]["clusters"] = _CLUSTERS
+    # It would be in every file; without Helm each pod is found by its port "metrics".
+    return values | {"metrics": {"service": {"enabled": False}}}
+
+
+def _header(part: str) -> str:
+    what, edit = _TEXTS[part]
+    name = f"hack/{_file(part)}.yaml"
+    lines = f"""{what}
+
+Made by `python -m hack.chart` from charts/virtual-node, which has more to choose from. Change a copy:
+
+  kubectl apply -f {name}
+
+{edit}
+
+Namespace {NAMESPACE} is part of each of these files: `kubectl delete -f` takes with it whatever else is there.
+To remove this component alone, delete everything in this file but the Namespace."""
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines.splitlines()) + "---"
+
+
+def _file(part: str) -> str:
+    return re.sub("([A-Z])", lambda match: f"-{match[1].lower()}", part)
