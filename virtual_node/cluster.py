@@ -109,6 +109,7 @@ class LowerCluster:
                 recorder=recorder,
                 log=self._log,
             )
+            await _refuse_real_nodes(context)
             # Asked before anything is written; a cluster that does not answer yet is asked again later.
             with contextlib.suppress(Unavailable):
                 await _refuse_upper_as_lower(context)
@@ -293,6 +294,19 @@ async def _refuse_upper_as_lower(context: ClusterContext) -> None:
         return
     if system["metadata"]["uid"] == upper["metadata"]["uid"]:
         raise ConfigError(f"lower cluster {context.name}: its kubeconfig leads to the upper cluster")
+
+
+async def _refuse_real_nodes(context: ClusterContext) -> None:
+    """A virtual node with a real one's name would take that one's pods for its own."""
+    for name in context.nodes:
+        try:
+            node = await context.upper.get(resources.NODES, name)
+        except NotFound:
+            continue
+        if (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
+            raise ConfigError(
+                f"node {name}: the upper cluster has a Node of that name that is not virtual; choose another nodeName"
+            )
 
 
 def shrink_foreign(pod: Object) -> Object:

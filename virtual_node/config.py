@@ -327,6 +327,19 @@ def validate(config: Config) -> list[str]:
             problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
         problems += _selector_problems(f"{where}.podSelector", cluster.pod_selector)
         problems += _namespace_problems(f"{where}.namespaces", cluster.namespaces)
+        if cluster.nodes:
+            problems += [
+                f"{where}.{field}: has no effect beside nodes; put it into each of them"
+                for field, given in (
+                    ("nodeName", cluster.node_name),
+                    ("nodeSelector", cluster.node_selector),
+                    ("labels", cluster.labels),
+                    ("taints", cluster.taints is not None),
+                    ("capacity", cluster.capacity),
+                    ("port", cluster.port is not None),
+                )
+                if given
+            ]
         for node in cluster.virtual_nodes():
             problems += _node_problems(where, node)
             if node.name in seen_nodes:

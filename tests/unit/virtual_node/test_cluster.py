@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from controller_runtime.api import pod_resources
+from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import from_dict
-from virtual_node.cluster import shrink_foreign
+from virtual_node.cluster import _refuse_real_nodes, shrink_foreign
 
 
 def test_a_foreign_pod_keeps_what_capacity_counts():
@@ -33,3 +39,29 @@ def test_a_foreign_pod_keeps_what_capacity_counts():
     assert small.status == {"phase": "Running"}
     assert "volumes" not in small.spec
     assert "image" not in small.spec["containers"][0]
+
+
+class _Upper:
+    """An upper cluster with some Nodes."""
+
+    def __init__(self, **labels: dict[str, str]) -> None:
+        self._labels = labels
+
+    async def get(self, _resource: Any, name: str) -> dict[str, Any]:
+        if name not in self._labels:
+            raise NotFound("not found")
+        return {"metadata": {"name": name, "labels": self._labels[name]}}
+
+
+async def test_a_real_node_of_the_same_name_is_never_taken_over():
+    """A kubelet's Node, and the pods bound to it, are not ours whatever the configuration says."""
+    context: Any = SimpleNamespace(upper=_Upper(worker={"kubernetes.io/os": "linux"}), nodes={"worker": None})
+    with pytest.raises(ConfigError, match=r"worker.*not virtual"):
+        await _refuse_real_nodes(context)
+
+
+async def test_a_virtual_node_is_taken_up_again():
+    """After a restart, or from tensile-kube, the Node is there already."""
+    upper = _Upper(vn={"type": "virtual-kubelet"})
+    context: Any = SimpleNamespace(upper=upper, nodes={"vn": None, "new": None})
+    await _refuse_real_nodes(context)

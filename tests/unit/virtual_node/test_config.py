@@ -46,6 +46,10 @@ clusters:
         ("clusters: [{name: a, kubeconfig: x, nodeName: A_B}]", "DNS-1123"),
         ("clusters: [{name: a, kubeconfig: x, taints: [{key: k, effect: Maybe}]}]", "effect 'Maybe'"),
         ("clusters: [{name: a, kubeconfig: x, capacity: {reserve: {cpu: lots}}}]", "reserve.cpu"),
+        (
+            "clusters: [{name: a, kubeconfig: x, labels: {b: c}, nodes: [{name: n}]}]",
+            r"clusters\[0\].labels: has no effect beside nodes",
+        ),
         ("enableControllers: [Foo]", "enableControllers: unknown 'Foo'"),
         ("pingTimeout: 0", "pingTimeout"),
         ("kind: Pod", "kind: expected VirtualNodeConfiguration"),
