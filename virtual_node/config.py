@@ -314,6 +314,11 @@ def validate(config: Config) -> list[str]:
     if bool(config.kubelet.tls_cert_file) != bool(config.kubelet.tls_private_key_file):
         problems.append("kubelet: tlsCertFile and tlsPrivateKeyFile go together")
     problems += _certificate_problems(config)
+    return problems + _cluster_problems(config)
+
+
+def _cluster_problems(config: Config) -> list[str]:
+    problems: list[str] = []
     seen_clusters: set[str] = set()
     seen_nodes: set[str] = set()
     for position, cluster in enumerate(config.clusters):
