@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hack.chart import dashboard, manifests, readme, rights, schema
@@ -18,17 +18,18 @@ MADE: dict[Path, Callable[[], str]] = {
 """File → what makes its text."""
 
 
-def stale() -> list[Path]:
-    """The files that are not what the code and values.yaml say now."""
-    return [
+def stale() -> Iterator[Path]:
+    """The files that are not what the code and values.yaml say now; each is looked at when it is asked for."""
+    return (
         file
         for file, render in MADE.items()
         if not file.exists() or file.read_text(encoding="utf-8") != render()
-    ]
+    )
 
 
 def main() -> int:
     """Write the files that differ; returns the exit code."""
+    # One after the other: helm reads the first ones when it renders the last.
     for file in stale():
         file.write_text(MADE[file](), encoding="utf-8")
         print(f"wrote {file}")

@@ -54,7 +54,7 @@ def _type(default: Any) -> str:
             return "int"
         case str():
             return "string"
-        case list():
+        case list() | None:
             return "list"
         case _:
             return "object"

@@ -110,8 +110,8 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("*.maxUnavailable", {
         "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^(100|[0-9]{1,2})%$"}]
     }),
-    # A map, because helm merges maps and replaces lists: empty stands for the default, a list for what it says.
-    ("*.topologySpreadConstraints", {"oneOf": [{"type": "object", "maxProperties": 0}, _OBJECTS]}),
+    # Null stands for the default; an empty list for what it says.
+    ("*.topologySpreadConstraints", {"type": ["array", "null"], "items": {"type": "object"}}),
     ("*.port", _PORT),
     ("*.replicas", {"type": "integer", "minimum": 0}),
     ("*.serviceAccount.name", _OBJECT_NAME),

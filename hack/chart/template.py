@@ -31,12 +31,12 @@ def helm(*arguments: str, stdin: str = "") -> str:
     """What a helm command prints.
 
     Raises:
-        HelmError: it failed.
+        HelmError: it failed, or warned.
     """
     done = subprocess.run(
         [program(), *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=120
     )
-    if done.returncode:
+    if done.returncode or "warning" in done.stderr.lower():
         raise HelmError((done.stderr or done.stdout).strip())
     return done.stdout
 

@@ -22,7 +22,7 @@ def test_only_what_differs_is_written(tmp_path, monkeypatch, capsys):
     """The command writes a stale file, says so, and leaves a fresh one alone."""
     file = tmp_path / "made"
     monkeypatch.setitem(MADE, file, lambda: "new\n")
-    assert stale() == [file]
+    assert list(stale()) == [file]
     assert main() == 0
     assert (file.read_text(encoding="utf-8"), capsys.readouterr().out) == ("new\n", f"wrote {file}\n")
     assert main() == 0
