@@ -51,6 +51,7 @@ class UpperCleanup:
         self._nodes = frozenset(nodes)
         self._clusters = frozenset(clusters)
         self._say = say
+        self._real: frozenset[str] | None = None
 
     async def remove_webhook(self, name: str) -> None:
         """The API server asks our webhook no more; an empty name: it never did."""
@@ -75,7 +76,10 @@ class UpperCleanup:
             deadline: the event loop's time after which pods are removed without having ended below.
         """
         told = False
-        while found := await self._pods():
+        known: set[str] | None = None
+        while found := await self._pods(known):
+            if known is None:
+                known = {pod.uid for pod in found}
             if not told:
                 self._say(f"ending {len(found)} pods, each with its own grace period")
                 told = True
@@ -148,12 +152,34 @@ class UpperCleanup:
         listed = await self._client.list(resources.NODES, label_selector=_VIRTUAL)
         return [node for node in listed.items if node.name in self._nodes]
 
-    async def _pods(self) -> list[Object]:
+    async def _pods(self, known: Collection[str] | None) -> list[Object]:
+        """Pods of our virtual nodes that have to end.
+
+        Those that a DaemonSet made after the first look (``known``) do not count: it makes them anew, cordoned or
+        not, until the node is gone, and they go with it.
+        """
         found: list[Object] = []
-        for node in sorted(self._nodes):
+        for node in sorted(self._nodes - await self._real_nodes()):
             listed = await self._client.list(resources.PODS, field_selector=f"spec.nodeName={node}")
             found += listed.items
-        return found
+        return [pod for pod in found if known is None or pod.uid in known or not _of_daemon_set(pod)]
+
+    async def _real_nodes(self) -> frozenset[str]:
+        """Real nodes with a name of ours: the daemon refuses such a name, and the pods there are not ours."""
+        if self._real is None:
+            real = set()
+            for name in sorted(self._nodes):
+                try:
+                    node = await self._client.get(resources.NODES, name)
+                except NotFound:
+                    continue
+                if (node["metadata"].get("labels") or {}).get(
+                    names.LABEL_NODE_TYPE
+                ) != names.NODE_TYPE_VIRTUAL:
+                    self._say(f"node {name} is not virtual; its pods are left alone")
+                    real.add(name)
+            self._real = frozenset(real)
+        return self._real
 
     async def _release_claims(self) -> None:
         volumes = {volume.name for volume in await self._mirrors()}
@@ -223,3 +249,7 @@ class UpperCleanup:
             if error.code < 500:
                 raise
             self._say(f"{resource.kind} {found.key}: {error}")
+
+
+def _of_daemon_set(pod: Object) -> bool:
+    return any(owner.get("kind") == "DaemonSet" for owner in pod.metadata.owner_references)

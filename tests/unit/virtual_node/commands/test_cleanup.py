@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,14 @@ class Api:
         self.patched: list[tuple[str, Any]] = []
         self.stubborn: set[str] = set()
         """Names of pods that do not end until they are forced."""
+        self.daemon_sets: set[str] = set()
+        """Names of pods that are there again as soon as they have ended."""
+
+    async def get(self, resource, name):
+        for one in self.objects:
+            if (one.kind, one.name) == (resource.kind, name):
+                return one.to_dict()
+        raise NotFound("not found")
 
     async def list(self, resource, *, namespace=None, label_selector="", field_selector=""):
         found = [
@@ -49,6 +58,10 @@ class Api:
                     self.forced.append(one.name)
                 if one.name not in self.stubborn or grace_period_seconds == 0:
                     self.objects.remove(one)
+                    if one.name in self.daemon_sets:
+                        again = one.to_dict()
+                        again["metadata"]["uid"] += "+"
+                        self.objects.append(from_dict(again))
                 return
         raise NotFound("not found")
 
@@ -132,6 +145,45 @@ async def test_pods_end_in_order_and_the_last_ones_are_forced():
     assert api.forced == ["stuck"]
     assert [one.name for one in api.objects] == ["elsewhere"]
     assert any("stuck did not end in time" in line for line in said)
+
+
+async def test_pods_of_a_real_node_that_has_the_name_of_ours_are_left_alone():
+    """A wrong nodeName, which the daemon refuses, must not empty a real node when the release is removed."""
+    api = Api(
+        thing("Node", "vn", spec={}),
+        thing("Pod", "database", namespace="shop", spec={"nodeName": "vn"}),
+    )
+    cleanup, said = _upper(api)
+    await cleanup.cordon()
+    await cleanup.delete_pods(deadline=30.0)
+    await cleanup.remove(namespace="", leases=[], secrets=[])
+    assert (api.deleted, api.patched) == ([], [])
+    assert said == ["node vn is not virtual; its pods are left alone"]
+
+
+async def test_pods_whose_node_is_gone_already_end_all_the_same():
+    """Somebody deleted the Node; its pods are ours still."""
+    api = Api(thing("Pod", "web", namespace="shop", spec={"nodeName": "vn"}))
+    cleanup, _ = _upper(api)
+    await cleanup.delete_pods(deadline=30.0)
+    assert api.deleted == ["Pod/shop/web"]
+
+
+async def test_a_daemon_set_that_tolerates_everything_holds_nothing_up():
+    """kube-proxy makes its pod anew on a cordoned node, as often as it is deleted."""
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "proxy", "uid": "ds", "controller": True}
+    api = Api(
+        virtual("vn"),
+        thing(
+            "Pod", "proxy", namespace="shop", spec={"nodeName": "vn"}, metadata={"ownerReferences": [owner]}
+        ),
+    )
+    api.daemon_sets.add("proxy")
+    cleanup, _ = _upper(api)
+    await cleanup.delete_pods(deadline=30.0)
+    assert api.deleted == ["Pod/shop/proxy"]
+    assert asyncio.get_running_loop().time() < 5
+    assert api.forced == []
 
 
 async def test_a_claim_loses_our_finalizer_and_nothing_else():
