@@ -55,18 +55,32 @@ class LowerCleanup:
                 if not pod.metadata.deletion_timestamp:
                     await self._delete(resources.PODS, pod)
             await asyncio.sleep(_POLL)
-        counts = {resource.kind: await self._remove_all(resource) for resource in _KINDS}
+        shared = await self._shared_namespaces()
+        for namespace in sorted(shared):
+            self._say(
+                f"{self._client.cluster}: namespace {namespace} has pods of other virtual nodes; what they may use stays"
+            )
+        counts = {resource.kind: await self._remove_all(resource, shared) for resource in _KINDS}
         removed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
         if removed:
             self._say(f"{self._client.cluster}: removed {removed}")
         await self._claims()
         await self._namespaces()
 
-    async def _remove_all(self, resource: Resource) -> int:
-        found = await self._ours(resource)
+    async def _remove_all(self, resource: Resource, shared: Collection[str]) -> int:
+        found = [one for one in await self._ours(resource) if one.namespace not in shared]
         for one in found:
             await self._delete(resource, one)
         return len(found)
+
+    async def _shared_namespaces(self) -> frozenset[str]:
+        """Where another installation in the same upper cluster has pods: they use our copies, for there is one of each."""
+        listed = await self._client.list(
+            resources.PODS, label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"
+        )
+        return frozenset(
+            pod.namespace for pod in listed.items if pod.labels.get(names.LABEL_NODE, "") not in self._nodes
+        )
 
     async def _claims(self) -> None:
         for claim in await self._ours(resources.PERSISTENT_VOLUME_CLAIMS):

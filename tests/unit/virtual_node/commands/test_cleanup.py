@@ -233,6 +233,20 @@ async def test_below_only_what_carries_our_label_goes():
     assert said == ["tokyo: removed 1 ConfigMap, 1 Secret"]
 
 
+async def test_copies_that_pods_of_another_installation_use_stay():
+    """Virtual nodes of one upper cluster share one copy of each ConfigMap, with the name of whoever made it."""
+    api = Api(
+        ours("Pod", "web"),
+        ours("ConfigMap", "settings"),
+        ours("Service", "web"),
+        ours("Pod", "theirs", node="another"),
+    )
+    cleanup, said = _lower(api)
+    await cleanup.run()
+    assert api.deleted == ["Pod/shop/web"]
+    assert said == ["tokyo: namespace shop has pods of other virtual nodes; what they may use stays"]
+
+
 async def test_claims_below_are_kept_and_told_of():
     """Data is never deleted by an uninstall."""
     api = Api(ours("PersistentVolumeClaim", "data"), ours("PersistentVolumeClaim", "old"))
