@@ -9,10 +9,12 @@
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
 {{- else }}
 {{- $name := default .Chart.Name .Values.nameOverride }}
-{{- if contains $name .Release.Name }}
-{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- /* A release may have dots in its name, a Service may not. */}}
+{{- $release := .Release.Name | replace "." "-" }}
+{{- if contains $name $release }}
+{{- $release | trunc 40 | trimSuffix "-" }}
 {{- else }}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}
+{{- printf "%s-%s" $release $name | trunc 40 | trimSuffix "-" }}
 {{- end }}
 {{- end }}
 {{- end }}

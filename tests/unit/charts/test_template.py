@@ -64,7 +64,7 @@ def test_nothing_is_rendered_twice(case):
     assert [key for key in found if (key[0] in whole) != (key[1] == "")] == []
 
 
-@pytest.mark.parametrize("release", ["vn", LONGEST_RELEASE, "1234"])
+@pytest.mark.parametrize("release", ["vn", LONGEST_RELEASE, "1234", "team.vn", f"{'r' * 39}.{'r' * 13}"])
 def test_names_fit(release):
     """Names, volumes and label values are short enough, and label values are text, for any release."""
     text = template.template(
@@ -76,7 +76,8 @@ def test_names_fit(release):
         name, labels = one["metadata"]["name"], one["metadata"]["labels"]
         # Names of roles may be longer, and carry the namespace.
         assert len(name) <= (253 if "Role" in one["kind"] or "Webhook" in one["kind"] else 63), name
-        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name)
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
+        assert one["kind"] != "Service" or "." not in name, name
         assert all(isinstance(value, str) and len(value) <= 63 for value in labels.values()), labels
     for _, spec in rendering.pod_specs(rendering.parse(text)):
         assert all(len(volume["name"]) <= 63 for volume in spec.get("volumes", []))
