@@ -203,6 +203,7 @@ class App:
                     log.error("lower cluster failed", error=known)  # noqa: TRY400 - one clear line
             finally:
                 self.clusters.pop(cluster.name, None)
+                del lower  # its caches are not to outlive it through the pause
             failures = 1 if loop.time() - started > _STEADY else failures + 1
             delay = min(_RESTART_BASE * 2 ** (failures - 1), _RESTART_MAXIMUM) * (1 + random.random() / 4)  # noqa: S311 - jitter
             log.info("lower cluster starts again", retry_in=round(delay, 1))

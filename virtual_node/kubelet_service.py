@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ from virtual_node.node_certificates import NodeCertificates
 from virtual_node.translate.prometheus_text import PodNames
 
 _PORTS_TRIED = 200
+_COLLECT_AFTER = 1.0
+"""Seconds between a lower cluster's end and the search for what it leaves in memory; one for all that end together."""
 
 
 class KubeletService:
@@ -76,6 +79,7 @@ class KubeletEndpoints:
         self._used_ports: set[int] = set()
         self._draining: set[asyncio.Task[None]] = set()
         self._lame_duck = 0.0
+        self._collection: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         """Find the address to publish and the CA of our callers.
@@ -97,6 +101,8 @@ class KubeletEndpoints:
         if self._draining:
             self._log.info("draining", seconds=self._config.drain_timeout)
             await asyncio.gather(*self._draining, return_exceptions=True)
+        if self._collection is not None:
+            self._collection.cancel()
         await self._certificates.close()
 
     def begin_shutdown(self, *, lame_duck: float) -> None:
@@ -115,17 +121,32 @@ class KubeletEndpoints:
 
         async def drain() -> None:
             async with clients:
-                await asyncio.gather(
+                ends = await asyncio.gather(
                     *(
                         service.stop(lame_duck=self._lame_duck, grace=self._config.drain_timeout)
                         for service in services
                     ),
                     return_exceptions=True,
                 )
+            for error in ends:
+                if isinstance(error, Exception):
+                    self._log.error("kubelet API did not stop in order", exc_info=error)
 
         task = asyncio.create_task(drain(), name="drain")
         self._draining.add(task)
-        task.add_done_callback(self._draining.discard)
+        task.add_done_callback(self._drained)
+
+    def _drained(self, task: asyncio.Task[None]) -> None:
+        self._draining.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("clients of a lower cluster did not close in order", exc_info=error)
+        if self._collection is None:
+            self._collection = asyncio.get_running_loop().call_later(_COLLECT_AFTER, self._collect)
+
+    def _collect(self) -> None:
+        """Caches and controllers know each other, and our thresholds (``tune_gc``) leave old cycles for ever."""
+        self._collection = None
+        gc.collect()
 
     def addresses(self, node_name: str) -> list[dict[str, str]]:
         """``status.addresses`` of a virtual node."""

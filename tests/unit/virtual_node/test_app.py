@@ -1,0 +1,77 @@
+"""The process: what it keeps of lower clusters, and what it does when files change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from controller_runtime.errors import ConfigError
+from virtual_node import app as module
+from virtual_node.app import App
+from virtual_node.config import ClusterConfig, Config
+
+
+class _Cluster:
+    """A lower cluster that runs until cancelled, or fails at once."""
+
+    started: ClassVar[list[weakref.ref[_Cluster]]] = []
+    fails: ClassVar[bool] = False
+
+    def __init__(self, config: ClusterConfig, **_others: Any) -> None:
+        self.config = config
+        self.itself = self
+        self.pods = None
+        self.started.append(weakref.ref(self))
+
+    async def run(self) -> None:
+        if self.fails:
+            raise ConfigError("odd")
+        await asyncio.Event().wait()
+
+
+class _Endpoints:
+    """Records with how much of a lame duck clusters would be retired."""
+
+    def __init__(self) -> None:
+        self.lame_duck = 0.0
+
+    def begin_shutdown(self, *, lame_duck: float) -> None:
+        self.lame_duck = lame_duck
+
+
+@pytest.fixture(autouse=True)
+def _fake_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LowerCluster", _Cluster)
+    monkeypatch.setattr(_Cluster, "started", [])
+
+
+def _app(config: Config, file: str = "") -> App:
+    options: Any = SimpleNamespace(config=config, config_file=file, warnings=[], startup_timeout=0)
+    return App(options)
+
+
+@contextlib.asynccontextmanager
+async def _working(app: App, endpoints: Any) -> Any:
+    task = asyncio.create_task(app._work(endpoints))
+    try:
+        await asyncio.sleep(0.01)
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.looptime
+async def test_a_cluster_that_failed_is_not_kept_through_the_pause(monkeypatch: pytest.MonkeyPatch):
+    """The pause before the next start may last a minute; the caches of the last one are not to."""
+    monkeypatch.setattr(_Cluster, "fails", True)
+    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]))
+    async with _working(app, _Endpoints()):
+        gc.collect()
+        assert [cluster() for cluster in _Cluster.started] == [None]
