@@ -136,7 +136,7 @@ securityContext:
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $root.Values.priorityClass.name | default (ternary (include "virtual-node.fullname" $root) "" $root.Values.priorityClass.create) }}
+{{- with $root.Values.priorityClass.name | default (ternary (include "virtual-node.clusterName" (list $root "virtual-node")) "" $root.Values.priorityClass.create) }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- with $values.nodeSelector }}

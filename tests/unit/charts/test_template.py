@@ -75,7 +75,8 @@ def test_names_fit(release):
     for one in rendering.parse(text):
         name, labels = one["metadata"]["name"], one["metadata"]["labels"]
         # Names of roles may be longer, and carry the namespace.
-        assert len(name) <= (253 if "Role" in one["kind"] or "Webhook" in one["kind"] else 63), name
+        whole = any(part in one["kind"] for part in ("Role", "Webhook", "PriorityClass"))
+        assert len(name) <= (253 if whole else 63), name
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
         assert one["kind"] != "Service" or "." not in name, name
         assert all(isinstance(value, str) and len(value) <= 63 for value in labels.values()), labels
@@ -204,3 +205,29 @@ def test_the_scheduler_is_as_old_as_the_cluster():
         "spec"
     ]["template"]["spec"]["containers"]
     assert containers[0]["image"] == f"registry.k8s.io/kube-scheduler:v{KUBERNETES_VERSION}"
+
+
+def test_releases_of_one_name_in_two_namespaces_do_not_meet():
+    """No object of the whole cluster is in both: helm would refuse the second."""
+    text = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}\npriorityClass: {create: true}"
+    one, other = (
+        {
+            (found["kind"], found["metadata"].get("namespace"), found["metadata"]["name"])
+            for found in rendering.parse(template.template(text, namespace=namespace))
+        }
+        for namespace in ("one", "two")
+    )
+    assert one & other == set()
+
+
+def test_pods_ask_for_the_priority_class_that_is_made():
+    """By its own name or by the one that was given."""
+    for given, wanted in (("", f"{template.NAMESPACE}-vn-virtual-node"), ("name: mine, ", "mine")):
+        found = rendering.parse(template.template(f"priorityClass: {{{given}create: true}}"))
+        made = [one["metadata"]["name"] for one in found if one["kind"] == "PriorityClass"]
+        asked = {
+            spec["priorityClassName"]
+            for name, spec in rendering.pod_specs(found)
+            if not name.startswith("Pod/")
+        }
+        assert (made, asked) == ([wanted], {wanted})
