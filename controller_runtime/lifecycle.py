@@ -94,8 +94,10 @@ def tune_gc() -> None:
 
     Collects once, moves what is alive out of the collector's sight, and raises its thresholds: decoding lists
     otherwise spends four fifths of its time in collections that find nothing. Call it after start, and again
-    when the caches have been filled; it takes as long as one full collection (milliseconds).
+    when the caches have been filled, or what was frozen has been given up; it takes as long as one full collection
+    (milliseconds).
     """
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)

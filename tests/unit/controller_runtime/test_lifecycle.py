@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -274,3 +275,17 @@ class TestGarbageCollector:
         kept = [[] for _ in range(1000)]  # type: list[list[object]]
         lifecycle.tune_gc()
         assert gc.get_freeze_count() >= frozen + len(kept)
+
+    def test_what_was_frozen_and_is_not_used_any_more_is_freed(self) -> None:
+        """A process that begins anew for a fresh kubeconfig does not keep the caches of each beginning."""
+
+        class Caches:
+            def __init__(self) -> None:
+                self.handlers = [self.__init__]  # type: ignore[misc]
+
+        caches = Caches()
+        found = weakref.ref(caches)
+        lifecycle.tune_gc()
+        del caches
+        lifecycle.tune_gc()
+        assert found() is None
