@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from controller_runtime import kubeconfig, lifecycle, log
+from controller_runtime import cluster_config, kubeconfig, lifecycle, log
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.file_changes import FileChanges
 from multi_scheduler.agent import AgentContext, load
+from multi_scheduler.config import ClusterConfig
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.flags import PROGRAM, Options
@@ -37,15 +38,45 @@ class App:
         changes = FileChanges(files)
         while True:
             serving = asyncio.create_task(self._serve(), name="serving")
+            changed: set[str] = set()
+            refusal = ""
             try:
-                while not (changed := changes.changed(files)):
+                while True:
+                    changed |= set(changes.changed(files))
+                    if changed:
+                        if not (found := await self._unusable()):
+                            break
+                        if found != refusal:
+                            refusal = found
+                            self._log.error("kubeconfigs not applied", clusters=sorted(changed), error=found)
                     if serving in (await asyncio.wait({serving}, timeout=_POLL))[0]:
                         await serving
                         return
             finally:
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)
-            self._log.info("kubeconfigs changed; beginning anew", clusters=changed)
+            self._log.info("kubeconfigs changed; beginning anew", clusters=sorted(changed))
+
+    async def _unusable(self) -> str:
+        """What is wrong with the kubeconfigs as they are now; empty when they can be used.
+
+        Asked before those in use are given up: a bad file of one cluster is not to end the scheduling for all.
+        """
+        for cluster in self._options.config.clusters:
+            try:
+                await self._kubeconfig(cluster)
+            except ConfigError as error:
+                return str(error)
+        return ""
+
+    @staticmethod
+    async def _kubeconfig(cluster: ClusterConfig) -> cluster_config.ClusterConfig:
+        return await kubeconfig.load(
+            cluster.kubeconfig,
+            context=cluster.context or None,
+            server=cluster.server or None,
+            in_cluster=False,
+        )
 
     async def _serve(self) -> None:
         options = self._options
@@ -54,12 +85,7 @@ class App:
             upper = await stack.enter_async_context(Client(config, user_agent=PROGRAM, cluster="upper"))
             lower = {}
             for cluster in options.config.clusters:
-                found = await kubeconfig.load(
-                    cluster.kubeconfig,
-                    context=cluster.context or None,
-                    server=cluster.server or None,
-                    in_cluster=False,
-                )
+                found = await self._kubeconfig(cluster)
                 client = Client(found, user_agent=PROGRAM, cluster=cluster.name)
                 lower[cluster.name] = await stack.enter_async_context(client)
             agents = [
