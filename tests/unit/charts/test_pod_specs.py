@@ -151,7 +151,7 @@ def test_a_process_ends_after_its_streams():
 def test_priority_is_on_every_pod_of_the_programs():
     """With a PriorityClass, made or given, each Deployment asks for it."""
     for values, name in (
-        ("priorityClass: {create: true}", "vn-virtual-node"),
+        ("priorityClass: {create: true}", f"{template.NAMESPACE}-vn-virtual-node"),
         ("priorityClass: {create: true, name: high}", "high"),
         ("priorityClass: {name: system-cluster-critical}", "system-cluster-critical"),
     ):

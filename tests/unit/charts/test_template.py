@@ -218,16 +218,3 @@ def test_releases_of_one_name_in_two_namespaces_do_not_meet():
         for namespace in ("one", "two")
     )
     assert one & other == set()
-
-
-def test_pods_ask_for_the_priority_class_that_is_made():
-    """By its own name or by the one that was given."""
-    for given, wanted in (("", f"{template.NAMESPACE}-vn-virtual-node"), ("name: mine, ", "mine")):
-        found = rendering.parse(template.template(f"priorityClass: {{{given}create: true}}"))
-        made = [one["metadata"]["name"] for one in found if one["kind"] == "PriorityClass"]
-        asked = {
-            spec["priorityClassName"]
-            for name, spec in rendering.pod_specs(found)
-            if not name.startswith("Pod/")
-        }
-        assert (made, asked) == ([wanted], {wanted})
