@@ -124,6 +124,7 @@ class App:
 
     async def _work(self, endpoints: KubeletEndpoints) -> None:
         """Run the lower clusters until cancelled."""
+        endpoints.begin_work()
         try:
             self._apply(self._config, endpoints)
             await self._follow_config(endpoints)

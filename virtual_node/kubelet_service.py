@@ -105,6 +105,13 @@ class KubeletEndpoints:
             self._collection.cancel()
         await self._certificates.close()
 
+    def begin_work(self) -> None:
+        """Clusters that end from now on start again, here: they need their ports at once.
+
+        A replica that lost its lease has begun its shutdown, and may lead again.
+        """
+        self._lame_duck = 0.0
+
     def begin_shutdown(self, *, lame_duck: float) -> None:
         """The process ends; new streams are still taken for some seconds, until callers know our successor."""
         self._lame_duck = lame_duck

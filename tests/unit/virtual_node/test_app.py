@@ -14,7 +14,7 @@ import pytest
 from controller_runtime.errors import ConfigError
 from virtual_node import app as module
 from virtual_node.app import App
-from virtual_node.config import ClusterConfig, Config
+from virtual_node.config import ClusterConfig, Config, LeaderElectionConfig
 
 
 class _Cluster:
@@ -39,6 +39,9 @@ class _Endpoints:
     """Records with how much of a lame duck clusters would be retired."""
 
     def __init__(self) -> None:
+        self.lame_duck = 0.0
+
+    def begin_work(self) -> None:
         self.lame_duck = 0.0
 
     def begin_shutdown(self, *, lame_duck: float) -> None:
@@ -75,3 +78,13 @@ async def test_a_cluster_that_failed_is_not_kept_through_the_pause(monkeypatch: 
     async with _working(app, _Endpoints()):
         gc.collect()
         assert [cluster() for cluster in _Cluster.started] == [None]
+
+
+async def test_a_replica_that_leads_again_gives_ports_back_at_once():
+    """It has lost the lease before, and went on taking streams; now a cluster that restarts needs its port."""
+    app = _app(Config(leader_election=LeaderElectionConfig(enabled=True)))
+    endpoints = _Endpoints()
+    for _ in range(2):
+        async with _working(app, endpoints):
+            assert endpoints.lame_duck == 0.0
+        assert endpoints.lame_duck > 0
