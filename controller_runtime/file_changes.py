@@ -21,13 +21,13 @@ class FileChanges:
         Args:
             files: name → path; an empty path is a file that never changes.
         """
-        self._stamps = {name: _stamp(path) for name, path in files.items()}
+        self._stamps = {(name, path): _stamp(path) for name, path in files.items()}
 
     def changed(self, files: Mapping[str, str]) -> list[str]:
         """Names of the files that differ from what was seen last; each once per change.
 
         A file that is away for a moment, as while a volume is being updated, has not changed; nor has one that is
-        followed from now on.
+        followed from now on, be it under a known name.
 
         Args:
             files: name → path, those to follow from now on.
@@ -36,10 +36,10 @@ class FileChanges:
         known, self._stamps = self._stamps, {}
         for name, path in files.items():
             stamp = _stamp(path)
-            before = known.get(name, stamp)
+            before = known.get((name, path), stamp)
             if stamp is not None and before is not None and stamp != before:
                 changed.append(name)
-            self._stamps[name] = stamp or before
+            self._stamps[name, path] = stamp or before
         return changed
 
 

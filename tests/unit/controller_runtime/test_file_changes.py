@@ -54,6 +54,15 @@ def test_a_file_followed_from_now_on_has_not_changed(tmp_path: Path):
     assert changes.changed(files) == ["file"]
 
 
+def test_another_path_under_a_known_name_has_not_changed(tmp_path: Path):
+    """A configuration that names another kubeconfig has started its cluster with it; once is enough."""
+    changes = FileChanges(_write(tmp_path / "old", "a", at=1))
+    fresh = _write(tmp_path / "new", "b", at=2)
+    assert changes.changed(fresh) == []
+    _write(tmp_path / "new", "c", at=3)
+    assert changes.changed(fresh) == ["file"]
+
+
 def test_volumes_swap_links(tmp_path: Path):
     """A mounted Secret is a link to a folder that is replaced whole."""
     for number in (1, 2):
