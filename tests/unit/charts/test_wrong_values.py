@@ -73,6 +73,9 @@ WRONG = {
     cluster(
         f"name: a, {SECRET}}}, {{name: b, config: {{nodeName: a}}, {SECRET}"
     ): "a virtual node is there twice",
+    f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{scheduler: {{name: default-scheduler}}}}": (
+        "multiScheduler.scheduler.name: default-scheduler is the control plane's own"
+    ),
 }
 
 
@@ -95,6 +98,7 @@ def test_a_wrong_value_is_named(wrong, told):
         "webhook: {serviceAccount: {create: false, name: mine}}",
         kubelet("servingCertificate: CSR, approveServingCertificate: true"),
         cluster(f"name: {'c' * 50}, {SECRET}"),
+        f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{scheduler: {{enabled: false, name: default-scheduler}}}}",
     ],
 )
 def test_what_may_be_meant_is_let_in(right):
