@@ -126,6 +126,11 @@ class CertificateReloader:
             self._fixed_pair = previous
             raise
 
+    def forget(self) -> None:
+        """Nobody is served any more: when the certificate ends is no news."""
+        with contextlib.suppress(KeyError):
+            _EXPIRATION.remove(self._name)
+
     async def run(self) -> None:
         """Follow the files until cancelled; never raises.
 

@@ -24,6 +24,8 @@ class NodeCertificates:
         self._config = config
         self._upper = upper
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reloaders: dict[str, CertificateReloader] = {}
+        """The newest of each node; one that ends is another's predecessor, or the node is served no longer."""
         self._issued: dict[str, Issued] = {}
         """Certificates of the upper cluster in use, by node: a lower cluster that starts again keeps them."""
 
@@ -42,15 +44,18 @@ class NodeCertificates:
         """
         config, name = self._config, f"kubelet-{node_name}"
         if config.certificate_source == "Files":
-            return CertificateReloader(
+            reloader = CertificateReloader(
                 config.tls_cert_file, config.tls_private_key_file, client_ca=client_ca or None, name=name
             )
-        if node_name in self._issued:
-            pair = self._issued[node_name].pair
         else:
-            hosts = [address["address"] for address in addresses]
-            pair = key_pairs.self_signed(f"system:node:{node_name}", hosts=hosts)
-        return CertificateReloader.from_pair(pair, client_ca=client_ca or None, name=name)
+            if node_name in self._issued:
+                pair = self._issued[node_name].pair
+            else:
+                hosts = [address["address"] for address in addresses]
+                pair = key_pairs.self_signed(f"system:node:{node_name}", hosts=hosts)
+            reloader = CertificateReloader.from_pair(pair, client_ca=client_ca or None, name=name)
+        self._reloaders[node_name] = reloader
+        return reloader
 
     def look_after(
         self,
@@ -71,7 +76,14 @@ class NodeCertificates:
         Returns:
             The tasks that do so; to be cancelled when the node is served no longer.
         """
+
+        def ended(_task: asyncio.Task[None]) -> None:
+            if self._reloaders.get(node_name) is reloader:
+                del self._reloaders[node_name]
+                reloader.forget()
+
         tasks = [asyncio.create_task(reloader.run(), name=f"certificate {node_name}")]
+        tasks[0].add_done_callback(ended)
         if self._config.certificate_source == "CSR":
 
             def install(issued: Issued) -> None:

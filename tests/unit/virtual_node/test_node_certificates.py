@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from prometheus_client import REGISTRY
 
 from controller_runtime.certificates import CertificateReloader, self_signed
 from controller_runtime.errors import ConfigError
@@ -71,6 +72,29 @@ async def test_self_signed_certificates_ask_nobody():
     assert extension.value.get_values_for_type(x509.DNSName) == ["vn-a"]
     assert len(list(extension.value)) == len(ADDRESSES)
     assert cluster.created == []
+
+
+def _end(node_name: str) -> float | None:
+    return REGISTRY.get_sample_value(
+        "virtual_node_certificate_expiration_timestamp_seconds", {"name": f"kubelet-{node_name}"}
+    )
+
+
+async def test_a_node_that_is_served_no_longer_warns_of_no_expiry():
+    """An alert on its certificate would come a year after it was taken out of the configuration."""
+    certificates = _certificates(FakeCluster())
+    served = []
+    for _ in range(2):
+        reloader = certificates.reloader("vn-gone", ADDRESSES, client_ca=b"")
+        served.append(
+            certificates.look_after(reloader, "vn-gone", ADDRESSES, tell=lambda _reason, _message: None)
+        )
+    for tasks, is_known in zip(served, (True, False), strict=True):
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert (_end("vn-gone") is not None) is is_known
 
 
 async def test_files_are_served_and_followed(tmp_path):
