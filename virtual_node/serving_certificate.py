@@ -115,6 +115,11 @@ class ServingCertificate:
                     pause = backoff.when("") * random.uniform(1, 1.1)  # noqa: S311 - spreads nodes out
                     self._failed(error, pause)
                     await asyncio.sleep(pause)
+                except Exception:  # noqa: BLE001 - logged
+                    # A fault of ours. Nobody waits for this task: it would end unseen, and the certificate later.
+                    pause = backoff.when("")
+                    self._log.exception("no serving certificate", retry_in=round(pause, 1))
+                    await asyncio.sleep(pause)
                 else:
                     backoff.forget("")
         finally:

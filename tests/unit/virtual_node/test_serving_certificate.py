@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller_runtime.certificates import CertificateReloader, self_signed
 from controller_runtime.errors import ConfigError, Conflict, ConnectionFailed, Forbidden
@@ -228,3 +229,17 @@ async def test_a_process_that_ends_removes_its_request():
     keeper = Keeper(cluster)
     await keeper.run_for(10)
     assert (len(cluster.created), len(cluster.deleted), cluster.requests) == (1, 1, {})
+
+
+@looptime
+async def test_a_fault_of_ours_is_logged_and_tried_again():
+    """Nobody awaits the task: ending of it, it would leave a certificate that nobody renews."""
+    cluster = FakeCluster()
+    cluster.on_create = cluster.issue
+    faults: Any = [RuntimeError("odd")]
+    cluster.create_errors = faults
+    keeper = Keeper(cluster)
+    with capture_logs() as logs:
+        await keeper.run_for(60)
+    assert len(keeper.installed) == 1
+    assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["no serving certificate"]
