@@ -103,10 +103,15 @@ class KubeletServer:
         assert server is not None
         self._gate = Gate(server, lambda: None if self._tls is None else self._tls.context)
         try:
+            # Known to us before it listens: cancelled in between, its port would be taken as long as the process runs.
             self._listener = await asyncio.get_running_loop().create_server(
-                self._gate, self._address or None, self._port, backlog=512
+                self._gate, self._address or None, self._port, backlog=512, start_serving=False
             )
-        except OSError:
+            await self._listener.start_serving()
+        except BaseException:
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
             await self._runner.cleanup()
             raise
         _log.debug("the kubelet API is served", node=self._node_name, address=self._address, port=self.port)

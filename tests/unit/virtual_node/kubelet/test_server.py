@@ -1,0 +1,56 @@
+"""The port of a virtual node."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from virtual_node.kubelet import KubeletServer
+
+NOBODY: Any = object()
+
+
+def _server(port: int) -> KubeletServer:
+    return KubeletServer(
+        NOBODY,
+        address="127.0.0.1",
+        port=port,
+        tls=None,
+        authenticator=NOBODY,
+        authorizer=None,
+        node_name="vn-a",
+    )
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+async def test_a_start_that_is_cancelled_leaves_no_port_taken():
+    """Whenever the cancellation comes; the cluster that starts again needs the same port."""
+    for turns in range(20):
+        port = _free_port()
+        server = _server(port)
+        task = asyncio.create_task(server.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        has_started = task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if has_started:
+            await server.stop(grace=0)
+        socket.create_server(("127.0.0.1", port)).close()
+    assert has_started
+
+
+async def test_a_taken_port_is_an_error():
+    """Whoever starts the server tries the next one; what stands between is put away."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(OSError, match="address already in use"),
+    ):
+        await _server(other.getsockname()[1]).start()
