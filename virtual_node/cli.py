@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
+import io
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -13,6 +16,10 @@ from controller_runtime.errors import ConfigError
 from virtual_node import flags, program
 
 _USAGE_ERROR = 2
+_INTERRUPTED = 130
+_PIPE_CLOSED = 141
+"""What a shell says of a program that SIGINT, or SIGPIPE, has ended."""
+_DAEMON = ("", "run")
 COMMANDS: Mapping[str, str] = {
     "run": "the daemon: virtual nodes for lower clusters",
     "check": "would it work? Kubeconfigs, versions, clocks, rights, reachability",
@@ -30,70 +37,90 @@ COMMANDS: Mapping[str, str] = {
 """Every command and what it is for, in the order of ``help``."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:  # noqa: C901, PLR0912 - a case per command
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. Console script ``virtual-node``."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A locale without a sign that we use must not cost the answer.
+        sys.stdout.reconfigure(errors="replace")
     try:
-        match command:
-            case "":
-                return _as_plugin(arguments) if program.is_plugin() else _daemon(arguments)
-            case "run":
-                return _daemon(arguments[1:])
-            case "check":
-                from virtual_node import check  # noqa: PLC0415 - rich is for people; the daemon does without
-
-                return check.main(arguments[1:])
-            case "status":
-                from virtual_node.commands import status  # noqa: PLC0415
-
-                return status.main(arguments[1:])
-            case "doctor":
-                from virtual_node.commands import doctor  # noqa: PLC0415
-
-                return doctor.main(arguments[1:])
-            case "diagnose":
-                from virtual_node.commands import diagnose  # noqa: PLC0415
-
-                return diagnose.main(arguments[1:])
-            case "inspect":
-                from virtual_node.commands import inspect  # noqa: PLC0415
-
-                return inspect.main(arguments[1:])
-            case "lower-cluster":
-                from virtual_node.commands import lower_cluster  # noqa: PLC0415
-
-                return lower_cluster.main(arguments[1:])
-            case "cleanup":
-                from virtual_node.commands import cleanup  # noqa: PLC0415
-
-                return cleanup.main(arguments[1:])
-            case "completion":
-                from virtual_node.commands import completion  # noqa: PLC0415
-
-                return completion.main(arguments[1:])
-            case "__complete":  # called by the script, as cobra's commands are
-                from virtual_node.commands import completion  # noqa: PLC0415
-
-                return completion.answer(arguments[1:], commands=COMMANDS, run=main)
-            case "help":
-                print(overview())  # noqa: T201 - the answer
-                return 0
-            case "version":
-                print(version())  # noqa: T201 - the answer
-                return 0
-            case "providers":
-                print("k8s")  # noqa: T201 - the answer
-                return 0
-            case _:
-                print(  # noqa: T201 - one line, no traceback
-                    f"{program.name()}: unknown command {command!r}: {', '.join(COMMANDS)} are known{_guess(command)}",
-                    file=sys.stderr,
-                )
-                return _USAGE_ERROR
+        code = _command(command, arguments)
+        sys.stdout.flush()  # not first when the interpreter ends, where nobody could answer
     except ConfigError as error:
         print(f"{program.name()}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
         return _USAGE_ERROR
+    except BrokenPipeError:
+        if command in _DAEMON:
+            raise
+        # `| head` has read enough. What is left in the buffer goes nowhere.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    except KeyboardInterrupt:
+        if command in _DAEMON:
+            raise
+        return _INTERRUPTED
+    return code
+
+
+def _command(command: str, arguments: list[str]) -> int:  # noqa: C901, PLR0912 - a case per command
+    match command:
+        case "":
+            return _as_plugin(arguments) if program.is_plugin() else _daemon(arguments)
+        case "run":
+            return _daemon(arguments[1:])
+        case "check":
+            from virtual_node import check  # noqa: PLC0415 - rich is for people; the daemon does without
+
+            return check.main(arguments[1:])
+        case "status":
+            from virtual_node.commands import status  # noqa: PLC0415
+
+            return status.main(arguments[1:])
+        case "doctor":
+            from virtual_node.commands import doctor  # noqa: PLC0415
+
+            return doctor.main(arguments[1:])
+        case "diagnose":
+            from virtual_node.commands import diagnose  # noqa: PLC0415
+
+            return diagnose.main(arguments[1:])
+        case "inspect":
+            from virtual_node.commands import inspect  # noqa: PLC0415
+
+            return inspect.main(arguments[1:])
+        case "lower-cluster":
+            from virtual_node.commands import lower_cluster  # noqa: PLC0415
+
+            return lower_cluster.main(arguments[1:])
+        case "cleanup":
+            from virtual_node.commands import cleanup  # noqa: PLC0415
+
+            return cleanup.main(arguments[1:])
+        case "completion":
+            from virtual_node.commands import completion  # noqa: PLC0415
+
+            return completion.main(arguments[1:])
+        case "__complete":  # called by the script, as cobra's commands are
+            from virtual_node.commands import completion  # noqa: PLC0415
+
+            return completion.answer(arguments[1:], commands=COMMANDS, run=main)
+        case "help":
+            print(overview())  # noqa: T201 - the answer
+            return 0
+        case "version":
+            print(version())  # noqa: T201 - the answer
+            return 0
+        case "providers":
+            print("k8s")  # noqa: T201 - the answer
+            return 0
+        case _:
+            print(  # noqa: T201 - one line, no traceback
+                f"{program.name()}: unknown command {command!r}: {', '.join(COMMANDS)} are known{_guess(command)}",
+                file=sys.stderr,
+            )
+            return _USAGE_ERROR
 
 
 def _guess(command: str) -> str:

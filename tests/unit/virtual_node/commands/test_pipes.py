@@ -1,0 +1,55 @@
+"""What becomes of output that nobody reads to its end, or that the locale cannot say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from virtual_node import cli
+
+_COMMAND = (sys.executable, "-m", "virtual_node")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_read_enough_gets_no_traceback(unbuffered):
+    """``virtual-node help | head -1`` ends as kubectl does: silently, as if by SIGPIPE."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*_COMMAND, "help"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        check=False,
+        timeout=60,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_sign_that_the_locale_does_not_have_is_replaced():
+    """A table with ``≤25ms`` in it is readable in any code page."""
+    text = "import sys; from virtual_node import cli; cli._command = lambda *_: print('\\u226425ms') or 0; sys.exit(cli.main([]))"
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, b"?25ms")
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch):
+    """Whoever waits for a cluster that does not answer may stop waiting."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_command", interrupted)
+    assert cli.main(["status"]) == 130
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(["run"])
