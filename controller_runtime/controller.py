@@ -65,10 +65,13 @@ class Controller(Generic[K]):
         self.queue.add(key)
 
     async def run(self) -> None:
-        """Work until cancelled, or until the queue is shut down and drained."""
-        async with asyncio.TaskGroup() as group:
-            for number in range(self._workers):
-                group.create_task(self._work(), name=f"{self.name}-{number}")
+        """Work until cancelled, or until the queue is shut down and drained. Once: the queue ends with it."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._workers):
+                    group.create_task(self._work(), name=f"{self.name}-{number}")
+        finally:
+            self.queue.abandon()
 
     async def _work(self) -> None:
         while True:

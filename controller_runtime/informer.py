@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import inspect
 import random
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -231,7 +232,9 @@ class Informer:
     async def run(self) -> None:
         """Follow the server until cancelled; trouble is waited out with back-off."""
         gauge = _OBJECTS.labels(self._client.cluster, self.name)
-        gauge.set_function(lambda: len(self.store))
+        # The metric lives as long as the process; it is not to keep the cache of a cluster that is followed no longer.
+        found = weakref.ref(self.store)
+        gauge.set_function(lambda: 0 if (store := found()) is None else len(store))
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Hashable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -74,9 +76,12 @@ class WorkQueue(Generic[K]):
         self._wait: Any = _WAIT.labels(name)
         self._work: Any = _WORK.labels(name)
         self._retries: Any = _RETRIES.labels(name)
-        self._depth.set_function(self.__len__)
-        _UNFINISHED.labels(name).set_function(lambda: sum(self._ages()))
-        _LONGEST.labels(name).set_function(lambda: max(self._ages(), default=0.0))
+        # Metrics live as long as the process; they are not to keep a queue, nor its keys, that nobody works on.
+        found = weakref.ref(self)
+        self._depth.set_function(lambda: 0 if (queue := found()) is None else len(queue))
+        ages = partial(_ages_of, found)
+        _UNFINISHED.labels(name).set_function(lambda: sum(ages()))
+        _LONGEST.labels(name).set_function(lambda: max(ages(), default=0.0))
 
     def __len__(self) -> int:
         """Keys that wait for a worker now; delayed ones are not counted."""
@@ -183,6 +188,13 @@ class WorkQueue(Generic[K]):
         while self._getters:
             self._wake()
 
+    def abandon(self) -> None:
+        """Nobody works on it any more: shut it down and forget what is queued, or it would look like a backlog."""
+        self.shut_down()
+        self._lanes.clear()
+        self._priorities.clear()
+        self._dirty.clear()
+
     async def shut_down_with_drain(self) -> None:
         """Shut down, then wait until everything queued and under way is done."""
         self.shut_down()
@@ -253,3 +265,8 @@ class WorkQueue(Generic[K]):
         now = self._loop.time()
         # A copy: metrics are rendered in a thread of their own.
         return [now - started for started in list(self._processing.values())]
+
+
+def _ages_of(found: weakref.ref[WorkQueue[Any]]) -> list[float]:
+    queue = found()
+    return [] if queue is None else queue._ages()  # noqa: SLF001 - the module's own

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from controller_runtime.controller import Controller, Result
 from controller_runtime.errors import NotFound
@@ -255,3 +256,24 @@ async def test_shut_down_queue_ends_the_run() -> None:
     controller.queue.shut_down()
     await task
     assert seen == ["a", "b"]
+
+
+async def test_what_is_left_over_looks_like_no_backlog():
+    """Metrics outlive a lower cluster that was taken out, or a lost lease; nobody will ever work on its keys."""
+
+    async def reconcile(key: str) -> None:
+        if key == "first":
+            await asyncio.Event().wait()
+
+    controller: Controller[str] = Controller("left-over", reconcile)
+    task = asyncio.create_task(controller.run())
+    controller.enqueue("first")
+    await asyncio.sleep(1)
+    controller.enqueue("second")
+    controller.queue.add_after("third", 60)
+    assert REGISTRY.get_sample_value("workqueue_depth", {"name": "left-over"}) == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    controller.enqueue("fourth")
+    await asyncio.sleep(100)
+    assert REGISTRY.get_sample_value("workqueue_depth", {"name": "left-over"}) == 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from controller_runtime import resources
 from controller_runtime.client import Batch, ObjectList
@@ -650,3 +653,21 @@ async def test_watch_asks_for_five_to_ten_minutes(started):
         == ("ns", "a=b", "c=d")
         for options in asked
     )
+
+
+async def test_metrics_keep_no_cache_alive(server):
+    """A lower cluster that was taken out of the configuration takes its caches with it."""
+    server.lists = [([pod("a", 3)], "10")]
+    informer = make(server, name="dropped")
+    task = asyncio.create_task(informer.run())
+    await informer.wait_synced()
+    labels = {"cluster": server.cluster, "resource": "dropped"}
+    assert REGISTRY.get_sample_value("virtual_node_cached_objects", labels) == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    found = weakref.ref(informer)
+    del informer, task
+    await asyncio.sleep(0)  # the loop holds the cancellation, with all its frames, until its next turn
+    gc.collect()
+    assert found() is None
+    assert REGISTRY.get_sample_value("virtual_node_cached_objects", labels) == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
@@ -345,3 +347,20 @@ def test_fast_slow_and_the_longest_of_several():
     assert limiter.num_requeues("a") == 4
     limiter.forget("a")
     assert limiter.when("a") == 1
+
+
+async def test_metrics_keep_no_queue_alive():
+    """One that nobody ever worked on, for its cluster never answered, is gone with its keys."""
+    queue: WorkQueue[str] = WorkQueue("dropped")
+    queue.add("a")
+    assert REGISTRY.get_sample_value("workqueue_depth", {"name": "dropped"}) == 1
+    found = weakref.ref(queue)
+    del queue
+    gc.collect()
+    assert found() is None
+    for name in (
+        "workqueue_depth",
+        "workqueue_unfinished_work_seconds",
+        "workqueue_longest_running_processor_seconds",
+    ):
+        assert REGISTRY.get_sample_value(name, {"name": "dropped"}) == 0
