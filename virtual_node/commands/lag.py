@@ -29,7 +29,11 @@ async def of_node(upper: Client, name: str) -> Lag | None:
         answer = await upper.request("GET", f"/api/v1/nodes/{name}/proxy/metrics", timeout=_TIMEOUT)
     except ApiError:
         return None
-    return parse(answer.decode("utf-8", "replace"), cluster) or None
+    try:
+        return parse(answer.decode("utf-8", "replace"), cluster) or None
+    except (ValueError, LookupError):
+        # Another program's virtual node, or another version's, may say what it likes.
+        return None
 
 
 def parse(text: str, cluster: str) -> Lag:
@@ -49,7 +53,7 @@ def parse(text: str, cluster: str) -> Lag:
     return {
         direction: {name: _quantile(sorted(found), share) for name, share in _QUANTILES.items()}
         for direction, found in buckets.items()
-        if max(count for _, count in found)
+        if max(count for _, count in found) and any(math.isfinite(bound) for bound, _ in found)
     }
 
 

@@ -52,3 +52,30 @@ def test_nothing_mirrored_yet_is_no_lag():
 def test_the_table_shows_the_worse_direction(found, text: str):
     """One column is enough to see who is behind."""
     assert lag.shown(found) == text
+
+
+class _Upper:
+    """An upper API server behind which somebody else's kubelet answers."""
+
+    def __init__(self, metrics: str) -> None:
+        self._metrics = metrics
+
+    async def get(self, _resource, name):
+        return {"metadata": {"name": name}}
+
+    async def request(self, _verb, _path, **_more):
+        return self._metrics.encode()
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        'virtual_node_mirror_seconds_bucket{le="0.1",cluster="vn",direction="up"} x\n',
+        'virtual_node_mirror_seconds_bucket{le="0.1",cluster="vn\n',
+        'virtual_node_mirror_seconds_bucket{le="0.1",cluster="vn"} 1\n',
+        'virtual_node_mirror_seconds_bucket{le="+Inf",cluster="vn",direction="up"} 5\n',
+    ],
+)
+async def test_metrics_that_are_not_as_ours_are_no_lag(metrics: str):
+    """One node's odd answer must not cost the table of all."""
+    assert await lag.of_node(_Upper(metrics), "vn") is None
