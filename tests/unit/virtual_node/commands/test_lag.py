@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
@@ -78,4 +80,5 @@ class _Upper:
 )
 async def test_metrics_that_are_not_as_ours_are_no_lag(metrics: str):
     """One node's odd answer must not cost the table of all."""
-    assert await lag.of_node(_Upper(metrics), "vn") is None
+    upper: Any = _Upper(metrics)
+    assert await lag.of_node(upper, "vn") is None
