@@ -39,6 +39,9 @@ _NODE_LEASES = "kube-node-lease"
 _SYSTEM = "kube-system"
 _LOG_LINES = "5"
 _FINISHED = ("Succeeded", "Failed")
+_LABEL_PART_OF = "app.kubernetes.io/part-of"
+"""With the chart's nameOverride the name is another; this stays."""
+_LABEL_COMPONENT = "app.kubernetes.io/component"
 T = TypeVar("T")
 
 
@@ -216,11 +219,17 @@ class _Look:
             return Probe(error.code, error.message)
 
     async def _installation(self) -> Installation:
-        selector = f"{LABEL_NAME}={INSTALLED_AS}"
-        deployments, pods = await asyncio.gather(
-            _list(self.upper, resources.DEPLOYMENTS, label_selector=selector),
-            _list(self.upper, resources.PODS, label_selector=selector),
-        )
+        for label in (LABEL_NAME, _LABEL_PART_OF):
+            selector = f"{label}={INSTALLED_AS}"
+            deployments, pods = (
+                [one for one in found if _runs_virtual_nodes(one)]
+                for found in await asyncio.gather(
+                    _list(self.upper, resources.DEPLOYMENTS, label_selector=selector),
+                    _list(self.upper, resources.PODS, label_selector=selector),
+                )
+            )
+            if deployments or pods:
+                break
         return Installation(deployments, pods, {key(pod): await self._logs(pod) for pod in pods})
 
     async def _logs(self, pod: Json) -> list[str]:
@@ -256,6 +265,12 @@ class _Look:
         except Forbidden:
             return None
         return found[0] if found else None
+
+
+def _runs_virtual_nodes(one: Json) -> bool:
+    """Whether it is a virtual node's: not the webhook's, say, or the pod of a `helm test` that failed."""
+    component = (one["metadata"].get("labels") or {}).get(_LABEL_COMPONENT)
+    return component in {None, INSTALLED_AS}
 
 
 async def _list(client: Client, resource: Resource, **selection: Any) -> list[Json]:

@@ -174,6 +174,29 @@ async def test_a_failing_installation_is_asked_for_its_last_words():
     assert facts.installation.logs == {"shop/vn": []}
 
 
+@pytest.mark.parametrize("label", ["app.kubernetes.io/name", "app.kubernetes.io/part-of"])
+async def test_only_what_runs_virtual_nodes_is_looked_at(label: str):
+    """Neither a failed `helm test` nor a descheduler that is scaled to 0 says why there is no virtual node.
+
+    With the chart's nameOverride the name is another, and they are found by what they are a part of.
+    """
+
+    def labelled(name: str, component: str) -> dict[str, Any]:
+        return pod(name, labels={label: "virtual-node", "app.kubernetes.io/component": component})
+
+    found = [
+        labelled(name, name) for name in ("descheduler", "scheduler", "test", "uninstall", "virtual-node")
+    ]
+
+    def answer(request: web.Request) -> web.StreamResponse:
+        wanted = request.query.get("labelSelector") == f"{label}=virtual-node"
+        return _listed(*(found if wanted else []))(request)
+
+    facts, _ = await _look(**{f"{CORE}/pods": answer, "/apis/apps/v1/deployments": answer})
+    assert [one["metadata"]["name"] for one in facts.installation.pods] == ["virtual-node"]
+    assert [one["metadata"]["name"] for one in facts.installation.deployments] == ["virtual-node"]
+
+
 async def _webhook(**table: Answer) -> tuple[Facts, Server]:
     endpoints = {
         "metadata": {"name": "webhook-1"},
