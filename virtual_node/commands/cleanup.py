@@ -59,6 +59,12 @@ def main(argv: Sequence[str]) -> int:
         help="of the webhook configurations to remove first",
     )
     parser.add_argument(
+        "--scheduler-name",
+        default="",
+        metavar="NAME",
+        help="scheduler that goes, too: labelled pods that wait for it are made anew by their controllers",
+    )
+    parser.add_argument(
         "--leases", type=comma_list, default=[], metavar="LIST", help="Leases there to remove"
     )
     parser.add_argument(
@@ -101,6 +107,7 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
         await upper.delete_pods(deadline=loop.time() + own.timeout * _SHARE)
         if own.selector and own.namespace:
             await upper.stop_daemons(own.namespace, own.selector, seconds=_STOPPING)
+        await upper.release_waiting(own.scheduler_name)
         claims = await upper.claims()
         async with asyncio.TaskGroup() as group:
             for cluster in config.clusters:

@@ -116,6 +116,28 @@ class UpperCleanup:
             await asyncio.sleep(_POLL)
         self._say(f"some pods in {namespace} still drain their streams; going on")
 
+    async def release_waiting(self, scheduler: str) -> None:
+        """Have pods that wait for our scheduler made anew: nobody else would ever place them.
+
+        Args:
+            scheduler: its name; empty: there is none. The webhook, which chose it, must be gone.
+        """
+        if not scheduler:
+            return
+        waiting = await self._client.list(
+            resources.PODS,
+            label_selector=f"{names.LABEL_VIRTUAL_POD}=true",
+            field_selector=f"spec.schedulerName={scheduler},spec.nodeName=",
+        )
+        for pod in waiting.items:
+            if pod.metadata.deletion_timestamp:
+                continue
+            if any(owner.get("controller") for owner in pod.metadata.owner_references):
+                await self._delete(resources.PODS, pod)
+                self._say(f"pod {pod.key} waited for {scheduler}; its controller makes a new one")
+            else:
+                self._say(f"pod {pod.key} waits for {scheduler}, which is gone: create it anew")
+
     async def claims(self) -> frozenset[str]:
         """UIDs of all claims that exist above: what they hold below is kept."""
         listed = await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS)

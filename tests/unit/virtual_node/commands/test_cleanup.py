@@ -45,7 +45,10 @@ class Api:
         found = [
             one for one in self.objects
             if one.kind == resource.kind and namespace in (None, one.namespace) and _selects(one, label_selector)
-            and (not field_selector or (one.spec or {}).get("nodeName") == field_selector.partition("=")[2])
+            and all(
+                (one.spec or {}).get(key.removeprefix("spec."), "") == value
+                for key, _, value in (part.partition("=") for part in field_selector.split(",") if part)
+            )
         ]  # fmt: skip
         return SimpleNamespace(items=found)
 
@@ -184,6 +187,36 @@ async def test_a_daemon_set_that_tolerates_everything_holds_nothing_up():
     assert api.deleted == ["Pod/shop/proxy"]
     assert asyncio.get_running_loop().time() < 5
     assert api.forced == []
+
+
+async def test_pods_that_wait_for_our_scheduler_are_made_anew():
+    """Nobody else would ever place them. A bare pod is told of: nobody would make it again."""
+    labels = {names.LABEL_VIRTUAL_POD: "true"}
+    owned = {"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}]}
+
+    def pod(name: str, scheduler: str = "ours", metadata: Any = owned, **spec: str) -> dict[str, Any]:
+        return thing(
+            *("Pod", name), namespace="shop", labels=labels, metadata=metadata, spec={"schedulerName": scheduler, **spec}
+        )  # fmt: skip
+
+    unlabelled = pod("stranger")
+    unlabelled["metadata"]["labels"] = {}
+    api = Api(
+        pod("web"),
+        pod("bare", metadata={}),
+        pod("bound", nodeName="worker"),
+        pod("other", scheduler="volcano"),
+        unlabelled,
+    )
+    cleanup, said = _upper(api)
+    await cleanup.release_waiting("")
+    assert (api.deleted, said) == ([], [])
+    await cleanup.release_waiting("ours")
+    assert api.deleted == ["Pod/shop/web"]
+    assert said == [
+        "pod shop/web waited for ours; its controller makes a new one",
+        "pod shop/bare waits for ours, which is gone: create it anew",
+    ]
 
 
 async def test_a_claim_loses_our_finalizer_and_nothing_else():
