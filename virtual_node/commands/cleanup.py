@@ -75,6 +75,8 @@ def main(argv: Sequence[str]) -> int:
     )
     own, rest = parser.parse_known_args(argv)
     if own.no_clusters:
+        if rest:
+            parser.error(f"unrecognized arguments, with --no-clusters: {' '.join(rest)}")
         config = Config(kubeconfig=own.kubeconfig)
     else:
         upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []

@@ -11,6 +11,7 @@ import pytest
 from controller_runtime.api import names
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object, from_dict
+from virtual_node.commands import cleanup
 from virtual_node.commands.cleanup_lower import LowerCleanup
 from virtual_node.commands.cleanup_upper import UpperCleanup
 from virtual_node.translate import claims, persistent_volumes
@@ -308,3 +309,11 @@ async def test_named_leases_and_secrets_that_are_gone_already_are_fine():
     for _ in range(2):
         await cleanup.remove(namespace="system", leases=["vn"], secrets=["tls"])
     assert api.deleted == ["Lease/system/vn"]
+
+
+def test_a_misspelt_flag_is_an_error_without_clusters_too(capsys):
+    """Nothing is left out silently for a typo."""
+    with pytest.raises(SystemExit) as raised:
+        cleanup.main(["--no-clusters", "--webhook-configuraton=a"])
+    assert raised.value.code == 2
+    assert "--webhook-configuraton=a" in capsys.readouterr().err
