@@ -1,15 +1,24 @@
 """Notices that files have changed: configurations, kubeconfigs.
 
 Secret and ConfigMap volumes swap symlinks, which no portable file watch reports; a stat every two seconds costs nothing.
+They write all of their files anew when one has changed, so the content decides.
 """
 
 from __future__ import annotations
 
+import hashlib
+import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-Stamp = tuple[float, int, int] | None
-"""Time of modification, inode and size; None: the file is not there."""
+
+class _Look(NamedTuple):
+    """What a file looked like."""
+
+    stamp: tuple[float, int, int]
+    """Time of modification, inode and size."""
+    digest: bytes
 
 
 class FileChanges:
@@ -21,7 +30,7 @@ class FileChanges:
         Args:
             files: name → path; an empty path is a file that never changes.
         """
-        self._stamps = {(name, path): _stamp(path) for name, path in files.items()}
+        self._seen = {(name, path): _look(path, None) for name, path in files.items()}
 
     def changed(self, files: Mapping[str, str]) -> list[str]:
         """Names of the files that differ from what was seen last; each once per change.
@@ -33,21 +42,28 @@ class FileChanges:
             files: name → path, those to follow from now on.
         """
         changed = []
-        known, self._stamps = self._stamps, {}
+        known, self._seen = self._seen, {}
         for name, path in files.items():
-            stamp = _stamp(path)
-            before = known.get((name, path), stamp)
-            if stamp is not None and before is not None and stamp != before:
+            before = known.get((name, path))
+            look = _look(path, before)
+            if look is not None and before is not None and look.digest != before.digest:
                 changed.append(name)
-            self._stamps[name, path] = stamp or before
+            self._seen[name, path] = look or before
         return changed
 
 
-def _stamp(path: str) -> Stamp:
+def _look(path: str, before: _Look | None) -> _Look | None:
+    """The file as it is now, read only where it may differ from before; None: it is not there, or none (a pipe)."""
     if not path:
         return None
     try:
         status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        stamp = (status.st_mtime, status.st_ino, status.st_size)
+        if before is not None and stamp == before.stamp:
+            return before
+        # Read after the stamp was taken: a change in between is found by the next look.
+        return _Look(stamp, hashlib.sha256(Path(path).read_bytes()).digest())
     except OSError:
         return None
-    return status.st_mtime, status.st_ino, status.st_size

@@ -76,3 +76,14 @@ def test_volumes_swap_links(tmp_path: Path):
     fresh.symlink_to("..2")
     fresh.rename(link)
     assert changes.changed(files) == ["file"]
+
+
+def test_a_file_that_was_written_anew_as_it_was_has_not_changed(tmp_path: Path):
+    """One Secret with the kubeconfigs of all clusters: of one that is rotated, the others do not start again."""
+    files = _write(tmp_path / "kubeconfig", "same", at=1)
+    changes = FileChanges(files)
+    (tmp_path / "kubeconfig").unlink()
+    _write(tmp_path / "kubeconfig", "same", at=2)
+    assert changes.changed(files) == []
+    _write(tmp_path / "kubeconfig", "else", at=3)
+    assert changes.changed(files) == ["file"]
