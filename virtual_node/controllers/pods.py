@@ -23,7 +23,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
-from controller_runtime.errors import NotFound
+from controller_runtime.errors import ApiError, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
 from virtual_node import metrics
@@ -157,7 +157,12 @@ class PodController:
             return await self._remover.upper_deleting(upper, lower, record)
         if lower is not None:
             self._creator.adopt(upper)
-            await self._updater.follow(upper, lower, record)
+            try:
+                await self._updater.follow(upper, lower, record)
+            except ApiError:
+                # Tried again, perhaps for long (a policy below says no): what the pod does goes up all the same.
+                await self._status.mirror(upper, lower, record)
+                raise
             return await self._status.mirror(upper, lower, record)
         if record.lower_uid or names.ANNOTATION_LOWER_UID in upper.annotations:
             return await self._lower_missing(upper, record)
