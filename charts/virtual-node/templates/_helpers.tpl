@@ -66,7 +66,7 @@ annotations:
 {{- define "virtual-node.metadata" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 -}}
 name: {{ include "virtual-node.component" . }}{{ if gt (len .) 2 }}-{{ index . 2 }}{{ end }}
-namespace: {{ $root.Release.Namespace }}
+namespace: {{ toYaml $root.Release.Namespace }}
 {{ include "virtual-node.marks" (list $root $component) }}
 {{- end }}
 
@@ -103,8 +103,8 @@ name: {{ include "virtual-node.clusterName" . }}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: {{ include "virtual-node.serviceAccountName" . }}
-  namespace: {{ $root.Release.Namespace }}
+  name: {{ include "virtual-node.serviceAccountName" . | toYaml }}
+  namespace: {{ toYaml $root.Release.Namespace }}
   {{- include "virtual-node.marks" (list $root (index . 1) $values.serviceAccount.annotations) | nindent 2 }}
 {{- end }}
 {{- end }}
@@ -129,7 +129,7 @@ capabilities:
 {{/* What the pods of a component have in common: (list $ "webhook" .Values.webhook) */}}
 {{- define "virtual-node.podSpec" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $values := index . 2 -}}
-serviceAccountName: {{ include "virtual-node.serviceAccountName" . }}
+serviceAccountName: {{ include "virtual-node.serviceAccountName" . | toYaml }}
 securityContext:
   {{- include "virtual-node.podSecurityContext" $root | nindent 2 }}
 {{- with $root.Values.imagePullSecrets }}
@@ -137,7 +137,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $root.Values.priorityClass.name | default (ternary (include "virtual-node.clusterName" (list $root "virtual-node")) "" $root.Values.priorityClass.create) }}
-priorityClassName: {{ . }}
+priorityClassName: {{ toYaml . }}
 {{- end }}
 {{- with $values.nodeSelector }}
 nodeSelector:
@@ -253,7 +253,7 @@ roleRef:
   kind: ClusterRole
   name: {{ include "virtual-node.clusterName" (list $root $component) }}
 subjects:
-  - {kind: ServiceAccount, name: {{ $account }}, namespace: {{ $root.Release.Namespace }}}
+  - {kind: ServiceAccount, name: {{ toYaml $account }}, namespace: {{ toYaml $root.Release.Namespace }}}
 {{- else }}
 {{- $own := eq $namespace "<own>" }}
 {{- $name := ternary (include "virtual-node.component" (list $root $component)) (include "virtual-node.clusterName" (list $root $component)) $own }}
@@ -263,7 +263,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
   name: {{ $name }}
-  namespace: {{ $where }}
+  namespace: {{ toYaml $where }}
   {{- include "virtual-node.marks" (list $root $component) | nindent 2 }}
 rules:
   {{- toYaml $rules | nindent 2 }}
@@ -272,14 +272,14 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
   name: {{ $name }}
-  namespace: {{ $where }}
+  namespace: {{ toYaml $where }}
   {{- include "virtual-node.marks" (list $root $component) | nindent 2 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role
   name: {{ $name }}
 subjects:
-  - {kind: ServiceAccount, name: {{ $account }}, namespace: {{ $root.Release.Namespace }}}
+  - {kind: ServiceAccount, name: {{ toYaml $account }}, namespace: {{ toYaml $root.Release.Namespace }}}
 {{- end }}
 {{- end }}
 {{- end }}

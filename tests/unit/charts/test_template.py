@@ -218,3 +218,52 @@ def test_releases_of_one_name_in_two_namespaces_do_not_meet():
         for namespace in ("one", "two")
     )
     assert one & other == set()
+
+
+_OTHERWISE_NUMBERS = """
+clusterId: "123"
+priorityClass: {name: "1e3"}
+virtualNode:
+  kubelet: {servingCertificate: CSR}
+  serviceAccount: {create: false, name: "12"}
+  clusters:
+    - {name: "1", kubeconfigSecret: {name: "007"}, config: {context: "010", nodeSelector: {a: "true"}}}
+    - {name: "0123", kubeconfigSecret: {name: s}, config: {nodes: [{name: "1e3"}, {name: "5"}]}}
+webhook: {excludedNamespaces: ["5"], tls: {secretName: "6"}}
+multiScheduler: {scheduler: {name: "7"}}
+networkPolicy: {enabled: true}
+metrics: {serviceMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboard: {enabled: true}}
+"""
+_TEXTS = {
+    *("name", "namespace", "secretName", "serviceAccountName", "priorityClassName", "schedulerName"),
+    *("context", "nodeName", "resourceNamespace", "clusterId", "kubeconfig"),
+}
+
+
+def _not_text(value: Any, path: str) -> list[str]:
+    if isinstance(value, dict):
+        here = [f"{path}.{key}" for key in _TEXTS & set(value) if not isinstance(value[key], str)]
+        return here + [one for key, part in value.items() for one in _not_text(part, f"{path}.{key}")]
+    if isinstance(value, list):
+        return [one for part in value for one in _not_text(part, f"{path}[]")]
+    return []
+
+
+def test_names_that_look_like_numbers_stay_text():
+    """A namespace may be called 123; the API server takes no number for a name."""
+    found = rendering.parse(template.template(_OTHERWISE_NUMBERS, namespace="123"))
+    for one in found:
+        path = f"{one['kind']}/{one['metadata']['name']}"
+        assert _not_text(one, path) == []
+        if one["kind"] == "ConfigMap":
+            for file, text in one["data"].items():
+                assert _not_text(yaml.safe_load(text), f"{path}/{file}") == []
+    impersonated = {
+        user
+        for one in found
+        if one["kind"] == "ClusterRole"
+        for rule in one["rules"]
+        if rule["resources"] == ["users"]
+        for user in rule["resourceNames"]
+    }
+    assert impersonated == {"system:node:1", "system:node:1e3", "system:node:5"}

@@ -11,22 +11,22 @@ agents:
 clusters:
   {{- range .Values.virtualNode.clusters }}
   {{- $config := .config | default dict }}
-  - name: {{ .name }}
+  - name: {{ toYaml .name }}
     kubeconfig: {{ include "virtual-node.kubeconfigPath" . }}
     {{- with $config.context }}
-    context: {{ . }}
+    context: {{ toYaml . }}
     {{- end }}
     nodes:
       {{- if $config.nodes }}
       {{- range $config.nodes }}
-      - name: {{ .name }}
+      - name: {{ toYaml .name }}
         {{- with .nodeSelector }}
         nodeSelector:
           {{- toYaml . | nindent 10 }}
         {{- end }}
       {{- end }}
       {{- else }}
-      - name: {{ $config.nodeName | default .name }}
+      - name: {{ toYaml ($config.nodeName | default .name) }}
         {{- with $config.nodeSelector }}
         nodeSelector:
           {{- toYaml . | nindent 10 }}
@@ -42,10 +42,10 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection:
   leaderElect: true
-  resourceNamespace: {{ .Release.Namespace }}
+  resourceNamespace: {{ toYaml .Release.Namespace }}
   resourceName: {{ include "virtual-node.component" (list . "scheduler") }}
 profiles:
-  - schedulerName: {{ $values.scheduler.name }}
+  - schedulerName: {{ toYaml $values.scheduler.name }}
 extenders:
   - urlPrefix: http://{{ include "virtual-node.component" (list . "multi-scheduler") }}.{{ .Release.Namespace }}.svc:{{ $values.port }}
     filterVerb: filter

@@ -17,7 +17,7 @@
 {{- range $root.Values.virtualNode.clusters }}
 - name: cluster-{{ .name }}
   secret:
-    secretName: {{ include "virtual-node.kubeconfigSecretName" (list $root .) }}
+    secretName: {{ include "virtual-node.kubeconfigSecretName" (list $root .) | toYaml }}
     {{- if $optional }}
     optional: true
     {{- end }}
@@ -38,10 +38,10 @@
 {{- $config := .config | default dict }}
 {{- if $config.nodes }}
 {{- range $config.nodes }}
-- {{ .name }}
+- {{ toYaml .name }}
 {{- end }}
 {{- else }}
-- {{ $config.nodeName | default .name }}
+- {{ toYaml ($config.nodeName | default .name) }}
 {{- end }}
 {{- end }}
 {{- end }}
