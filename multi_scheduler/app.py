@@ -65,8 +65,8 @@ class App:
         for cluster in self._options.config.clusters:
             try:
                 await self._kubeconfig(cluster)
-            except ConfigError as error:
-                return str(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, what is in use goes on
+                return lifecycle.describe(error) or repr(error)
         return ""
 
     @staticmethod

@@ -215,6 +215,7 @@ class App:
 
         A replica that has waited for its turn begins with what changed meanwhile.
         """
+        refused: dict[str, str] = {}
         while True:
             if self._config_changes.changed({"config": self._options.config_file}):
                 try:
@@ -223,7 +224,19 @@ class App:
                     self._log.error("configuration not applied", error=str(error))
                 else:
                     await self._reconfigure(fresh, endpoints)
-            if rotated := self._kubeconfig_changes.changed(_kubeconfigs(self._config)):
+            changed = {*refused, *self._kubeconfig_changes.changed(_kubeconfigs(self._config))}
+            rotated = []
+            for cluster in self._config.clusters:
+                if cluster.name not in changed:
+                    continue
+                why = await _unusable(cluster)
+                if not why:
+                    rotated.append(cluster.name)
+                elif why != refused.get(cluster.name):
+                    self._log.error("kubeconfig not applied", cluster=cluster.name, error=why)
+                refused[cluster.name] = why
+            refused = {name: why for name, why in refused.items() if why and name in self._tasks}
+            if rotated:
                 self._log.info("kubeconfigs changed; these clusters start again", clusters=rotated)
                 await self._stop([name for name in rotated if name in self._tasks])
                 self._apply(self._config, endpoints)
@@ -247,3 +260,12 @@ class App:
 
 def _kubeconfigs(config: Config) -> dict[str, str]:
     return {cluster.name: cluster.kubeconfig for cluster in config.clusters}
+
+
+async def _unusable(cluster: ClusterConfig) -> str:
+    """What is wrong with a cluster's kubeconfig as it is now; empty when it can be used."""
+    try:
+        await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is one cluster's trouble
+        return lifecycle.describe(error) or repr(error)
+    return ""

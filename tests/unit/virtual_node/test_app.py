@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import gc
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
 from virtual_node import app as module
@@ -88,3 +90,35 @@ async def test_a_replica_that_leads_again_gives_ports_back_at_once():
         async with _working(app, endpoints):
             assert endpoints.lame_duck == 0.0
         assert endpoints.lame_duck > 0
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:1"}}}}]
+users: [{{name: u, user: {{token: {token}}}}}]
+"""
+
+
+@pytest.mark.looptime
+async def test_a_bad_kubeconfig_stops_no_cluster(tmp_path: Path):
+    """What runs goes on, why is said once, and the good file that follows is used; other clusters do not notice."""
+    files = {name: tmp_path / name for name in ("a", "b")}
+    for file in files.values():
+        file.write_text(KUBECONFIG.format(token="first"), encoding="utf-8")
+    app = _app(
+        Config(clusters=[ClusterConfig(name=name, kubeconfig=str(file)) for name, file in files.items()])
+    )
+    async with _working(app, _Endpoints()):
+        await asyncio.sleep(1)
+        with capture_logs() as logs:
+            files["a"].write_text("clusters: [", encoding="utf-8")
+            await asyncio.sleep(10)
+        assert len(_Cluster.started) == 2
+        assert [entry["cluster"] for entry in logs if entry["log_level"] == "error"] == ["a"]
+        files["a"].write_text(KUBECONFIG.format(token="second-one"), encoding="utf-8")
+        await asyncio.sleep(10)
+        assert [found.config.name for made in _Cluster.started[2:] if (found := made())] == ["a"]
+        assert sorted(app.clusters) == ["a", "b"]
