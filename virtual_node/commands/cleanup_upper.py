@@ -52,6 +52,7 @@ class UpperCleanup:
         self._clusters = frozenset(clusters)
         self._say = say
         self._real: frozenset[str] | None = None
+        self._told: set[str] = set()
 
     async def remove_webhook(self, name: str) -> None:
         """The API server asks our webhook no more; an empty name: it never did."""
@@ -265,12 +266,13 @@ class UpperCleanup:
             )
         except (NotFound, Conflict):
             return
-        except Forbidden as error:
-            self._say(f"{resource.kind} {found.key}: {error}")
         except ApiError as error:
-            if error.code < 500:
+            if error.code < 500 and not isinstance(error, Forbidden):
                 raise
-            self._say(f"{resource.kind} {found.key}: {error}")
+            line = f"{resource.kind} {found.key}: {error}"
+            if line not in self._told:  # it is tried again and again
+                self._told.add(line)
+                self._say(line)
 
 
 def _of_daemon_set(pod: Object) -> bool:

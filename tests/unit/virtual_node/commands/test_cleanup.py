@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
-from controller_runtime.errors import NotFound
+from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.commands import cleanup
 from virtual_node.commands.cleanup_lower import LowerCleanup
@@ -149,6 +149,19 @@ async def test_pods_end_in_order_and_the_last_ones_are_forced():
     assert api.forced == ["stuck"]
     assert [one.name for one in api.objects] == ["elsewhere"]
     assert any("stuck did not end in time" in line for line in said)
+
+
+async def test_a_deletion_that_is_refused_is_told_once(monkeypatch):
+    """Somebody's admission webhook keeps a pod: one line of the Job's log, not two a second."""
+    api = Api(virtual("vn"), thing("Pod", "kept", namespace="shop", spec={"nodeName": "vn"}))
+
+    async def refuse(*_args, **_more):
+        raise Forbidden("kept by policy", code=403)
+
+    monkeypatch.setattr(api, "delete", refuse)
+    cleanup, said = _upper(api)
+    await cleanup.delete_pods(deadline=30.0)
+    assert len([line for line in said if "kept by policy" in line]) == 1
 
 
 async def test_pods_of_a_real_node_that_has_the_name_of_ours_are_left_alone():
