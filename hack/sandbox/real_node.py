@@ -133,7 +133,14 @@ class RealNode:
         await self.kubelet.start()
         self._cluster.nodes.insert(0, self.kubelet)
         await self.services.start()
-        await self._cluster.kubectl("wait", "--for=create", f"node/{self.name}", "--timeout=60s", timeout=90)
+        done = await self._cluster.kubectl(
+            "wait", "--for=create", f"node/{self.name}", "--timeout=60s", check=False, timeout=90
+        )
+        if done.returncode:
+            self.kubelet.check()
+            raise SandboxError(
+                f"kubelet does not register: {self.kubelet.last_words()} (log: {self.kubelet.log})"
+            )
         done = await self._cluster.kubectl(
             "wait",
             "--for=condition=Ready",
