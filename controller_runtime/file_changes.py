@@ -65,5 +65,5 @@ def _look(path: str, before: _Look | None) -> _Look | None:
             return before
         # Read after the stamp was taken: a change in between is found by the next look.
         return _Look(stamp, hashlib.sha256(Path(path).read_bytes()).digest())
-    except OSError:
+    except (OSError, ValueError):  # the latter: a path that cannot be one
         return None

@@ -220,8 +220,10 @@ class App:
             if self._config_changes.changed({"config": self._options.config_file}):
                 try:
                     fresh = configuration.load(self._options.config_file)
-                except ConfigError as error:
-                    self._log.error("configuration not applied", error=str(error))
+                except Exception as error:  # noqa: BLE001 - whatever is in the file, what runs goes on
+                    self._log.error(
+                        "configuration not applied", error=lifecycle.describe(error) or repr(error)
+                    )
                 else:
                     await self._reconfigure(fresh, endpoints)
             changed = {*refused, *self._kubeconfig_changes.changed(_kubeconfigs(self._config))}

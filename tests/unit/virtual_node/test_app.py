@@ -122,3 +122,35 @@ async def test_a_bad_kubeconfig_stops_no_cluster(tmp_path: Path):
         await asyncio.sleep(10)
         assert [found.config.name for made in _Cluster.started[2:] if (found := made())] == ["a"]
         assert sorted(app.clusters) == ["a", "b"]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("path", ["~no-such-user/kubeconfig", '"a\\0b"'])
+async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path: str):
+    """Paths that cannot be paths, here; the other clusters go on."""
+    kubeconfig = tmp_path / "a"
+    kubeconfig.write_text(KUBECONFIG.format(token="first"), encoding="utf-8")
+    file = tmp_path / "config.yaml"
+    file.write_text("{}", encoding="utf-8")
+    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig=str(kubeconfig))]), str(file))
+    async with _working(app, _Endpoints()):
+        file.write_text(
+            f"""
+            apiVersion: virtual-node.io/v1alpha1
+            kind: VirtualNodeConfiguration
+            clusters: [{{name: a, kubeconfig: {kubeconfig}}}, {{name: b, kubeconfig: {path}}}]
+            """,
+            encoding="utf-8",
+        )
+        await asyncio.sleep(10)
+        assert "a" in app.clusters
+        file.write_text(
+            f"""
+            apiVersion: virtual-node.io/v1alpha1
+            kind: VirtualNodeConfiguration
+            clusters: [{{name: a, kubeconfig: {kubeconfig}}}, {{name: c, kubeconfig: {kubeconfig}}}]
+            """,
+            encoding="utf-8",
+        )
+        await asyncio.sleep(10)
+        assert sorted(app.clusters) == ["a", "c"]
