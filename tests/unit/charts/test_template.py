@@ -267,3 +267,20 @@ def test_names_that_look_like_numbers_stay_text():
         for user in rule["resourceNames"]
     }
     assert impersonated == {"system:node:1", "system:node:1e3", "system:node:5"}
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted"), [("v1.24.17", "v1beta3"), ("v1.25.0-eks-1", "v1"), ("v1.34.4+k3s1", "v1")]
+)
+def test_the_scheduler_gets_a_configuration_that_its_version_reads(version: str, wanted: str):
+    """Kubernetes 1.24 does not know version v1 of it, and kube-scheduler would not start."""
+    text = template.template(
+        "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}",
+        arguments=[f"--kube-version={version}"],
+    )
+    (configuration,) = (
+        yaml.safe_load(one["data"]["scheduler.yaml"])
+        for one in rendering.parse(text)
+        if one["kind"] == "ConfigMap" and "scheduler.yaml" in one["data"]
+    )
+    assert configuration["apiVersion"] == f"kubescheduler.config.k8s.io/{wanted}"

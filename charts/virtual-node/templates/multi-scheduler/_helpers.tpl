@@ -38,7 +38,7 @@ clusters:
 {{/* As multi_scheduler/scheduler_configuration.py has it; a test holds the two to each other. */}}
 {{- define "virtual-node.schedulerConfig" -}}
 {{- $values := .Values.multiScheduler -}}
-apiVersion: kubescheduler.config.k8s.io/v1
+apiVersion: kubescheduler.config.k8s.io/{{ ternary "v1" "v1beta3" (semverCompare ">=1.25.0-0" .Capabilities.KubeVersion.Version) }}
 kind: KubeSchedulerConfiguration
 leaderElection:
   leaderElect: true
