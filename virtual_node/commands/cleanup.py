@@ -28,6 +28,8 @@ _STOPPING = 45.0
 """Seconds that our daemons get to end."""
 _SHARE = 0.6
 """Of the time allowed, for pods to end in order; the rest is for everything after."""
+_BELOW = 15.0
+"""Seconds that a lower cluster gets at least, however long everything before has taken."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -111,6 +113,7 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
             await upper.stop_daemons(own.namespace, own.selector, seconds=_STOPPING)
         await upper.release_waiting(own.scheduler_name)
         claims = await upper.claims()
+        deadline = max(deadline, loop.time() + _BELOW)
         async with asyncio.TaskGroup() as group:
             for cluster in config.clusters:
                 group.create_task(_lower(cluster, cluster_id, claims, deadline=deadline))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from controller_runtime import kubeconfig
 from controller_runtime.api import names
 from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.commands import cleanup
 from virtual_node.commands.cleanup_lower import LowerCleanup
 from virtual_node.commands.cleanup_upper import UpperCleanup
+from virtual_node.config import ClusterConfig, Config
 from virtual_node.translate import claims, persistent_volumes
 
 pytestmark = pytest.mark.looptime
@@ -330,3 +334,38 @@ def test_a_misspelt_flag_is_an_error_without_clusters_too(capsys):
         cleanup.main(["--no-clusters", "--webhook-configuraton=a"])
     assert raised.value.code == 2
     assert "--webhook-configuraton=a" in capsys.readouterr().err
+
+
+async def test_lower_clusters_get_some_time_when_nothing_is_left(monkeypatch):
+    """Pods and daemons that end slowly use a short time-out up; what is below goes all the same."""
+    api = Api(virtual("vn"), thing("Pod", "slow", namespace="shop", spec={"nodeName": "vn"}))
+    api.stubborn.add("slow")
+    given: list[float] = []
+
+    async def slow(*_args, **_more):
+        await asyncio.sleep(45)
+
+    async def lower(*_args, deadline: float):
+        given.append(deadline - asyncio.get_running_loop().time())
+
+    async def load(*_args, **_more):
+        return None
+
+    monkeypatch.setattr(kubeconfig, "load", load)
+    monkeypatch.setattr(cleanup, "Client", lambda *_args, **_more: contextlib.nullcontext(api))
+    monkeypatch.setattr(UpperCleanup, "stop_daemons", slow)
+    monkeypatch.setattr(cleanup, "_lower", lower)
+    own = argparse.Namespace(
+        timeout=60.0,
+        selector="a=b",
+        namespace="ns",
+        webhook_configuration="",
+        scheduler_name="",
+        leases=[],
+        secrets=[],
+    )
+    config = Config(
+        cluster_id=CLUSTER, clusters=[ClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
+    )
+    await cleanup._run(config, own)
+    assert given == [15.0]
