@@ -372,7 +372,8 @@ async def test_lost_cluster(sandbox: Sandbox, upper: Cluster, namespace: str) ->
             found = await get(upper, namespace, "pod", "late")
             return bool(found["spec"].get("nodeName") == LARGE and found["status"]["phase"] == "Running")
 
-        await eventually(back, what="a new pod in the healed cluster")
+        # A scheduler whose API server was away takes up to half a minute to look again.
+        await eventually(back, within=90, what="a new pod in the healed cluster")
 
 
 async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
