@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.errors import ApiError, Expired
+from controller_runtime.errors import ApiError, ConfigError, Expired
 from controller_runtime.objects import Object
 from controller_runtime.rate_limiter import TokenBucket
 from virtual_node.controllers.context import ClusterContext
@@ -88,7 +88,7 @@ class EventMirror:
                         self._mirror(event.object)
             except Expired:
                 resource_version = ""
-            except ApiError as error:
+            except (ApiError, ConfigError) as error:
                 failures += 1
                 delay = min(_BACKOFF_BASE * 2 ** (failures - 1), _BACKOFF_MAXIMUM)
                 self._context.log.debug("event watch failed", error=str(error), retry_in=round(delay, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from controller_runtime.errors import ApiError
+from controller_runtime.errors import ApiError, ConfigError
 from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
 
@@ -37,7 +37,8 @@ class HealthController:
                 if not self.version or not self.reachable:
                     # A cluster that comes back may come back upgraded.
                     self.version = (await self._context.lower.version()).get("gitVersion", "")
-        except (ApiError, TimeoutError) as error:
+        except (ApiError, ConfigError, TimeoutError) as error:
+            # ConfigError: a credential has ended, and what gives us a new one fails.
             self.reachable = False
             self.error = str(error) or f"no answer within {timeout:g} s"
         else:

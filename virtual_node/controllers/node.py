@@ -8,7 +8,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.client import PatchType
-from controller_runtime.errors import AlreadyExists, ApiError, NotFound
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node import metrics
@@ -85,7 +85,7 @@ class NodeController:
             self._dirty.clear()
             try:
                 await self._write(heartbeat=loop.time() - self._written_at >= interval)
-            except ApiError as error:
+            except (ApiError, ConfigError) as error:
                 self._context.log.warning("node status not written", node=self._node.name, error=str(error))
                 await asyncio.sleep(_RETRY)
                 self._dirty.set()

@@ -12,7 +12,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import timestamps
-from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.node import NodeController
 
@@ -42,7 +42,7 @@ class NodeLeaseController:
                 self._lease = None  # changed by somebody: read it again at once
                 await asyncio.sleep(0.1)
                 continue
-            except ApiError as error:
+            except (ApiError, ConfigError) as error:
                 self._context.log.warning("lease not renewed", node=self._name, error=str(error))
                 await asyncio.sleep(_RETRY)
                 continue

@@ -23,6 +23,7 @@ from controller_runtime.controller import Controller, Result
 from controller_runtime.errors import (
     AlreadyExists,
     ApiError,
+    ConfigError,
     Conflict,
     Invalid,
     NotFound,
@@ -329,7 +330,7 @@ class ServiceController:
         while True:
             try:
                 return await endpoint_mirror(self._context, self._caches, self._slices)
-            except ApiError as error:
+            except (ApiError, ConfigError) as error:
                 if not isinstance(error, Unavailable):
                     self._context.log.warning("cannot read EndpointSlices below", error=str(error))
             await asyncio.sleep(backoff.when("endpoints"))
