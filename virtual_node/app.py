@@ -206,7 +206,9 @@ class App:
                 self.clusters.pop(cluster.name, None)
                 del lower  # its caches are not to outlive it through the pause
             failures = 1 if loop.time() - started > _STEADY else failures + 1
-            delay = min(_RESTART_BASE * 2 ** (failures - 1), _RESTART_MAXIMUM) * (1 + random.random() / 4)  # noqa: S311 - jitter
+            # Bounded before it is a float: after a day of failures there is none that large.
+            delay = min(_RESTART_BASE * 2 ** min(failures - 1, 10), _RESTART_MAXIMUM)
+            delay *= 1 + random.random() / 4  # noqa: S311 - jitter
             log.info("lower cluster starts again", retry_in=round(delay, 1))
             await asyncio.sleep(delay)
 

@@ -92,6 +92,21 @@ async def test_a_replica_that_leads_again_gives_ports_back_at_once():
         assert endpoints.lame_duck > 0
 
 
+@pytest.mark.looptime
+async def test_a_cluster_is_started_again_however_often_it_failed(monkeypatch: pytest.MonkeyPatch):
+    """A kubeconfig that is bad for a week, say; the day that it is good the cluster has to come back."""
+    monkeypatch.setattr(_Cluster, "fails", True)
+    monkeypatch.setattr(module, "_RESTART_MAXIMUM", 1.0)
+    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]))
+    with capture_logs():
+        async with _working(app, _Endpoints()):
+            await asyncio.sleep(1500)
+            assert len(_Cluster.started) > 1100
+            monkeypatch.setattr(_Cluster, "fails", False)
+            await asyncio.sleep(10)
+            assert "a" in app.clusters
+
+
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
