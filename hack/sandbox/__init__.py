@@ -4,7 +4,8 @@
 a kube-apiserver, a controller manager and a scheduler; nodes by kwok, or a real containerd and kubelet.
 """
 
-from hack.sandbox.cluster import Cluster, Completed
+from hack.sandbox.cluster import Cluster
+from hack.sandbox.command import Completed
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.sandbox import Sandbox
 

@@ -8,11 +8,11 @@ import json
 import os
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
+from hack.sandbox.command import Completed, command
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.pki import Pki
 from hack.sandbox.ports import free_ports
@@ -22,15 +22,6 @@ _READY_SECONDS = 90.0
 LOOPBACK = "127.0.0.1"
 GO_ENVIRONMENT = {"GOGC": "400"}
 """Control planes this small collect garbage all the time at Go's default; memory is cheaper here than two cores."""
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """What a command printed and how it ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 class Cluster:
@@ -137,27 +128,14 @@ class Cluster:
             SandboxError: it failed, when ``check`` is set; quotes what it said.
         """
         argv = [str(self._binaries["kubectl"]), "--kubeconfig", str(self.kubeconfig), *arguments]
-        data = input.encode() if isinstance(input, str) else input
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE if data is not None else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+        return await command(
+            argv,
+            name=f"kubectl {' '.join(arguments)}",
+            input=input,
+            check=check,
+            timeout=timeout,
             env={**_environment(), **(env or {})},
         )
-        try:
-            async with asyncio.timeout(timeout):
-                out, err = await process.communicate(data)
-        except TimeoutError:
-            raise SandboxError(f"kubectl {' '.join(arguments)}: no end after {timeout:g} s") from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        done = Completed(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
-        if check and done.returncode:
-            raise SandboxError(f"kubectl {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
-        return done
 
     async def apply(self, *objects: Mapping[str, object]) -> None:
         """``kubectl apply`` some objects."""

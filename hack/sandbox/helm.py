@@ -16,7 +16,8 @@ from typing import Any
 
 from hack.image import build
 from hack.sandbox import binaries, images
-from hack.sandbox.cluster import Cluster, Completed
+from hack.sandbox.cluster import Cluster
+from hack.sandbox.command import Completed, command
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.programs import KUBERNETES_VERSION
 from hack.sandbox.sandbox import Sandbox
@@ -93,37 +94,3 @@ async def helm(
         argv += ["--values", str(file)]
     environment = {**os.environ, "HELM_CACHE_HOME": str(sandbox.directory / "helm")}
     return await command(argv, env=environment, check=check, timeout=timeout)
-
-
-async def command(
-    argv: list[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    check: bool = True,
-    timeout: float = 120,  # noqa: ASYNC109 - of the command
-) -> Completed:
-    """Run a command to its end.
-
-    Raises:
-        SandboxError: it failed, when ``check`` is set, or took too long; quotes what it said.
-    """
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=env,
-    )
-    try:
-        async with asyncio.timeout(timeout):
-            out, err = await process.communicate()
-    except TimeoutError:
-        raise SandboxError(f"{' '.join(argv[:4])} …: no end after {timeout:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    done = Completed(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
-    if check and done.returncode:
-        raise SandboxError(f"{' '.join(argv[1:6])} …: {(done.stderr or done.stdout).strip()}")
-    return done

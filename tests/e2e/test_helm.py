@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox import helm as charts
+from hack.sandbox.command import command
 from hack.sandbox.helm import NAMESPACE, RELEASE, helm
 
 from .conftest import create, pod
@@ -115,7 +116,7 @@ async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
 
 async def test_status_tells_how_far_behind_each_node_is(installed: Sandbox):
     """Through the API server the command reads the daemon's own measure of its lag, on verified certificates."""
-    done = await charts.command(
+    done = await command(
         [
             *(
                 sys.executable,
@@ -230,7 +231,7 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
         "what could not be reached was left alone"
     )
     # Once it is back, the same command by hand takes back the rest.
-    await charts.command(
+    await command(
         [
             *(sys.executable, "-m", "virtual_node", "cleanup", f"--kubeconfig={upper.kubeconfig}"),
             *(f"--client-kubeconfig={away.kubeconfig}", f"--nodename={away.name}"),
