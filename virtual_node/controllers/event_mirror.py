@@ -23,6 +23,7 @@ from virtual_node.controllers.context import ClusterContext
 from virtual_node.translate import events
 
 _BACKOFF_BASE = 0.8
+_WATCH_PAUSE = 1.0
 _BACKOFF_MAXIMUM = 30.0
 _NORMAL_QPS = 20.0
 """Normal events per second that go up in the long run: above Kubernetes' own churn limit of 20 pods/s."""
@@ -86,11 +87,13 @@ class EventMirror:
                     resource_version = event.object.resource_version
                     if event.type in {"ADDED", "MODIFIED"}:
                         self._mirror(event.object)
-            except Expired:
-                resource_version = ""
+                # Servers end watches after minutes; one that ends them at once is not to be asked in a loop.
+                await asyncio.sleep(_WATCH_PAUSE)
             except (ApiError, ConfigError) as error:
+                if isinstance(error, Expired):
+                    resource_version = ""
                 failures += 1
-                delay = min(_BACKOFF_BASE * 2 ** (failures - 1), _BACKOFF_MAXIMUM)
+                delay = min(_BACKOFF_BASE * 2 ** min(failures - 1, 10), _BACKOFF_MAXIMUM)
                 self._context.log.debug("event watch failed", error=str(error), retry_in=round(delay, 1))
                 await asyncio.sleep(delay * (1 + random.random()))  # noqa: S311 - jitter
 

@@ -1,0 +1,67 @@
+"""Events of the lower cluster, from servers that do not keep their watches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from controller_runtime.client import ObjectList
+from controller_runtime.errors import Expired
+from virtual_node.controllers import event_mirror as module
+from virtual_node.controllers.event_mirror import EventMirror
+
+
+class _Server:
+    """Ends every watch at once, well or with an error."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+        self.asked = 0
+
+    async def list(self, *_what: Any, **_more: Any) -> ObjectList:
+        self.asked += 1
+        return ObjectList([], "1")
+
+    async def watch(self, *_what: Any, **_more: Any) -> AsyncIterator[Any]:
+        self.asked += 1
+        await asyncio.sleep(0.001)
+        if self._error is not None:
+            raise self._error
+        nothing: list[Any] = []
+        for event in nothing:
+            yield event
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("error", [None, Expired("too old", code=410)])
+async def test_a_server_that_ends_watches_at_once_is_not_asked_in_a_loop(error: Exception | None):
+    """One that is misled by a proxy, or whose history always expires, has other things to do."""
+    server = _Server(error)
+    context: Any = SimpleNamespace(name="a", lower=server, log=structlog.get_logger())
+    mirror = EventMirror(context, find_lower=lambda _namespace, _name: None, find_upper=lambda _pod: None)
+    task = asyncio.create_task(mirror.run())
+    await asyncio.sleep(60)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert 2 <= server.asked <= 100
+
+
+@pytest.mark.looptime
+async def test_a_cluster_that_is_away_for_a_day_ends_nothing(monkeypatch: pytest.MonkeyPatch):
+    """The pause is bounded before it is too large for a float."""
+    monkeypatch.setattr(module, "_BACKOFF_MAXIMUM", 1.0)
+    server = _Server(Expired("too old", code=410))
+    context: Any = SimpleNamespace(name="a", lower=server, log=structlog.get_logger())
+    mirror = EventMirror(context, find_lower=lambda _namespace, _name: None, find_upper=lambda _pod: None)
+    task = asyncio.create_task(mirror.run())
+    with capture_logs():
+        await asyncio.sleep(2500)
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
