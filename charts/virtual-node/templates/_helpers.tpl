@@ -5,18 +5,16 @@
 {{- end }}
 
 {{- define "virtual-node.fullname" -}}
-{{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
-{{- else }}
+{{- $full := .Values.fullnameOverride }}
+{{- if not $full }}
 {{- $name := default .Chart.Name .Values.nameOverride }}
 {{- /* A release may have dots in its name, a Service may not. */}}
-{{- $release := .Release.Name | replace "." "-" }}
-{{- if contains $name $release }}
-{{- $release | trunc 40 | trimSuffix "-" }}
-{{- else }}
-{{- printf "%s-%s" $release $name | trunc 40 | trimSuffix "-" }}
+{{- $full = .Release.Name | replace "." "-" }}
+{{- if not (contains $name $full) }}{{ $full = printf "%s-%s" $full $name }}{{ end }}
 {{- end }}
-{{- end }}
+{{- /* Nor may a Service's name begin with a digit. */}}
+{{- if regexMatch "^[0-9]" $full }}{{ $full = printf "vn-%s" $full }}{{ end }}
+{{- $full | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
 {{/* Name of a component's objects; called with (list $ "webhook"). The virtual node's own is the plain one. */}}

@@ -78,7 +78,7 @@ def test_names_fit(release):
         whole = any(part in one["kind"] for part in ("Role", "Webhook", "PriorityClass"))
         assert len(name) <= (253 if whole else 63), name
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
-        assert one["kind"] != "Service" or "." not in name, name
+        assert one["kind"] != "Service" or re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
         assert all(isinstance(value, str) and len(value) <= 63 for value in labels.values()), labels
     for _, spec in rendering.pod_specs(rendering.parse(text)):
         assert all(len(volume["name"]) <= 63 for volume in spec.get("volumes", []))
