@@ -125,6 +125,8 @@ class App:
     async def _work(self, endpoints: KubeletEndpoints) -> None:
         """Run the lower clusters until cancelled."""
         endpoints.begin_work()
+        # What changed while we stood by is read by the clusters that start now.
+        self._kubeconfig_changes.changed(_kubeconfigs(self._config))
         try:
             self._apply(self._config, endpoints)
             await self._follow_config(endpoints)

@@ -169,3 +169,15 @@ async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path:
         )
         await asyncio.sleep(10)
         assert sorted(app.clusters) == ["a", "c"]
+
+
+@pytest.mark.looptime
+async def test_what_was_rotated_while_another_led_starts_no_cluster_twice(tmp_path: Path):
+    """A replica that comes to lead reads every kubeconfig anyway."""
+    file = tmp_path / "a"
+    file.write_text(KUBECONFIG.format(token="first"), encoding="utf-8")
+    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig=str(file))]))
+    file.write_text(KUBECONFIG.format(token="second-one"), encoding="utf-8")
+    async with _working(app, _Endpoints()):
+        await asyncio.sleep(10)
+        assert len(_Cluster.started) == 1
