@@ -76,7 +76,6 @@ class KubeletEndpoints:
         self._client_ca: str | bytes = b""
         self._log = structlog.get_logger(component="kubelet")
         self._certificates = NodeCertificates(config, upper=upper)
-        self._used_ports: set[int] = set()
         self._draining: set[asyncio.Task[None]] = set()
         self._lame_duck = 0.0
         self._collection: asyncio.TimerHandle | None = None
@@ -210,7 +209,6 @@ class KubeletEndpoints:
             except OSError as error:
                 refusal = error
                 continue
-            self._used_ports.add(server.port)
             self._log.info("kubelet API", node=node.name, address=self._node_ip, port=server.port)
             tell = partial(_tell, context, node.name)
             return KubeletService(
