@@ -12,6 +12,7 @@ import pytest
 
 from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
+from controller_runtime.key_pairs import KeyPair, sign
 from hack.sandbox import Cluster, Sandbox
 from tests.e2e.conftest import SIMULATED, create, eventually, get, pod, ready
 
@@ -238,10 +239,11 @@ async def test_a_rotated_kubeconfig_is_used_without_a_restart(sandbox: Sandbox, 
         await create(upper, namespace, pod("before", "sleep 3600", node=node))
         await ready(upper, namespace, "before")
         uid = (await get(lower, namespace, "pod", "before"))["metadata"]["uid"]
-        # As a Secret volume does it: another file under the same name.
-        fresh = sandbox.directory / "rotated.fresh"
-        shutil.copy(lower.kubeconfig, fresh)
-        fresh.rename(kubeconfig)
+        # As a Secret volume does it: another file, with another certificate, under the same name.
+        pki = lower.pki
+        ca = KeyPair(pki.certificate("ca").read_bytes(), pki.key("ca").read_bytes())
+        pki.issue("rotated", sign(ca, "rotated", organizations=["system:masters"], usage="client"))
+        lower.write_kubeconfig("rotated", path=sandbox.directory / "rotated.fresh").rename(kubeconfig)
 
         async def noticed() -> bool:
             return process.log.read_text(encoding="utf-8").count('"msg":"mirroring"') == 2
