@@ -17,7 +17,7 @@ from rich.console import Console
 from hack.chromium import is_here as chromium_here
 from hack.image import build
 from hack.image.rootfs import BuildError
-from hack.sandbox import binaries, demo, helm
+from hack.sandbox import binaries, demo, helm, node_services
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.programs import CONTROL_PLANE
 from hack.sandbox.real_node import ensure_packages, install
@@ -161,7 +161,7 @@ async def _prepare(console: Console, report: Reporter) -> int:
             await asyncio.to_thread(build.ensure_base, progress=report)
         except BuildError as error:
             raise SandboxError(str(error)) from None
-        wanted += ["metrics-server", "kubelet", "pause", "helm"]
+        wanted += ["metrics-server", "kubelet", "pause", "helm", *node_services.PROGRAMS]
     found = await binaries.ensure(wanted, progress=report)
     for name, path in found.items():
         console.print(f"{name:<24} {path}", highlight=False, soft_wrap=True)
