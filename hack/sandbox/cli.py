@@ -149,7 +149,7 @@ async def _install(sandbox: Sandbox, console: Console, report: Reporter) -> None
 
 
 async def _prepare(console: Console, report: Reporter) -> int:
-    wanted = [*CONTROL_PLANE, "kwok"]
+    wanted = [*CONTROL_PLANE, "kwok", "helm"]
     if os.geteuid() == 0:
         await asyncio.to_thread(ensure_packages, report)
         # A test looks at the web page, others at the completion scripts.
@@ -161,7 +161,7 @@ async def _prepare(console: Console, report: Reporter) -> int:
             await asyncio.to_thread(build.ensure_base, progress=report)
         except BuildError as error:
             raise SandboxError(str(error)) from None
-        wanted += ["metrics-server", "kubelet", "pause", "helm", *node_services.PROGRAMS]
+        wanted += ["metrics-server", "kubelet", "pause", *node_services.PROGRAMS]
     found = await binaries.ensure(wanted, progress=report)
     for name, path in found.items():
         console.print(f"{name:<24} {path}", highlight=False, soft_wrap=True)
