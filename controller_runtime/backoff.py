@@ -6,6 +6,18 @@ from collections.abc import Hashable
 from typing import Protocol
 
 
+def exponential(failures: int, *, base: float, maximum: float) -> float:
+    """Seconds to wait after some failures in a row: ``base * 2**failures``, at most ``maximum``.
+
+    Args:
+        failures: those before the last one; any number, for a loop may fail for days.
+        base: seconds after the first.
+        maximum: seconds.
+    """
+    # 2**63 seconds and 2**64 are the same answer; keep the power within what a float can say.
+    return min(base * 2.0 ** min(failures, 63), maximum)
+
+
 class RateLimiter(Protocol):
     """Says how long a key waits before its next attempt, and forgets keys that succeed."""
 
@@ -31,8 +43,7 @@ class ExponentialBackoff:
         """Seconds until the next attempt; counts one more failure."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        # 2**63 seconds and 2**64 are the same answer; keep the power within what a float can say.
-        return min(self._base * 2.0 ** min(failures, 63), self._maximum)
+        return exponential(failures, base=self._base, maximum=self._maximum)
 
     def forget(self, key: Hashable) -> None:
         """The key succeeded, or is given up."""

@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 from prometheus_client import Counter, Gauge
 
+from controller_runtime import backoff
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed, Expired
 from controller_runtime.objects import Object, WatchEvent
@@ -278,7 +279,7 @@ class Informer:
                 if is_quiet:
                     continue
             failures += 1
-            delay = min(_BACKOFF_BASE * 2 ** min(failures - 1, 10), _BACKOFF_MAXIMUM)
+            delay = backoff.exponential(failures - 1, base=_BACKOFF_BASE, maximum=_BACKOFF_MAXIMUM)
             if failures == 1 and reason == "disconnected" and self._resource_version:
                 delay = (
                     0.05  # a restarted server is back at once; only persistent trouble is worth waiting for

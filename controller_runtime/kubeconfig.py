@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from controller_runtime import kubeconfig_file
+from controller_runtime import kubeconfig_file, lifecycle
 from controller_runtime.client_tls import TlsMaterial
 from controller_runtime.cluster_config import ClusterConfig, split_server
 from controller_runtime.credentials import (
@@ -72,6 +72,23 @@ async def load(
         )
     await config.headers()
     return config
+
+
+async def trouble(path: str, *, context: str | None = None, server: str | None = None) -> str:
+    """What is wrong with a kubeconfig as it is now; empty when it can be used.
+
+    Asked before a configuration in use is given up for a newer one: whatever is wrong with that, the old one goes on.
+
+    Args:
+        path: as for ``load``; nothing else is tried.
+        context: as for ``load``.
+        server: as for ``load``.
+    """
+    try:
+        await load(path, context=context, server=server, in_cluster=False)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this one cluster's
+        return lifecycle.describe(error) or repr(error)
+    return ""
 
 
 def _find(path: str | None, *, context: str) -> Context | None:

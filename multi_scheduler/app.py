@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from controller_runtime import cluster_config, kubeconfig, lifecycle, log
+from controller_runtime import kubeconfig, lifecycle, log
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.file_changes import FileChanges
 from multi_scheduler.agent import AgentContext, load
-from multi_scheduler.config import ClusterConfig
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.flags import PROGRAM, Options
@@ -63,20 +62,10 @@ class App:
         Asked before those in use are given up: a bad file of one cluster is not to end the scheduling for all.
         """
         for cluster in self._options.config.clusters:
-            try:
-                await self._kubeconfig(cluster)
-            except Exception as error:  # noqa: BLE001 - whatever it is, what is in use goes on
-                return lifecycle.describe(error) or repr(error)
+            context, server = cluster.context or None, cluster.server or None
+            if found := await kubeconfig.trouble(cluster.kubeconfig, context=context, server=server):
+                return found
         return ""
-
-    @staticmethod
-    async def _kubeconfig(cluster: ClusterConfig) -> cluster_config.ClusterConfig:
-        return await kubeconfig.load(
-            cluster.kubeconfig,
-            context=cluster.context or None,
-            server=cluster.server or None,
-            in_cluster=False,
-        )
 
     async def _serve(self) -> None:
         options = self._options
@@ -85,7 +74,12 @@ class App:
             upper = await stack.enter_async_context(Client(config, user_agent=PROGRAM, cluster="upper"))
             lower = {}
             for cluster in options.config.clusters:
-                found = await self._kubeconfig(cluster)
+                found = await kubeconfig.load(
+                    cluster.kubeconfig,
+                    context=cluster.context or None,
+                    server=cluster.server or None,
+                    in_cluster=False,
+                )
                 client = Client(found, user_agent=PROGRAM, cluster=cluster.name)
                 lower[cluster.name] = await stack.enter_async_context(client)
             agents = [

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 import structlog
 
-from controller_runtime import kubeconfig, lifecycle, resources
+from controller_runtime import backoff, kubeconfig, lifecycle, resources
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from controller_runtime.file_changes import FileChanges
@@ -208,8 +208,7 @@ class App:
                 self.clusters.pop(cluster.name, None)
                 del lower  # its caches are not to outlive it through the pause
             failures = 1 if loop.time() - started > _STEADY else failures + 1
-            # Bounded before it is a float: after a day of failures there is none that large.
-            delay = min(_RESTART_BASE * 2 ** min(failures - 1, 10), _RESTART_MAXIMUM)
+            delay = backoff.exponential(failures - 1, base=_RESTART_BASE, maximum=_RESTART_MAXIMUM)
             delay *= 1 + random.random() / 4  # noqa: S311 - jitter
             log.info("lower cluster starts again", retry_in=round(delay, 1))
             await asyncio.sleep(delay)
@@ -235,7 +234,7 @@ class App:
             for cluster in self._config.clusters:
                 if cluster.name not in changed:
                     continue
-                why = await _unusable(cluster)
+                why = await kubeconfig.trouble(cluster.kubeconfig, context=cluster.context or None)
                 if not why:
                     rotated.append(cluster.name)
                 elif why != refused.get(cluster.name):
@@ -266,12 +265,3 @@ class App:
 
 def _kubeconfigs(config: Config) -> dict[str, str]:
     return {cluster.name: cluster.kubeconfig for cluster in config.clusters}
-
-
-async def _unusable(cluster: ClusterConfig) -> str:
-    """What is wrong with a cluster's kubeconfig as it is now; empty when it can be used."""
-    try:
-        await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is one cluster's trouble
-        return lifecycle.describe(error) or repr(error)
-    return ""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from controller_runtime import resources
+from controller_runtime import backoff, resources
 from controller_runtime.errors import ApiError, ConfigError, Expired
 from controller_runtime.objects import Object
 from controller_runtime.rate_limiter import TokenBucket
@@ -93,7 +93,7 @@ class EventMirror:
                 if isinstance(error, Expired):
                     resource_version = ""
                 failures += 1
-                delay = min(_BACKOFF_BASE * 2 ** min(failures - 1, 10), _BACKOFF_MAXIMUM)
+                delay = backoff.exponential(failures - 1, base=_BACKOFF_BASE, maximum=_BACKOFF_MAXIMUM)
                 self._context.log.debug("event watch failed", error=str(error), retry_in=round(delay, 1))
                 await asyncio.sleep(delay * (1 + random.random()))  # noqa: S311 - jitter
 
