@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
+import importlib
 import io
 import os
 import sys
@@ -35,6 +36,17 @@ COMMANDS: Mapping[str, str] = {
     "help": "this list",
 }
 """Every command and what it is for, in the order of ``help``."""
+_MODULES: Mapping[str, str] = {
+    "check": "virtual_node.check",
+    "status": "virtual_node.commands.status",
+    "doctor": "virtual_node.commands.doctor",
+    "diagnose": "virtual_node.commands.diagnose",
+    "inspect": "virtual_node.commands.inspect",
+    "lower-cluster": "virtual_node.commands.lower_cluster",
+    "cleanup": "virtual_node.commands.cleanup",
+    "completion": "virtual_node.commands.completion",
+}
+"""Commands with a module of their own: its ``main`` takes the arguments and returns the exit code."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,44 +76,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _command(command: str, arguments: list[str]) -> int:  # noqa: C901, PLR0912 - a case per command
+def _command(command: str, arguments: list[str]) -> int:
+    if module := _MODULES.get(command):
+        # Imported here: rich is for people, and the daemon does without.
+        code: int = importlib.import_module(module).main(arguments[1:])
+        return code
     match command:
         case "":
             return _as_plugin(arguments) if program.is_plugin() else _daemon(arguments)
         case "run":
             return _daemon(arguments[1:])
-        case "check":
-            from virtual_node import check  # noqa: PLC0415 - rich is for people; the daemon does without
-
-            return check.main(arguments[1:])
-        case "status":
-            from virtual_node.commands import status  # noqa: PLC0415
-
-            return status.main(arguments[1:])
-        case "doctor":
-            from virtual_node.commands import doctor  # noqa: PLC0415
-
-            return doctor.main(arguments[1:])
-        case "diagnose":
-            from virtual_node.commands import diagnose  # noqa: PLC0415
-
-            return diagnose.main(arguments[1:])
-        case "inspect":
-            from virtual_node.commands import inspect  # noqa: PLC0415
-
-            return inspect.main(arguments[1:])
-        case "lower-cluster":
-            from virtual_node.commands import lower_cluster  # noqa: PLC0415
-
-            return lower_cluster.main(arguments[1:])
-        case "cleanup":
-            from virtual_node.commands import cleanup  # noqa: PLC0415
-
-            return cleanup.main(arguments[1:])
-        case "completion":
-            from virtual_node.commands import completion  # noqa: PLC0415
-
-            return completion.main(arguments[1:])
         case "__complete":  # called by the script, as cobra's commands are
             from virtual_node.commands import completion  # noqa: PLC0415
 

@@ -9,16 +9,8 @@ from controller_runtime import log, resources
 from controller_runtime.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.informer import Informer
-from controller_runtime.resources import Resource
 from webhook import manifests
 
-VALIDATING = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration",
-    namespaced=False,
-)
 ClientConfig = Callable[[str, bytes], Mapping[str, Any]]
 """From a path and a CA bundle to a clientConfig."""
 
@@ -42,7 +34,10 @@ class Registrar:
     def watches(self, changed: Callable[[], None]) -> list[Informer]:
         """Informers that tell when somebody changes or deletes the configurations."""
         informers = []
-        for resource in (resources.MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING):
+        for resource in (
+            resources.MUTATING_WEBHOOK_CONFIGURATIONS,
+            resources.VALIDATING_WEBHOOK_CONFIGURATIONS,
+        ):
             informer = Informer(self._client, resource, field_selector=f"metadata.name={self._name}")
             informer.add_handler(on_update=lambda _old, _new: changed(), on_delete=lambda _gone: changed())
             informers.append(informer)
@@ -56,7 +51,7 @@ class Registrar:
         """
         for resource, path, make in (
             (resources.MUTATING_WEBHOOK_CONFIGURATIONS, manifests.MUTATE_PATH, manifests.mutating),
-            (VALIDATING, manifests.VALIDATE_PATH, manifests.validating),
+            (resources.VALIDATING_WEBHOOK_CONFIGURATIONS, manifests.VALIDATE_PATH, manifests.validating),
         ):
             wanted = (self._client_config or _nowhere)(path, ca_bundle)
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from controller_runtime.rights import Right, rules
+from controller_runtime.rights import OWN_NAMESPACE, Right, rules
 from descheduler import rights as descheduler
 from multi_scheduler import rights as multi_scheduler
 from virtual_node import operator_rights
@@ -49,6 +49,6 @@ def render() -> str:
 def _by_namespace(rights: Iterable[Right]) -> dict[str, object]:
     found: dict[str, list[Right]] = {}
     for right in rights:
-        namespace = "<own>" if right.namespace == LEADER_ELECTION else right.namespace
+        namespace = OWN_NAMESPACE if right.namespace == LEADER_ELECTION else right.namespace
         found.setdefault(namespace, []).append(right)
     return {namespace or "<cluster>": rules(group) for namespace, group in found.items()}

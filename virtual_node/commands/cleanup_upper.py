@@ -19,16 +19,7 @@ _VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 _POLL = 0.5
 _HOOKS = ("uninstall", "test")
 """Components that are no daemons."""
-_WEBHOOKS = (
-    resources.MUTATING_WEBHOOK_CONFIGURATIONS,
-    Resource(
-        "admissionregistration.k8s.io",
-        "v1",
-        "validatingwebhookconfigurations",
-        "ValidatingWebhookConfiguration",
-        namespaced=False,
-    ),
-)
+_WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
 _MEMORY = (node_avoidance.CONFIG_MAP, "virtual-node-descheduler")
 """ConfigMaps of the descheduler."""
 
@@ -57,11 +48,7 @@ class UpperCleanup:
     async def remove_webhook(self, name: str) -> None:
         """The API server asks our webhook no more; an empty name: it never did."""
         for resource in _WEBHOOKS if name else ():
-            try:
-                await self._client.delete(resource, name)
-            except NotFound:
-                continue
-            self._say(f"{resource.kind} {name} removed")
+            await self._delete_named(resource, name)
 
     async def cordon(self) -> None:
         """Nothing new comes to our virtual nodes."""
@@ -76,14 +63,11 @@ class UpperCleanup:
         Args:
             deadline: the event loop's time after which pods are removed without having ended below.
         """
-        told = False
         known: set[str] | None = None
         while found := await self._pods(known):
             if known is None:
                 known = {pod.uid for pod in found}
-            if not told:
                 self._say(f"ending {len(found)} pods, each with its own grace period")
-                told = True
             for pod in found:
                 if not pod.metadata.deletion_timestamp:
                     await self._delete(resources.PODS, pod)
@@ -158,6 +142,7 @@ class UpperCleanup:
         await self._release_claims()
         await self._remove_mirrors()
         if not (await self._client.list(resources.NODES, label_selector=_VIRTUAL)).items:
+            await self._remove_driver()
             # While another installation works, they are what a bare pod under way is made anew from.
             await self._remove_records()
         if namespace:
@@ -165,11 +150,7 @@ class UpperCleanup:
             wanted += [(resources.SECRETS, name) for name in secrets]
             wanted += [(resources.CONFIG_MAPS, name) for name in _MEMORY]
             for resource, name in wanted:
-                try:
-                    await self._client.delete(resource, name, namespace=namespace)
-                except NotFound:
-                    continue
-                self._say(f"{resource.kind} {namespace}/{name} removed")
+                await self._delete_named(resource, name, namespace=namespace)
 
     async def _our_nodes(self) -> list[Object]:
         listed = await self._client.list(resources.NODES, label_selector=_VIRTUAL)
@@ -240,12 +221,14 @@ class UpperCleanup:
                 continue
             await self._delete(resources.PERSISTENT_VOLUMES, volume)
             self._say(f"volume {volume.name} removed; the lower one stays")
-        others = (await self._client.list(resources.NODES, label_selector=_VIRTUAL)).items
-        if not others and not await self._mirrors():
-            for driver in (await self._client.list(CSI_DRIVERS)).items:
-                if driver.name == persistent_volumes.DRIVER:
-                    await self._delete(CSI_DRIVERS, driver)
-                    self._say(f"CSIDriver {driver.name} removed")
+
+    async def _remove_driver(self) -> None:
+        if await self._mirrors():
+            return
+        for driver in (await self._client.list(CSI_DRIVERS)).items:
+            if driver.name == persistent_volumes.DRIVER:
+                await self._delete(CSI_DRIVERS, driver)
+                self._say(f"CSIDriver {driver.name} removed")
 
     async def _remove_records(self) -> None:
         listed = await self._client.list(
@@ -253,6 +236,14 @@ class UpperCleanup:
         )
         for record in listed.items:
             await self._delete(resources.CONFIG_MAPS, record)
+
+    async def _delete_named(self, resource: Resource, name: str, *, namespace: str = "") -> None:
+        """Delete what goes by a name of ours; it may be gone already."""
+        try:
+            await self._client.delete(resource, name, namespace=namespace or None)
+        except NotFound:
+            return
+        self._say(f"{resource.kind} {namespace}{'/' if namespace else ''}{name} removed")
 
     async def _delete(self, resource: Resource, found: Object, *, grace: int | None = None) -> None:
         """Delete the very object that was found."""

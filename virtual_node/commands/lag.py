@@ -8,10 +8,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError
+from controller_runtime.objects import Object
 
 _METRIC = "virtual_node_mirror_seconds"
 _TIMEOUT = 3.0
@@ -21,12 +21,11 @@ Lag = dict[str, dict[str, float]]
 """Direction (down, up) → p50 and p99 in seconds: the bound of the histogram's bucket that they fall into."""
 
 
-async def of_node(upper: Client, name: str) -> Lag | None:
+async def of_node(upper: Client, node: Object) -> Lag | None:
     """The lag of one virtual node since its process started; None when it cannot be read, or nothing was mirrored."""
+    cluster = node.labels.get(names.LABEL_LOWER_CLUSTER, node.name)
     try:
-        node = await upper.get(resources.NODES, name)
-        cluster = (node["metadata"].get("labels") or {}).get(names.LABEL_LOWER_CLUSTER, name)
-        answer = await upper.request("GET", f"/api/v1/nodes/{name}/proxy/metrics", timeout=_TIMEOUT)
+        answer = await upper.request("GET", f"/api/v1/nodes/{node.name}/proxy/metrics", timeout=_TIMEOUT)
     except ApiError:
         return None
     try:

@@ -71,7 +71,7 @@ async def _gather(options: argparse.Namespace) -> list[dict[str, Any]]:
             upper.list(resources.LEASES, namespace=_LEASES),
             *(upper.list(resources.PODS, field_selector=f"spec.nodeName={node.name}") for node in nodes),
         )
-        lags = await asyncio.gather(*(lag.of_node(upper, node.name) for node in nodes))
+        lags = await asyncio.gather(*(lag.of_node(upper, node) for node in nodes))
     leases = {lease.name: lease.to_dict() for lease in listed[0].items}
     now = datetime.now(UTC)
     return [

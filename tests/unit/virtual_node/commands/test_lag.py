@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
+from controller_runtime.objects import from_dict
 from virtual_node.commands import lag
 
 
@@ -56,14 +57,14 @@ def test_the_table_shows_the_worse_direction(found, text: str):
     assert lag.shown(found) == text
 
 
+VN = from_dict({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "vn"}})
+
+
 class _Upper:
     """An upper API server behind which somebody else's kubelet answers."""
 
     def __init__(self, metrics: str) -> None:
         self._metrics = metrics
-
-    async def get(self, _resource, name):
-        return {"metadata": {"name": name}}
 
     async def request(self, _verb, _path, **_more):
         return self._metrics.encode()
@@ -81,4 +82,4 @@ class _Upper:
 async def test_metrics_that_are_not_as_ours_are_no_lag(metrics: str):
     """One node's odd answer must not cost the table of all."""
     upper: Any = _Upper(metrics)
-    assert await lag.of_node(upper, "vn") is None
+    assert await lag.of_node(upper, VN) is None
