@@ -186,7 +186,13 @@ class LeaderElector:
             self._log.error("work failed while stopping", exc_info=error)
 
     async def _renew(self) -> None:
-        """Renew until that has not succeeded for ``renew_deadline``."""
+        """Renew until the lease is lost; it counts as lost before the work hears of it."""
+        await self._renew_while_possible()
+        # A timer may come a nanosecond early, and a stolen lease long before its time.
+        self._renewed_at = None
+
+    async def _renew_while_possible(self) -> None:
+        """Renew until that has not succeeded for ``renew_deadline``, or somebody else holds the lease."""
         while True:
             assert self._renewed_at is not None
             deadline = self._renewed_at + self._renew_deadline

@@ -29,6 +29,8 @@ from controller_runtime.resources import Resource
 
 pytestmark = pytest.mark.looptime
 
+EARLY = 0.012073
+"""A time, of the loop's clock in microseconds, to which ten seconds add up to a little more than the clock will say."""
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
@@ -439,6 +441,43 @@ class TestLosing:
             store.update(stolen)
             await work.ended.wait()
             assert work.stopped[0] <= 2 * 1.2
+
+    @pytest.mark.looptime(start=EARLY)
+    async def test_work_that_is_told_to_stop_for_want_of_renewal_does_not_lead(self) -> None:
+        """is_leader is false when the work is cancelled, even where the timer of the deadline came a hair early."""
+        client, seen = Client(Store()), []
+
+        async def work() -> None:
+            client.network = refusing
+            try:
+                await asyncio.Event().wait()
+            finally:
+                seen.append(elector.is_leader)
+                client.network = direct
+
+        elector = candidate(client, work, "a")
+        async with standing(elector):
+            await asyncio.sleep(10.5)
+        assert seen[0] is False
+
+    async def test_work_that_is_told_to_stop_because_of_a_thief_does_not_lead(self) -> None:
+        """is_leader is false from the moment a stolen lease is noticed, while the work is still stopping."""
+        store, seen = Store(), []
+
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                seen.append(elector.is_leader)
+
+        elector = candidate(Client(store), work, "a")
+        async with standing(elector):
+            await asyncio.sleep(1)
+            stolen = store.get()
+            stolen["spec"]["holderIdentity"] = "thief"
+            store.update(stolen)
+            await asyncio.sleep(3)
+        assert seen == [False]
 
     async def test_is_leader_is_right_even_before_the_work_is_cancelled(self) -> None:
         """is_leader follows the clock: after a stall of the process it is false before anything else ran."""
