@@ -20,7 +20,7 @@ from controller_runtime.file_changes import FileChanges
 from controller_runtime.health import Check
 from controller_runtime.leader_election import LeaderElector
 from controller_runtime.serving import HealthServer
-from virtual_node import config as configuration
+from virtual_node import config_file
 from virtual_node.cluster import COMPONENT, LowerCluster
 from virtual_node.config import ClusterConfig, Config
 from virtual_node.flags import Options
@@ -222,7 +222,7 @@ class App:
         while True:
             if self._config_changes.changed({"config": self._options.config_file}):
                 try:
-                    fresh = configuration.load(self._options.config_file)
+                    fresh = config_file.load(self._options.config_file)
                 except Exception as error:  # noqa: BLE001 - whatever is in the file, what runs goes on
                     self._log.error(
                         "configuration not applied", error=lifecycle.describe(error) or repr(error)

@@ -1,24 +1,16 @@
 """What a virtual-node process is told to do: one upper cluster, many lower ones.
 
 The same structures serve the YAML file of ``--config`` and the tensile-kube flags (``flags.py`` turns those
-into a configuration with one lower cluster). Unknown fields are errors: a misspelt setting that is silently
-ignored costs an evening.
+into a configuration with one lower cluster). ``config_file`` reads it, ``config_validation`` says what is wrong
+with it. Unknown fields are errors: a misspelt setting that is silently ignored costs an evening.
 """
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 from msgspec import Meta
-
-from controller_runtime.api import matching, quantity
-from controller_runtime.errors import ConfigError
-from controller_runtime.leader_election import JITTER
 
 API_VERSION = "virtual-node.io/v1alpha1"
 KIND = "VirtualNodeConfiguration"
@@ -29,12 +21,6 @@ SERVICE_CONTROLLERS = "ServiceControllers"
 KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
 
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
-
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-
-_CSR_NODE_NAME = 64 - len("system:node:")
-"""RFC 5280 ends a common name at 64 characters."""
 
 Positive = Annotated[float, Meta(gt=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -247,198 +233,3 @@ class Config(_Base):
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
     services: ServicesConfig = msgspec.field(default_factory=ServicesConfig)
     clusters: list[ClusterConfig] = []
-
-
-def parse(text: str, *, source: str = "config") -> Config:
-    """Read a YAML configuration.
-
-    Raises:
-        ConfigError: names the source and the field that is wrong.
-    """
-    try:
-        document: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {_one_line(error)}") from None
-    if not isinstance(document, dict):
-        raise ConfigError(f"{source}: expected a mapping with apiVersion, kind and clusters")
-    try:
-        config = msgspec.convert(document, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}") from None
-    problems = validate(config)
-    if problems:
-        raise ConfigError(f"{source}: " + "; ".join(problems))
-    return config
-
-
-def load(path: str | Path) -> Config:
-    """Read a YAML configuration file. Relative kubeconfig paths are relative to the file.
-
-    Raises:
-        ConfigError: the file cannot be read, or as ``parse``.
-    """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: {error}") from None
-    config = parse(text, source=str(path))
-    config.kubeconfig = _beside(path, config.kubeconfig)
-    for cluster in config.clusters:
-        cluster.kubeconfig = _beside(path, cluster.kubeconfig)
-    return config
-
-
-def validate(config: Config) -> list[str]:
-    """Everything that is wrong with a configuration, each as ``field: what``. Empty when it is good."""
-    problems: list[str] = []
-    if config.api_version != API_VERSION:
-        problems.append(f"apiVersion: expected {API_VERSION}, got {config.api_version!r}")
-    if config.kind != KIND:
-        problems.append(f"kind: expected {KIND}, got {config.kind!r}")
-    problems += [
-        f"enableControllers: unknown {name!r}, known are {', '.join(KNOWN_CONTROLLERS)}"
-        for name in config.enable_controllers
-        if name not in KNOWN_CONTROLLERS
-    ]
-    election = config.leader_election
-    if not election.lease_duration > election.renew_deadline > election.retry_period * JITTER:
-        problems.append(
-            "leaderElection: leaseDuration must be greater than renewDeadline, and that greater than "
-            f"{JITTER} × retryPeriod"
-        )
-    if config.kubernetes_service_url and not urlsplit(config.kubernetes_service_url).hostname:
-        problems.append(
-            f"kubernetesServiceUrl: {config.kubernetes_service_url!r} is not a URL such as https://10.0.0.1:6443"
-        )
-    if bool(config.kubelet.tls_cert_file) != bool(config.kubelet.tls_private_key_file):
-        problems.append("kubelet: tlsCertFile and tlsPrivateKeyFile go together")
-    problems += _certificate_problems(config)
-    return problems + _cluster_problems(config)
-
-
-def _cluster_problems(config: Config) -> list[str]:
-    problems: list[str] = []
-    seen_clusters: set[str] = set()
-    seen_nodes: set[str] = set()
-    for position, cluster in enumerate(config.clusters):
-        where = f"clusters[{position}]"
-        if not cluster.name:
-            problems.append(f"{where}.name: required")
-        if cluster.name in seen_clusters:
-            problems.append(f"{where}.name: {cluster.name!r} is there twice")
-        seen_clusters.add(cluster.name)
-        if not cluster.kubeconfig:
-            problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
-        problems += _selector_problems(f"{where}.podSelector", cluster.pod_selector)
-        problems += _namespace_problems(f"{where}.namespaces", cluster.namespaces)
-        if cluster.nodes:
-            problems += [
-                f"{where}.{field}: has no effect beside nodes; put it into each of them"
-                for field, given in (
-                    ("nodeName", cluster.node_name),
-                    ("nodeSelector", cluster.node_selector),
-                    ("labels", cluster.labels),
-                    ("taints", cluster.taints is not None),
-                    ("capacity", cluster.capacity),
-                    ("port", cluster.port is not None),
-                )
-                if given
-            ]
-        for node in cluster.virtual_nodes():
-            problems += _node_problems(where, node)
-            if node.name in seen_nodes:
-                problems.append(f"{where}: the node name {node.name!r} is there twice")
-            seen_nodes.add(node.name)
-    return problems
-
-
-def _certificate_problems(config: Config) -> list[str]:
-    kubelet = config.kubelet
-    problems: list[str] = []
-    if kubelet.certificate_source == "Files":
-        if not kubelet.tls_cert_file:
-            problems.append("kubelet.servingCertificate: Files needs tlsCertFile and tlsPrivateKeyFile")
-    elif kubelet.tls_cert_file:
-        problems.append(
-            f"kubelet.servingCertificate: {kubelet.certificate_source} contradicts tlsCertFile; leave one of them out"
-        )
-    if kubelet.certificate_source != "CSR":
-        if kubelet.approve_serving_certificate:
-            problems.append("kubelet.approveServingCertificate: needs servingCertificate: CSR")
-        return problems
-    problems += [
-        f"kubelet.servingCertificate: CSR: the node name {node.name!r} is too long for a certificate's common name "
-        f"(at most {_CSR_NODE_NAME} characters)"
-        for cluster in config.clusters
-        for node in cluster.virtual_nodes()
-        if len(node.name) > _CSR_NODE_NAME
-    ]
-    return problems
-
-
-def _selector_problems(where: str, selector: dict[str, Any]) -> list[str]:
-    unknown = selector.keys() - {"matchLabels", "matchExpressions"}
-    if unknown:
-        return [f"{where}: unknown {', '.join(sorted(unknown))}; matchLabels and matchExpressions are known"]
-    try:
-        matching.compile_selector(selector)
-    except (ValueError, AttributeError, TypeError) as error:
-        return [f"{where}: {error}"]
-    return []
-
-
-def _namespace_problems(where: str, config: NamespaceConfig) -> list[str]:
-    problems: list[str] = []
-    if config.prefix and not _LABEL.fullmatch(config.prefix + "x"):
-        problems.append(f"{where}.prefix: {config.prefix!r} cannot begin a namespace's name")
-    problems += [
-        f"{where}.map.{upper}: {lower!r} is not a namespace's name (DNS-1123 label)"
-        for upper, lower in config.map.items()
-        if not _LABEL.fullmatch(lower)
-    ]
-    targets: dict[str, str] = {}
-    for upper, lower in config.map.items():
-        if lower in targets:
-            problems.append(f"{where}.map: {targets[lower]!r} and {upper!r} both lead to {lower!r}")
-        targets[lower] = upper
-    return problems
-
-
-def _node_problems(where: str, node: NodeConfig) -> list[str]:
-    problems: list[str] = []
-    if not _DNS1123.fullmatch(node.name) or len(node.name) > 63:
-        problems.append(
-            f"{where}: node name {node.name!r} must be a DNS-1123 name of at most 63 characters (it is also a label value)",
-        )
-    problems += [
-        f"{where}.taints: effect {taint.effect!r} is none of {', '.join(TAINT_EFFECTS)}"
-        for taint in node.taints or []
-        if taint.effect not in TAINT_EFFECTS
-    ]
-    problems += [
-        f"{where}.capacity.reserve.{resource}: {reserve!r} is neither a quantity nor a percentage"
-        for resource, reserve in node.capacity.reserve.items()
-        if not _is_reserve(reserve)
-    ]
-    return problems
-
-
-def _is_reserve(text: str) -> bool:
-    if text.endswith("%"):
-        return text[:-1].replace(".", "", 1).isdigit() and float(text[:-1]) <= 100
-    try:
-        return quantity.milli(text) >= 0
-    except ValueError:
-        return False
-
-
-def _beside(config_file: Path, path: str) -> str:
-    if not path:
-        return path
-    expanded = Path(path).expanduser()
-    return str(expanded if expanded.is_absolute() else config_file.parent / expanded)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -17,7 +17,8 @@ from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, NotFound
 from virtual_node import program
 from virtual_node.commands import output
-from virtual_node.commands.diagnosis import Facts, Finding, diagnose
+from virtual_node.commands.diagnosing.facts import Facts, Finding
+from virtual_node.commands.diagnosis import diagnose
 
 _LEASES = "kube-node-lease"
 

@@ -15,7 +15,7 @@ from controller_runtime import kubeconfig
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import parse_duration, take_klog
-from virtual_node import flags, program
+from virtual_node import flag_declarations, flags, program
 from virtual_node.commands import inspect_expiries, inspect_reading, inspection, output
 from virtual_node.commands.inspection_facts import UPPER, Facts, Finding, Limits
 from virtual_node.config import Config
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """
     # The whole parser answers --help, completion and what is wrong; the daemon's flags are then read by their own.
     whole = _parser()
-    flags.add_flags(whole)
+    flag_declarations.add_flags(whole)
     whole.parse_args(take_klog(list(argv))[0])
     options, rest = _parser().parse_known_args(argv)
     limits = Limits(

@@ -16,6 +16,7 @@ import multi_scheduler.config
 import multi_scheduler.flags
 import multi_scheduler.rights
 import virtual_node.config
+import virtual_node.config_file
 import virtual_node.rights
 import webhook.flags
 import webhook.rights
@@ -79,7 +80,7 @@ def _configuration(case: str) -> virtual_node.config.Config:
         for item in objects(case)
         if item["kind"] == "ConfigMap" and "virtual-node.yaml" in item["data"]
     )
-    return virtual_node.config.parse(file)
+    return virtual_node.config_file.parse(file)
 
 
 def _scheduler(case: str) -> dict[str, Any]:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import pytest
 
 from controller_runtime.errors import ConfigError
-from virtual_node import config
+from virtual_node import config_file
 
 HEAD = "apiVersion: virtual-node.io/v1alpha1\nkind: VirtualNodeConfiguration\n"
 
 
 def test_one_cluster_in_short_form_is_one_virtual_node():
     """Node fields beside a cluster's name describe its only virtual node."""
-    parsed = config.parse(HEAD + "clusters: [{name: tokyo, kubeconfig: t.yaml, labels: {a: b}, port: 0}]")
+    parsed = config_file.parse(
+        HEAD + "clusters: [{name: tokyo, kubeconfig: t.yaml, labels: {a: b}, port: 0}]"
+    )
     (node,) = parsed.clusters[0].virtual_nodes()
     assert (node.name, node.labels, node.port, node.taints) == ("tokyo", {"a": "b"}, 0, None)
 
 
 def test_a_cluster_may_have_several_virtual_nodes():
     """Each entry of nodes is a virtual node with its own selector and reserve."""
-    parsed = config.parse(
+    parsed = config_file.parse(
         HEAD
         + """
 clusters:
@@ -59,13 +61,13 @@ def test_mistakes_name_their_field(text, message):
     """Whatever is wrong, the error names the field and what would be right."""
     document = text if text.startswith("kind") else HEAD + text
     with pytest.raises(ConfigError, match=message):
-        config.parse(document, source="c.yaml")
+        config_file.parse(document, source="c.yaml")
 
 
 def test_not_yaml_is_one_line():
     """A file that is not YAML at all is one line too."""
     with pytest.raises(ConfigError) as caught:
-        config.parse("a: [", source="c.yaml")
+        config_file.parse("a: [", source="c.yaml")
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("c.yaml: not YAML")
 
@@ -74,7 +76,7 @@ def test_kubeconfig_paths_are_relative_to_the_file(tmp_path):
     """A configuration and its kubeconfigs move together."""
     file = tmp_path / "clusters.yaml"
     file.write_text(HEAD + "kubeconfig: up.yaml\nclusters: [{name: a, kubeconfig: low.yaml}]")
-    loaded = config.load(file)
+    loaded = config_file.load(file)
     assert loaded.kubeconfig == str(tmp_path / "up.yaml")
     assert loaded.clusters[0].kubeconfig == str(tmp_path / "low.yaml")
 
@@ -82,4 +84,4 @@ def test_kubeconfig_paths_are_relative_to_the_file(tmp_path):
 def test_an_unreadable_file_is_named(tmp_path):
     """A missing file is an error that names it."""
     with pytest.raises(ConfigError, match=r"missing\.yaml"):
-        config.load(tmp_path / "missing.yaml")
+        config_file.load(tmp_path / "missing.yaml")

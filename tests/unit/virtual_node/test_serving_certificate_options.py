@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from controller_runtime.errors import ConfigError
-from virtual_node import config, flags, manifests, rights
+from virtual_node import config_file, flags, manifests, rights
+from virtual_node.config import API_VERSION, KIND
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from virtual_node import config, flags, manifests, rights
 )
 def test_where_the_certificate_comes_from(kubelet, source):
     """Files given are files used; otherwise it is self-signed, unless the configuration says CSR."""
-    assert config.parse(_document(kubelet)).kubelet.certificate_source == source
+    assert config_file.parse(_document(kubelet)).kubelet.certificate_source == source
 
 
 @pytest.mark.parametrize(
@@ -46,22 +47,22 @@ def test_where_the_certificate_comes_from(kubelet, source):
 def test_contradictions_are_named(kubelet, message):
     """A wrong configuration is refused with the field's name."""
     with pytest.raises(ConfigError, match=message):
-        config.parse(_document(kubelet))
+        config_file.parse(_document(kubelet))
 
 
 def test_a_node_name_too_long_for_a_certificate_is_named():
     """With CSR only; a self-signed certificate's common name may be cut."""
     name = "n" * 53
-    assert config.parse(_document({}, node=name)).kubelet.certificate_source == "SelfSigned"
+    assert config_file.parse(_document({}, node=name)).kubelet.certificate_source == "SelfSigned"
     with pytest.raises(ConfigError, match=name):
-        config.parse(_document({"servingCertificate": "CSR"}, node=name))
+        config_file.parse(_document({"servingCertificate": "CSR"}, node=name))
 
 
 def _document(kubelet: Mapping[str, Any], *, node: str = "vn-a") -> str:
     return json.dumps(
         {
-            "apiVersion": config.API_VERSION,
-            "kind": config.KIND,
+            "apiVersion": API_VERSION,
+            "kind": KIND,
             "kubelet": kubelet,
             "clusters": [{"name": "a", "nodeName": node, "kubeconfig": "/k"}],
         }

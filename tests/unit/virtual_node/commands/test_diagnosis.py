@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import timestamps
-from virtual_node.commands.diagnosis import Facts, diagnose
+from virtual_node.commands.diagnosing.facts import Facts
+from virtual_node.commands.diagnosis import diagnose
 from virtual_node.commands.output import age
 from virtual_node.commands.status import describe
 

@@ -1,0 +1,99 @@
+"""What keeps containers from running: what they need, their images, their own crashes and probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from virtual_node.commands.diagnosing.facts import (
+    Facts,
+    Finding,
+    Rule,
+    condition,
+    is_running,
+    pod_name,
+    pod_namespace,
+    statuses,
+)
+
+
+def _dependencies(facts: Facts) -> Iterator[Finding]:
+    for container in statuses(facts.pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") == "CreateContainerConfigError":
+            yield Finding(
+                0,
+                f"Something that the pod names is missing: {waiting.get('message')}.",
+                [],
+                [
+                    f"create it in namespace {pod_namespace(facts)} of the upper cluster; the pod starts by itself"
+                ],
+            )
+            return
+    for event in reversed(facts.events):
+        if event.get("reason") in {"FailedMount", "FailedAttachVolume"} and not is_running(facts.pod):
+            yield Finding(1, "A volume of the pod is not there yet.", [event.get("message", "")])
+            return
+
+
+def _images(facts: Facts) -> Iterator[Finding]:
+    for container in statuses(facts.pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in {
+            "ErrImagePull",
+            "ImagePullBackOff",
+            "InvalidImageName",
+            "ErrImageNeverPull",
+        }:
+            yield Finding(
+                0,
+                f"The lower node cannot pull {container.get('image')}.",
+                [waiting.get("message", "")],
+                [
+                    "is the name right, can lower nodes reach the registry, is the pull secret in the upper namespace?"
+                ],
+            )
+            return
+
+
+def _crashes(facts: Facts) -> Iterator[Finding]:
+    for container in statuses(facts.pod):
+        state = container.get("state") or {}
+        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+        looping = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
+        if ended and (looping or ended.get("exitCode")) and (looping or not is_running(facts.pod)):
+            name = container["name"]
+            evidence = [
+                f"exit code {ended.get('exitCode')}, {ended.get('reason')}, {container.get('restartCount', 0)} restarts",
+                *facts.logs[-5:],
+            ]
+            title = f"Container {name} {'crashes again and again' if looping else 'has failed'}."
+            if ended.get("reason") == "OOMKilled":
+                title = f"Container {name} needs more memory than its limit."
+            previous = " --previous" if looping else ""
+            yield Finding(
+                0,
+                title,
+                evidence,
+                [f"kubectl -n {pod_namespace(facts)} logs {pod_name(facts)} -c {name}{previous}"],
+            )
+            return
+
+
+def _probes(facts: Facts) -> Iterator[Finding]:
+    if not is_running(facts.pod) or condition(facts.pod, "Ready").get("status") == "True":
+        return
+    for event in reversed(facts.events):
+        if event.get("reason") == "Unhealthy":
+            yield Finding(1, "A probe fails.", [event.get("message", "")])
+            return
+    gates = condition(facts.pod, "Ready").get("message", "")
+    if "readiness gate" in gates:
+        yield Finding(1, "A readiness gate is not open.", [gates])
+
+
+RULES: Sequence[Rule] = (
+    _dependencies,
+    _images,
+    _crashes,
+    _probes,
+)

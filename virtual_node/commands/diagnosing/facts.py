@@ -1,0 +1,73 @@
+"""What was gathered about one pod, and what is concluded: the vocabulary that reading, rules and printing share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was gathered about one pod."""
+
+    pod: Mapping[str, Any]
+    node: Mapping[str, Any] | None
+    """The virtual node that it is bound to."""
+    heartbeat_seconds: float | None
+    lower: Mapping[str, Any] | None
+    """Its lower pod, as far as the lower cluster was asked."""
+    events: Sequence[Mapping[str, Any]]
+    virtual_nodes: Sequence[Mapping[str, Any]]
+    now: datetime
+    asked_below: bool = False
+    """Whether the lower cluster was asked at all."""
+    logs: Sequence[str] = field(default_factory=tuple)
+    """The last lines of the container that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or the one thing that is right."""
+
+    rank: int
+    """0: this alone stops the pod; higher: follows from something, or may be transient."""
+    title: str
+    evidence: Sequence[str] = ()
+    next_steps: Sequence[str] = ()
+
+
+Rule = Callable[[Facts], Iterator[Finding]]
+
+
+def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """A condition of a node or pod; empty when it has none of that type."""
+    conditions = (thing.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one["type"] == kind), {})
+
+
+def statuses(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Of all containers, those that initialise first."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        yield from (pod.get("status") or {}).get(kind) or ()
+
+
+def is_running(pod: Mapping[str, Any]) -> bool:
+    """Whether it runs, ready or not."""
+    return bool((pod.get("status") or {}).get("phase") == "Running")
+
+
+def pod_namespace(facts: Facts) -> str:
+    """The pod's."""
+    return str(facts.pod["metadata"]["namespace"])
+
+
+def pod_name(facts: Facts) -> str:
+    """The pod's."""
+    return str(facts.pod["metadata"]["name"])
+
+
+def pairs(labels: Mapping[str, str]) -> str:
+    """``a=b, c=d``."""
+    return ", ".join(f"{key}={value}" for key, value in labels.items())
