@@ -70,6 +70,7 @@ class HttpsServer:
         self._follow = follow_certificates
         self._shutdown_timeout = shutdown_timeout
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
         self._follower: asyncio.Task[None] | None = None
         self._port = 0
         self._stopping = False
@@ -97,13 +98,24 @@ class HttpsServer:
         self.health.add(name, check, live=live)
 
     async def start(self) -> None:
-        """Bind and serve.
+        """Bind and serve; when that fails or is cancelled, nothing stays open.
 
         Raises:
             OSError: the address cannot be bound; ``strerror`` is a sentence that names it.
         """
         sock = bind(self._host, self._wanted_port)
         self._port = sock.getsockname()[1]
+        try:
+            await self._serve(sock)
+        except BaseException:
+            self._port = 0
+            try:
+                await self.stop()
+            finally:
+                sock.close()
+            raise
+
+    async def _serve(self, sock: socket.socket) -> None:
         # Streaming handlers (logs -f) end with their client instead of writing to nobody for hours.
         self._runner = web.AppRunner(
             self.app,
@@ -112,15 +124,14 @@ class HttpsServer:
             handler_cancellation=True,
             shutdown_timeout=self._shutdown_timeout,
         )
-        try:
-            await self._runner.setup()
-            context = self._tls.context if isinstance(self._tls, CertificateReloader) else self._tls
-            site = web.SockSite(self._runner, sock, ssl_context=context, backlog=_BACKLOG)
-            await site.start()
-        except BaseException:
-            sock.close()
-            await self._runner.cleanup()
-            raise
+        await self._runner.setup()
+        assert self._runner.server is not None
+        context = self._tls.context if isinstance(self._tls, CertificateReloader) else self._tls
+        # Not aiohttp's SockSite: cancelled while it starts, it forgets a socket that the loop goes on to poll.
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._runner.server, sock=sock, ssl=context, backlog=_BACKLOG, start_serving=False
+        )
+        await self._listener.start_serving()
         if isinstance(self._tls, CertificateReloader) and self._follow:
             self._follower = asyncio.create_task(self._tls.run(), name="certificate reloader")
 
@@ -133,13 +144,18 @@ class HttpsServer:
     async def stop(self) -> None:
         """Fail readiness, stop listening, let requests finish for ``shutdown_timeout`` seconds, close."""
         self._stopping = True
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
-            self._follower = None
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        try:
+            if self._follower is not None:
+                self._follower.cancel()
+                await asyncio.gather(self._follower, return_exceptions=True)
+                self._follower = None
+        finally:
+            if self._runner is not None:
+                runner, self._runner = self._runner, None
+                await runner.cleanup()
 
     async def run(self) -> None:
         """Serve until cancelled, then stop gracefully.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -188,6 +189,31 @@ class TestListening:
             with pytest.raises(OSError, match=f"address 127.0.0.1:{server.port} is already in use") as caught:
                 await second.start()
         assert caught.value.errno == errno.EADDRINUSE
+
+    @pytest.mark.parametrize("turns", range(4))
+    async def test_start_that_is_cancelled_leaves_nothing_open(
+        self, session: aiohttp.ClientSession, turns: int
+    ) -> None:
+        """At whatever point the start is cancelled, its socket is gone and the loop can poll another in its place."""
+
+        async def slow(app: web.Application) -> None:
+            await asyncio.sleep(0)
+
+        opened = set(os.listdir("/proc/self/fd"))
+        server = HttpsServer("127.0.0.1", 0)
+        server.app.on_startup.append(slow)
+        starting = asyncio.create_task(server.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cancelled = starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        assert starting.cancelled() is cancelled is (turns < 3)
+        if cancelled:
+            assert server.port == 0
+            assert set(os.listdir("/proc/self/fd")) == opened
+        await server.stop()
+        async with HttpsServer("127.0.0.1", 0) as another:
+            assert (await get(session, another, "/livez"))[0] == 200
 
     @pytest.mark.parametrize(
         ("host", "text"),
