@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -32,6 +32,11 @@ async def get(session: aiohttp.ClientSession, server: HttpsServer, path: str) ->
     """Status and body of a path."""
     async with session.get(f"http://127.0.0.1:{server.port}{path}") as response:
         return response.status, await response.text()
+
+
+def open_files() -> set[Path]:
+    """The process's file descriptors."""
+    return set(Path("/proc/self/fd").iterdir())
 
 
 def fired(signal: Signal[web.Application]) -> asyncio.Event:
@@ -199,7 +204,7 @@ class TestListening:
         async def slow(app: web.Application) -> None:
             await asyncio.sleep(0)
 
-        opened = set(os.listdir("/proc/self/fd"))
+        opened = open_files()
         server = HttpsServer("127.0.0.1", 0)
         server.app.on_startup.append(slow)
         starting = asyncio.create_task(server.start())
@@ -210,7 +215,7 @@ class TestListening:
         assert starting.cancelled() is cancelled is (turns < 3)
         if cancelled:
             assert server.port == 0
-            assert set(os.listdir("/proc/self/fd")) == opened
+            assert open_files() == opened
         await server.stop()
         async with HttpsServer("127.0.0.1", 0) as another:
             assert (await get(session, another, "/livez"))[0] == 200
