@@ -12,6 +12,7 @@ from controller_runtime.kubeconfig import ClusterConfig
 
 from .http_head import END_OF_HEAD, Headers, RequestHead, ResponseHead, parse_response_head
 from .splice import Connection
+from .tls import start_tls
 
 MAX_HEAD = 256 * 1024
 """Bytes of a response head; a Kubernetes apiserver sends well under four thousand."""
@@ -156,11 +157,7 @@ async def _tcp(host: str, port: int) -> Connection:
 
 
 async def _tls(connection: Connection, context: ssl.SSLContext, server_name: str) -> Connection:
-    transport = await asyncio.get_running_loop().start_tls(
-        connection.transport, HeadReader(), context, server_hostname=server_name
-    )
-    if transport is None:
-        raise ConnectionResetError("the connection was closed during the TLS handshake")
+    transport = await start_tls(connection.transport, HeadReader(), context, server_hostname=server_name)
     return Connection(transport, connection.raw)
 
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 from .http_head import END_OF_HEAD
 from .splice import Connection, keep_alive
+from .tls import start_tls
 
 MAX_HEAD = 1024 * 1024
 """Bytes of a request head, as Go's net/http allows: ``kubectl exec`` carries whole scripts in the URL."""
@@ -96,11 +97,10 @@ class Accepted(asyncio.Protocol):
     async def _start_tls(front: Front, raw: asyncio.Transport, context: ssl.SSLContext) -> None:
         # Failed handshakes are the client's business: port scans, wrong CAs, plain HTTP.
         with contextlib.suppress(OSError):
-            transport = await asyncio.get_running_loop().start_tls(
+            transport = await start_tls(
                 raw, front, context, server_side=True, ssl_handshake_timeout=HEAD_TIMEOUT
             )
-            if transport is not None:
-                front.begin(Connection(transport, raw))
+            front.begin(Connection(transport, raw))
 
 
 class Front(asyncio.Protocol):

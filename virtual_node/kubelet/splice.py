@@ -86,7 +86,8 @@ class Splice:
     def abort(self) -> None:
         """End both connections now; bytes not yet sent are dropped."""
         for end in (self._upper, self._lower):
-            end.connection.transport.abort()
+            if not end.lost:
+                end.connection.transport.abort()
 
     @property
     def bytes_to_lower(self) -> int:
@@ -108,6 +109,8 @@ class Splice:
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
             self._closed.set_result(None)
+            self._upper.forget()
+            self._lower.forget()
 
     def _check_idle(self) -> None:
         left = self._last_byte + self._idle_timeout - self._loop.time()
@@ -190,6 +193,10 @@ class End(asyncio.Protocol):
         self.connection.transport.resume_reading()
         deadline = asyncio.get_running_loop().time() + self._patience
         self._close_when_sent(deadline, before=-1, delay=_DRAIN_CHECK)
+
+    def forget(self) -> None:
+        """Let go of everything: a TLS transport has buffers of half a megabyte, and nobody looks for cycles often."""
+        del self.peer, self.connection, self._splice, self._write
 
     def _close_when_sent(self, deadline: float, before: int, delay: float) -> None:
         # Looked at now and then: the TLS transport tells nobody when the socket below has taken all.

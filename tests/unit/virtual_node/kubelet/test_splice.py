@@ -198,6 +198,16 @@ async def test_a_side_lost_before_the_join_ends_it() -> None:
     assert upper.written == b"last words"
 
 
+async def test_an_end_may_be_ended_again() -> None:
+    """A shutdown that comes in the moment when a stream has ended by itself."""
+    splice, upper, lower = join()
+    upper.close()
+    lower.close()
+    await splice.wait_closed()
+    splice.abort()
+    assert not upper.aborted
+
+
 async def test_what_tls_has_not_sent_counts() -> None:
     """Bytes below the TLS layer are unsent bytes too."""
     top, raw = _FakeTransport(), _FakeTransport()
