@@ -30,6 +30,8 @@ class Request:
     namespace: str
     name: str
     object: Mapping[str, Any]
+    old_object: Mapping[str, Any]
+    """What an update changes; empty at a creation."""
     dry_run: bool
 
 
@@ -53,7 +55,7 @@ def parse(body: bytes) -> Request:
     request = review.get("request")
     if not isinstance(request, dict) or not isinstance(request.get("uid"), str) or not request["uid"]:
         raise BadReviewError("request.uid is missing")
-    subject = request.get("object")
+    subject, old = request.get("object"), request.get("oldObject")
     kind = request.get("kind") or {}
     return Request(
         api_version=api_version,
@@ -63,6 +65,7 @@ def parse(body: bytes) -> Request:
         namespace=str(request.get("namespace") or ""),
         name=str(request.get("name") or ""),
         object=subject if isinstance(subject, dict) else {},
+        old_object=old if isinstance(old, dict) else {},
         dry_run=bool(request.get("dryRun")),
     )
 

@@ -15,16 +15,13 @@ from typing import Any
 import msgspec
 
 from controller_runtime.api import cluster_selector, names, node_avoidance
-from webhook import selectors
+from webhook import selectors, validation
+from webhook.validation import RefusedError
 
 _NEVER = "kube-system"
 _DEFAULT_SCHEDULER = "default-scheduler"
 _LOST_NODE_KEYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _PROVIDER = {"key": names.TAINT_PROVIDER, "operator": "Exists"}
-
-
-class RefusedError(ValueError):
-    """The pod cannot be right; the text says what is wrong with it, for its author."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +53,17 @@ def is_ours(pod: Mapping[str, Any], namespace: str) -> bool:
 
 
 def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]:
-    """The pod as it is to be created; the very same object when nothing changes.
+    """The pod as it is to be created: a new dict, equal to the old one when nothing changes.
 
     Raises:
-        RefusedError: its clusterSelector annotation cannot be read, or contradicts its spec.
+        RefusedError: what moves is wrong, its clusterSelector annotation is, or one contradicts the other.
     """
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    validation.check_spec(spec)
+    present = validation.read_annotation(metadata.get("annotations"))
     daemon_set = any(owner.get("kind") == "DaemonSet" for owner in metadata.get("ownerReferences") or ())
     decide = selectors.stays(surroundings.ignore_keys, surroundings.virtual_nodes, daemon_set=daemon_set)
     above, moved = selectors.split(spec, decide)
-    text = (metadata.get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
-    try:
-        present = cluster_selector.parse(text) if text else {}
-    except ValueError as error:
-        raise RefusedError(f"metadata.annotations[{names.ANNOTATION_CLUSTER_SELECTOR}]: {error}") from None
     selector = _merge(present, moved, spec.get("tolerations") or ())
     above["tolerations"] = _tolerations(spec.get("tolerations") or ())
     if surroundings.scheduler_name and spec.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
@@ -97,7 +91,7 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
         annotations[names.ANNOTATION_UNSCHEDULABLE_NODE] = ",".join(sorted(surroundings.avoid))
     if annotations != (metadata.get("annotations") or {}):
         result["metadata"] = {**metadata, "annotations": annotations}
-    return result if result != pod else dict(pod)
+    return result
 
 
 def _demands(selector: Mapping[str, Any]) -> bool:
@@ -122,7 +116,10 @@ def _merge(
     if node_selector:
         merged["nodeSelector"] = node_selector
     _merge_affinity(merged, present, moved)
-    ours = [_PROVIDER, *(_lost_node(key) for key in _LOST_NODE_KEYS)]
+    ours = [_PROVIDER]
+    if any(_covers_provider(toleration) for toleration in tolerations):
+        # Asked again: these are ours. Or they say nothing new beside a toleration of everything.
+        ours += [_lost_node(key) for key in _LOST_NODE_KEYS]
     kept = list(present.get("tolerations") or ())
     kept += [one for one in tolerations if one not in kept and one not in ours]
     if kept:
@@ -137,6 +134,11 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
     node_affinity = dict(affinity.get("nodeAffinity") or {})
     if moved.required:
         there = (node_affinity.get(selectors.REQUIRED) or {}).get("nodeSelectorTerms") or []
+        if len(there) * len(moved.required) > validation.MOST:
+            raise RefusedError(
+                f"spec.affinity.nodeAffinity.{selectors.REQUIRED}: its {len(moved.required)} terms times the {len(there)} of "
+                f"the annotation {names.ANNOTATION_CLUSTER_SELECTOR} are more than fit into it ({validation.MOST})"
+            )
         node_affinity[selectors.REQUIRED] = {
             "nodeSelectorTerms": selectors.conjunction(there, moved.required)
         }
@@ -160,7 +162,8 @@ def _tolerations(given: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     result: list[Mapping[str, Any]] = []
     for toleration in given:
         key = toleration.get("key")
-        wanted = _lost_node(key) if key in _LOST_NODE_KEYS else toleration
+        is_limited = key in _LOST_NODE_KEYS and toleration.get("effect") == "NoExecute"
+        wanted = _lost_node(key) if is_limited else toleration
         if wanted not in result:
             result.append(wanted)
     result += [_lost_node(key) for key in _LOST_NODE_KEYS if _lost_node(key) not in result]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from webhook import admission, mutate, templates
+from webhook import admission, mutate, templates, validation
 from webhook.patch import pod_patch
 
 
@@ -33,7 +33,8 @@ def review_pod(request: admission.Request, knowledge: Knowledge) -> bytes:
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         # Past the API server's own validation only a hand-made request looks like this.
         return admission.denied(request, f"object: not a Pod as core/v1 has it ({error})", code=400)
-    return admission.allowed(request, patch=pod_patch(pod, changed))
+    warnings = list(validation.unused(pod["metadata"].get("annotations")))
+    return admission.allowed(request, patch=pod_patch(pod, changed), warnings=warnings)
 
 
 def review_workload(request: admission.Request) -> bytes:
@@ -42,9 +43,22 @@ def review_workload(request: admission.Request) -> bytes:
         path, template = templates.pod_template(request.kind, request.object)
         if request.operation not in {"", "CREATE", "UPDATE"} or not templates.is_virtual(template):
             return admission.allowed(request)
-        if problem := templates.invalid(template, path):
-            return admission.denied(request, problem)
         found = templates.warnings(request.kind, request.namespace, template, path)
+        if problem := templates.invalid(template, path):
+            if not _may_stay(request, problem):
+                return admission.denied(request, problem)
+            found.insert(0, problem)
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         return admission.denied(request, f"object: not a {request.kind} ({error})", code=400)
     return admission.allowed(request, warnings=found)
+
+
+def _may_stay(request: admission.Request, problem: str) -> bool:
+    """Whether a workload that is wrong is to be let in all the same: it was, or is going.
+
+    Controllers write workloads, too, a finalizer that comes off among it; refused, the object could never go.
+    """
+    if (request.object.get("metadata") or {}).get("deletionTimestamp"):
+        return True
+    path, template = templates.pod_template(request.kind, request.old_object)
+    return templates.invalid(template, path) == problem

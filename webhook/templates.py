@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controller_runtime.api import cluster_selector, names
+from controller_runtime.api import names
+from webhook import validation
 
 _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 
@@ -27,21 +28,20 @@ def is_virtual(template: Mapping[str, Any]) -> bool:
 
 def invalid(template: Mapping[str, Any], path: str) -> str:
     """Why every pod of the template would be refused; empty: none would."""
-    annotations = (template.get("metadata") or {}).get("annotations") or {}
-    text = annotations.get(names.ANNOTATION_CLUSTER_SELECTOR)
-    if not text:
-        return ""
     try:
-        cluster_selector.parse(text)
-    except ValueError as error:
-        return f"{path}.metadata.annotations[{names.ANNOTATION_CLUSTER_SELECTOR}]: {error}"
+        validation.read_annotation((template.get("metadata") or {}).get("annotations"), f"{path}.metadata")
+    except validation.RefusedError as error:
+        return str(error)
     return ""
 
 
 def warnings(kind: str, namespace: str, template: Mapping[str, Any], path: str) -> list[str]:
     """Sentences for ``kubectl apply`` to print, each with the field it is about."""
     spec = template.get("spec") or {}
-    return [f"{path}.spec.{text}" for text in _warnings(kind, namespace, spec)]
+    found = [f"{path}.spec.{text}" for text in _warnings(kind, namespace, spec)]
+    if not invalid(template, path):
+        found += validation.unused((template.get("metadata") or {}).get("annotations"), f"{path}.metadata")
+    return found
 
 
 def _warnings(kind: str, namespace: str, spec: Mapping[str, Any]) -> Iterator[str]:

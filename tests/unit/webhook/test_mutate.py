@@ -341,3 +341,25 @@ def test_a_scheduler_that_the_author_chose_stays():
     """Whoever names a scheduler means it."""
     pod = _pod({"schedulerName": "batch"})
     assert mutate.mutate(pod, Surroundings(scheduler_name="ours"))["spec"]["schedulerName"] == "batch"
+
+
+def test_a_node_that_is_not_ready_is_tolerated_as_its_author_says():
+    """Only eviction is what we take from a lost cluster; NoSchedule speaks of something else."""
+    own = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoSchedule"}
+    changed = mutate.mutate(_pod({"tolerations": [own]}), VIRTUAL)
+    assert changed["spec"]["tolerations"] == [own, NOT_READY, UNREACHABLE, PROVIDER]
+    assert _selector(changed)["tolerations"] == [own]
+
+
+@pytest.mark.parametrize(
+    "more", [[], [{"operator": "Exists"}], [PROVIDER]], ids=["plain", "everything", "by hand"]
+)
+def test_a_pod_that_never_wants_to_leave_a_lost_lower_node_stays_there(more):
+    """Its author's limitless toleration goes below; ours, which looks alike, does not at a second look. What says as much already is enough."""
+    once = mutate.mutate(_pod({"tolerations": [NOT_READY, *more]}), VIRTUAL)
+    below = json.loads(once["metadata"].get("annotations", {}).get("clusterSelector", "{}")).get(
+        "tolerations", []
+    )
+    assert (NOT_READY in below) == (not more)
+    assert UNREACHABLE not in below
+    assert mutate.mutate(once, VIRTUAL) == once
