@@ -11,7 +11,7 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,6 +32,8 @@ _ANNOUNCED = 3.0
 _LOOK = 3600.0
 """Seconds between two looks at the clock."""
 _RETRY = 5.0
+_BEHIND = 60.0
+"""Seconds for which a watch is believed to be merely behind what we have written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,10 @@ class CertificateKeeper:
             field_selector=f"metadata.name={name}",
             name="serving-certificate",
         )
+        self._seen: Certificates | None = None
+        """The last ones that the Secret held: they are being served until the next ones are."""
+        self._written: tuple[str, float] | None = None
+        """The version that we have replaced, and when; None: the cache shows what we wrote."""
         self._changed = asyncio.Event()
         self._look_again = asyncio.Event()
         self._secret.add_handler(
@@ -171,13 +177,20 @@ class CertificateKeeper:
         self._changed.set()
 
     async def _renew(self) -> None:
+        if self._is_behind():
+            return
         current = self._held()
         fresh = renewed(current, self._hosts, now=self._now())
         if fresh is None:
             assert current is not None
+            self._seen = current
             await self._announce(current.bundle)
             return
-        if current is not None and fresh.bundle != current.bundle:
+        before = current or self._seen
+        if current is None and before is not None:
+            # Somebody has deleted the Secret. Its certificate is still served, and has to be trusted meanwhile.
+            fresh = replace(fresh, bundle=fresh.bundle + before.ca.certificate)
+        if before is not None and fresh.bundle != before.bundle:
             await self._announce(fresh.bundle)
             await asyncio.sleep(_ANNOUNCED)
         await self._write(fresh)
@@ -188,6 +201,19 @@ class CertificateKeeper:
             expires=expiry(fresh.serving.certificate).isoformat(),
         )
 
+    def _is_behind(self) -> bool:
+        """Whether the cache does not show yet what we have written: judged by it, all would be made once more."""
+        if self._written is None:
+            return False
+        version, at = self._written
+        if version != self._version() or asyncio.get_running_loop().time() - at > _BEHIND:
+            self._written = None
+        return self._written is not None
+
+    def _version(self) -> str:
+        secret = self._secret.store.get(f"{self._namespace}/{self._name}")
+        return secret.resource_version if secret is not None else ""
+
     async def _write(self, fresh: Certificates) -> None:
         existing = self._secret.store.get(f"{self._namespace}/{self._name}")
         body: dict[str, Any] = {
@@ -197,9 +223,11 @@ class CertificateKeeper:
         }
         if existing is None:
             await self._client.create(resources.SECRETS, body, namespace=self._namespace)
-            return
-        body = {**existing.to_dict(), "data": fresh.data()}
-        await self._client.update(resources.SECRETS, body)
+        else:
+            body = {**existing.to_dict(), "data": fresh.data()}
+            await self._client.update(resources.SECRETS, body)
+        version = existing.resource_version if existing is not None else ""
+        self._written = (version, asyncio.get_running_loop().time())
 
     def _held(self) -> Certificates | None:
         secret = self._secret.store.get(f"{self._namespace}/{self._name}")

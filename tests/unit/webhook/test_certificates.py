@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from controller_runtime.certificates import expiry
-from controller_runtime.errors import ConfigError
+from controller_runtime.certificates import KeyPair, expiry
+from controller_runtime.client import ObjectList
+from controller_runtime.errors import AlreadyExists, ConfigError, Conflict
+from controller_runtime.objects import WatchEvent, from_dict
 from webhook import certificates, flags, manifests, volumes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -145,3 +151,113 @@ def test_contradictions_name_the_flags(arguments, told):
     """One line, and what to do."""
     with pytest.raises(ConfigError, match=told):
         flags.parse(arguments, {})
+
+
+class _Cluster:
+    """One Secret, and what is announced; watchers are told only when ``tell`` is set."""
+
+    cluster = "upper"
+
+    def __init__(self) -> None:
+        self.secret: dict | None = None
+        self.log: list[tuple[str, bytes]] = []
+        self.tell = asyncio.Event()
+        self.tell.set()
+        self._events: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        self._versions = itertools.count(1)
+
+    async def list(self, *_: object, **__: object) -> ObjectList:
+        return ObjectList([from_dict(self.secret)] if self.secret else [], "1")
+
+    async def watch_batches(self, *_: object, **__: object):
+        while True:
+            event = await self._events.get()
+            await self.tell.wait()
+            yield [event]
+
+    async def create(self, _resource: object, body: dict, **_: object) -> dict:
+        if self.secret is not None:
+            raise AlreadyExists("exists", code=409)
+        return self._store(body, "ADDED")
+
+    async def update(self, _resource: object, body: dict, **_: object) -> dict:
+        if (
+            self.secret is None
+            or body["metadata"]["resourceVersion"] != self.secret["metadata"]["resourceVersion"]
+        ):
+            raise Conflict("changed", code=409)
+        return self._store(body, "MODIFIED")
+
+    def delete(self) -> None:
+        assert self.secret is not None
+        self._events.put_nowait(WatchEvent("DELETED", from_dict(self.secret)))
+        self.secret = None
+
+    async def announce(self, bundle: bytes) -> None:
+        await asyncio.sleep(0.01)
+        self.log.append(("announced", bundle))
+
+    def _store(self, body: dict, kind: str) -> dict:
+        metadata = {"uid": "s", **body["metadata"], "resourceVersion": str(next(self._versions))}
+        self.secret = {"apiVersion": "v1", "kind": "Secret", **body, "metadata": metadata}
+        self.log.append(("written", base64.b64decode(body["data"]["ca.crt"])))
+        self._events.put_nowait(WatchEvent(kind, from_dict(self.secret)))
+        return self.secret
+
+
+@contextlib.asynccontextmanager
+async def _keeping(cluster: _Cluster, clock: list[datetime]):
+    keeper = certificates.CertificateKeeper(
+        cluster,  # type: ignore[arg-type]
+        namespace="ns",
+        name="s",
+        hosts=HOSTS,
+        announce=cluster.announce,
+        now=lambda: clock[0],
+    )
+    served: list[KeyPair] = []
+    tasks = [asyncio.create_task(keeper.follow(served.append)), asyncio.create_task(keeper.keep())]
+    try:
+        yield keeper, served
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.looptime
+async def test_a_secret_that_somebody_deletes_ends_no_trust():
+    """What is still served goes on being trusted until its successor is."""
+    cluster = _Cluster()
+    async with _keeping(cluster, [NOW]) as (_, served):
+        await asyncio.sleep(60)
+        (first,) = served
+        cluster.log.clear()
+        cluster.delete()
+        await asyncio.sleep(60)
+    assert [what for what, _ in cluster.log][:2] == ["announced", "written"]
+    for _, bundle in cluster.log:
+        authorities = x509.load_pem_x509_certificates(bundle)
+        assert any(_signed_by(first.certificate, one.public_bytes(Encoding.PEM)) for one in authorities)
+    assert len(served) == 2
+
+
+@pytest.mark.looptime
+async def test_a_watch_that_is_behind_makes_no_third_ca():
+    """What we have written counts before we see it: another CA would be announced in the place of the one in use."""
+    cluster, clock = _Cluster(), [NOW]
+    async with _keeping(cluster, clock) as (keeper, served):
+        await asyncio.sleep(60)
+        clock[0] = NOW + timedelta(days=2500)
+        cluster.log.clear()
+        cluster.tell.clear()
+        for _ in range(10):
+            keeper.look_again()
+            await asyncio.sleep(2)
+        cluster.tell.set()
+        await asyncio.sleep(60)
+        assert [what for what, _ in cluster.log].count("written") == 1
+        newest = served[-1].certificate
+        for _, bundle in cluster.log:
+            authorities = x509.load_pem_x509_certificates(bundle)
+            assert any(_signed_by(newest, one.public_bytes(Encoding.PEM)) for one in authorities)
