@@ -161,7 +161,7 @@ def _tolerations(given: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """
     result: list[Mapping[str, Any]] = []
     for toleration in given:
-        key = toleration.get("key")
+        key = toleration.get("key") or ""
         is_limited = key in _LOST_NODE_KEYS and toleration.get("effect") == "NoExecute"
         wanted = _lost_node(key) if is_limited else toleration
         if wanted not in result:

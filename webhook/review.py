@@ -28,7 +28,7 @@ def review_pod(request: admission.Request, knowledge: Knowledge) -> bytes:
         if not mutate.is_ours(pod, namespace):
             return admission.allowed(request)
         changed = mutate.mutate(pod, knowledge.surroundings(pod, namespace))
-    except mutate.RefusedError as error:
+    except validation.RefusedError as error:
         return admission.denied(request, str(error))
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         # Past the API server's own validation only a hand-made request looks like this.

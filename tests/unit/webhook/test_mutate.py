@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from controller_runtime.api import cluster_selector, matching
 from webhook import mutate
-from webhook.mutate import RefusedError, Surroundings
+from webhook.mutate import Surroundings
 from webhook.patch import pod_patch
+from webhook.validation import RefusedError
 
 VIRTUAL = Surroundings(virtual_nodes=("vn-a", "vn-b"))
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}

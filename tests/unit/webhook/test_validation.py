@@ -11,8 +11,9 @@ import pytest
 
 from controller_runtime.api import cluster_selector
 from webhook import admission, mutate
-from webhook.mutate import RefusedError, Surroundings
+from webhook.mutate import Surroundings
 from webhook.review import review_pod, review_workload
+from webhook.validation import RefusedError
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
