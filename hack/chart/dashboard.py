@@ -6,13 +6,14 @@ import json
 
 from hack.chart import dashboard_plane, grafana
 from hack.chart.grafana import Panel
-from hack.chart.promql import quantile, rate
+from hack.chart.promql import OURS, quantile, rate
 from hack.chart.rights import CHART
 
 FILE = CHART / "files" / "dashboard.json"
 _UP = ((None, "red"), (1, "green"))
 _CLUSTERS = 'cluster=~"$cluster"'
 _BOTH = 'cluster=~"$cluster|upper"'
+_REQUESTS = f"{OURS}, {_BOTH}"
 _NODES = 'cluster=~"$cluster", node=~"$node"'
 
 
@@ -101,28 +102,28 @@ _LAG = [
     ),
 ]
 _QUEUES = [
-    Panel("Keys that wait", {"max by (component, name) (workqueue_depth)": "{{name}}"}),
+    Panel("Keys that wait", {f"max by (component, name) (workqueue_depth{{{OURS}}})": "{{name}}"}),
     Panel(
         "Longest work under way",
         {
-            "max by (component, name) (workqueue_longest_running_processor_seconds)": "{{name}}",
-            "max by (component, name) (workqueue_unfinished_work_seconds)": "all of {{name}}",
+            f"max by (component, name) (workqueue_longest_running_processor_seconds{{{OURS}}})": "{{name}}",
+            f"max by (component, name) (workqueue_unfinished_work_seconds{{{OURS}}})": "all of {{name}}",
         },
         unit="s",
     ),
     Panel(
         "Queued and tried again",
         {
-            rate("workqueue_adds_total", "name"): "{{name}}",
-            rate("workqueue_retries_total", "name"): "again {{name}}",
+            rate("workqueue_adds_total", "name", OURS): "{{name}}",
+            rate("workqueue_retries_total", "name", OURS): "again {{name}}",
         },
         unit="ops",
     ),
     Panel(
         "Waiting and working, p99",
         {
-            quantile("0.99", "workqueue_queue_duration_seconds", "name"): "waits {{name}}",
-            quantile("0.99", "workqueue_work_duration_seconds", "name"): "works {{name}}",
+            quantile("0.99", "workqueue_queue_duration_seconds", "name", OURS): "waits {{name}}",
+            quantile("0.99", "workqueue_work_duration_seconds", "name", OURS): "works {{name}}",
         },
         unit="s",
     ),
@@ -130,14 +131,14 @@ _QUEUES = [
 _API = [
     Panel(
         "Requests",
-        {rate("rest_client_requests_total", "cluster, verb", _BOTH): "{{cluster}} {{verb}}"},
+        {rate("rest_client_requests_total", "cluster, verb", _REQUESTS): "{{cluster}} {{verb}}"},
         unit="reqps",
     ),
     Panel(
         "Requests that fail",
         {
             rate(
-                "rest_client_requests_total", "cluster, code", f'{_BOTH}, code!~"2..|3.."'
+                "rest_client_requests_total", "cluster, code", f'{_REQUESTS}, code!~"2..|3.."'
             ): "{{cluster}} {{code}}"
         },
         unit="reqps",
@@ -147,7 +148,7 @@ _API = [
         "Latency, p50",
         {
             quantile(
-                "0.5", "rest_client_request_duration_seconds", "cluster, verb", _BOTH
+                "0.5", "rest_client_request_duration_seconds", "cluster, verb", _REQUESTS
             ): "{{cluster}} {{verb}}"
         },
         unit="s",
@@ -156,7 +157,7 @@ _API = [
         "Latency, p99",
         {
             quantile(
-                "0.99", "rest_client_request_duration_seconds", "cluster, verb", _BOTH
+                "0.99", "rest_client_request_duration_seconds", "cluster, verb", _REQUESTS
             ): "{{cluster}} {{verb}}"
         },
         unit="s",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hack.chart.grafana import Panel
-from hack.chart.promql import RATE, quantile, rate
-
-_OURS = 'component=~"virtual-node|webhook|descheduler|multi-scheduler"'
+from hack.chart.promql import OURS, RATE, quantile, rate
 
 _WEBHOOK = [
     Panel(
@@ -67,8 +65,8 @@ _CERTIFICATES = [
     ),
 ]
 _PROCESSES = [
-    Panel("CPU", {f"rate(process_cpu_seconds_total{{{_OURS}}}{RATE})": "{{component}} {{pod}}"}),
-    Panel("Memory", {f"process_resident_memory_bytes{{{_OURS}}}": "{{component}} {{pod}}"}, unit="bytes"),
+    Panel("CPU", {f"rate(process_cpu_seconds_total{{{OURS}}}{RATE})": "{{component}} {{pod}}"}),
+    Panel("Memory", {f"process_resident_memory_bytes{{{OURS}}}": "{{component}} {{pod}}"}, unit="bytes"),
 ]
 ROWS: list[tuple[str, Sequence[Panel]]] = [
     ("Webhook", _WEBHOOK),

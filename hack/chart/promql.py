@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 RATE = "[$__rate_interval]"
+OURS = 'job="virtual-node"'
+"""Tells our series from others' where the name is everybody's: ``workqueue_depth``, ``process_…``."""
 
 
 def quantile(share: str, metric: str, by: str, matchers: str = "") -> str:

@@ -1,4 +1,7 @@
-"""Alerts and dashboard speak of metrics that there are, with labels that these have, and have a runbook each."""
+"""Alerts are whole and have a runbook each, and the dashboard is one that Grafana takes.
+
+What their expressions say is in ``test_expressions``, what makes the alerts fire in ``test_alert_rules``.
+"""
 
 from __future__ import annotations
 
@@ -7,140 +10,25 @@ import re
 from pathlib import Path
 from typing import Any
 
-import prometheus_client
 import pytest
-import yaml
 
-from hack.chart import dashboard, grafana
-from hack.chart.rights import CHART
+from hack.chart import dashboard, grafana, values
+from hack.chart.template import template
+from tests.unit.charts import expressions, rendering
+from tests.unit.charts.test_expressions import ALERTS
 from tests.unit.docs.test_metrics import REGISTERED
 from tests.unit.docs.test_pages import ALERTS as RUNBOOKS
 
-ALERTS: list[dict[str, Any]] = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text("utf-8"))["rules"]
-OPERATE = (Path(__file__).resolve().parents[3] / "docs" / "operate.md").read_text("utf-8")
-TARGET = {"namespace", "pod", "component", "job", "instance"}
-"""Labels that Prometheus puts on whatever it scrapes; ``component`` is the chart's ServiceMonitor's doing."""
-_FUNCTIONS = {"rate", "increase", "histogram_quantile", "absent", "time", "vector", "label_values"}
-_WORDS = {"sum", "max", "min", "count", "by", "or", "and", "unless", "on"} | _FUNCTIONS
-_TOKEN = re.compile(
-    r"""(?P<space>\s+)|(?P<text>"[^"]*")|(?P<range>\[(?:\d+[smh]|\$__rate_interval)\])
-    |(?P<number>\d+(?:\.\d+)?)|(?P<name>[a-zA-Z_]\w*)|(?P<operator>=~|!~|!=|==|>=|<=|[-+*/<>=(){},])""",
-    re.VERBOSE,
-)
-_SELECTOR = re.compile(r"\b([a-z_]\w*)(\{[^}]*\})?(\[[^\]]+\])?")
-_BY = re.compile(r"\bby \(([^)]*)\)")
-_PAIRS = {"(": ")", "{": "}"}
+ROOT = Path(__file__).resolve().parents[3]
+OPERATE = (ROOT / "docs" / "operate.md").read_text("utf-8")
+REPOSITORY = "https://github.com/virtual-node/virtual-node/blob/main/"
+MADE = json.loads(dashboard.FILE.read_text("utf-8"))
 
 
-def _panels() -> list[dict[str, Any]]:
-    made = json.loads(dashboard.FILE.read_text("utf-8"))
-    return [panel for panel in made["panels"] if panel["type"] != "row"]
-
-
-EXPRESSIONS = [
-    *(pytest.param(alert["expr"], id=alert["alert"]) for alert in ALERTS),
-    *(
-        pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}")
-        for panel in _panels()
-        for target in panel["targets"]
-    ),
-    *(
-        pytest.param(variable["definition"], id=f"${variable['name']}")
-        for variable in json.loads(dashboard.FILE.read_text("utf-8"))["templating"]["list"]
-        if "definition" in variable
-    ),
-]
-
-
-def _tokens(expression: str) -> list[str]:
-    found, position = [], 0
-    while position < len(expression):
-        match = _TOKEN.match(expression, position)
-        assert match, f"not PromQL from here: {expression[position:]}"
-        if match.lastgroup != "space":
-            found.append(match[0])
-        position = match.end()
-    return found
-
-
-def _known() -> dict[str, tuple[str, set[str]]]:
-    """Every name that a scrape has → its type and labels."""
-    found: dict[str, tuple[str, set[str]]] = {"up": ("gauge", set())}
-    for name in prometheus_client.REGISTRY._names_to_collectors:
-        if name.startswith("process_"):
-            found[name] = ("counter" if name.endswith("_total") else "gauge", set())
-    for name, (kind, labels) in REGISTERED.items():
-        if kind == "histogram":
-            found[f"{name}_bucket"] = ("counter", {*labels, "le"})
-            found |= {f"{name}_{part}": ("counter", set(labels)) for part in ("sum", "count")}
-        else:
-            found[name] = (kind, set(labels))
-    return found
-
-
-KNOWN = _known()
-
-
-def _selectors(expression: str) -> list[tuple[str, set[str], bool]]:
-    """Metrics of an expression: name, labels in its matchers, whether over a range."""
-    bare = _BY.sub(
-        "", re.sub(r'"[^"]*"', lambda text: '"' + re.sub(r"\w", ".", text[0][1:-1]) + '"', expression)
-    )
-    bare = re.sub(r"(label_values\([^)]*), *\w+\)", r"\1)", bare)
-    return [
-        (name, set(re.findall(r"(\w+) *(?:=~|!~|!=|=)", matchers)), bool(span))
-        for name, matchers, span in _SELECTOR.findall(bare)
-        if name not in _WORDS
-    ]
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_is_well_formed(expression):
-    """Every token is PromQL's, brackets close what they opened, and no operator stands before nothing."""
-    waiting: list[str] = []
-    tokens = _tokens(expression)
-    for position, token in enumerate(tokens):
-        if token in _PAIRS:
-            waiting.append(_PAIRS[token])
-        elif token in _PAIRS.values():
-            assert waiting.pop() == token
-        if token in {"or", "unless", "and", "==", "/", ">", "<", "by", ","}:
-            assert 0 < position < len(tokens) - 1
-            assert tokens[position + 1] not in {")", "or", "unless", "and", "=="}
-        if token in _FUNCTIONS or token == "by":
-            assert tokens[position + 1] == "("
-    assert waiting == []
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_asks_for_what_there_is(expression):
-    """Metrics are registered by the code; labels in matchers and in ``by`` are theirs or Prometheus' own."""
-    found = _selectors(expression)
-    assert found
-    labels = set(TARGET)
-    for name, matched, _ in found:
-        assert name in KNOWN, f"no metric {name}"
-        assert matched <= KNOWN[name][1] | TARGET
-        labels |= KNOWN[name][1]
-    for group in _BY.findall(expression):
-        assert {label.strip() for label in group.split(",")} <= labels
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_counters_are_read_as_rates_and_gauges_as_they_are(expression):
-    """A counter's value alone says nothing, and a gauge has no rate."""
-    for name, _, has_range in _selectors(expression):
-        assert has_range == (KNOWN[name][0] == "counter"), name
-    assert expression.count("[") == len(re.findall(r"\b(?:rate|increase)\(", expression))
-
-
-def test_an_unknown_metric_would_be_found():
-    """The checks above see a name and a label that nobody registers."""
-    assert _selectors('sum by (x) (rate(nothing_total{code="x", verb!~"a|b"}[5m]))') == [
-        ("nothing_total", {"code", "verb"}, True)
-    ]
-    with pytest.raises(AssertionError, match="not PromQL"):
-        _tokens("up == 1 ? 2")
+def _rules(text: str, **options: str) -> dict[str, dict[str, Any]]:
+    """The alerts of the chart's PrometheusRule, by name."""
+    (rule,) = (one for one in rendering.parse(template(text, **options)) if one["kind"] == "PrometheusRule")
+    return {alert["alert"]: alert for alert in rule["spec"]["groups"][0]["rules"]}
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
@@ -151,36 +39,89 @@ def test_an_alert_is_whole(alert):
     assert alert["labels"]["severity"] in {"critical", "warning"}
     assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
     assert all(text.strip() for text in alert["annotations"].values())
-    assert alert["annotations"]["runbook_url"].endswith(f"/docs/operate.md#{alert['alert'].lower()}")
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_texts_name_labels_that_the_alert_has(alert):
-    """A label in a text is one of those that the expression keeps."""
-    kept = {label.strip() for group in _BY.findall(alert["expr"]) for label in group.split(",")} - {"le"}
-    texts = " ".join(alert["annotations"].values())
-    assert set(re.findall(r"\$labels\.(\w+)", texts)) <= kept
+def test_the_runbook_is_where_the_alert_says(alert):
+    """The address is that of a page of this repository, and the page has a heading that makes this anchor."""
+    page, anchor = alert["annotations"]["runbook_url"].removeprefix(REPOSITORY).split("#")
+    headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+    assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    assert anchor == alert["alert"].lower()
+    (default,) = (one.default for one in values.read() if one.path == "metrics.prometheusRule.runbookUrl")
+    assert alert["annotations"]["runbook_url"] == f"{default}{anchor}"
 
 
 def test_runbooks_and_alerts_agree():
     """Every alert has a runbook, every runbook an alert, in the same order, and speaks of the same metrics."""
-    names = [alert["alert"] for alert in ALERTS]
-    assert tuple(names) == RUNBOOKS
+    assert tuple(alert["alert"] for alert in ALERTS) == RUNBOOKS
     for alert in ALERTS:
         section = OPERATE.split(f"\n### {alert['alert']}\n")[1].split("\n##")[0]
-        asked = {re.sub("_bucket$", "", name) for name, _, _ in _selectors(alert["expr"])}
-        assert [name for name in asked if f"`{name}`" not in section] == []
+        asked = {
+            re.sub("_bucket$", "", str(one.name))
+            for one in expressions.selectors(expressions.parse(alert["expr"]))
+        }
+        assert [name for name in asked if f"`{name}`" not in section] == [], alert["alert"]
+
+
+def test_the_chart_s_alerts_are_the_files():
+    """In the namespace that the file names they are the very same."""
+    enabled = (
+        "metrics: {prometheusRule: {enabled: true}}\nvirtualNode: {clusters: [{name: a, kubeconfig: b}]}"
+    )
+    assert list(_rules(enabled).values()) == ALERTS
+
+
+def test_alerts_speak_of_their_own_installation():
+    """What is absent has no labels: an alert about it has to be told where it is looked for, and by whom it is read."""
+    text = "metrics: {prometheusRule: {enabled: true, runbookUrl: 'https://wiki.example.com/'}}"
+    found = _rules(text, namespace="elsewhere")
+    down = found["VirtualNodeDown"]
+    assert 'absent(up{job="virtual-node", component="virtual-node", namespace="elsewhere"})' in down["expr"]
+    assert not any("virtual-node-system" in alert["expr"] for alert in found.values())
+    assert down["annotations"]["runbook_url"] == "https://wiki.example.com/virtualnodedown"
+
+
+@pytest.mark.parametrize(
+    ("component", "off"),
+    [
+        ("virtual-node", "virtualNode: {enabled: false}"),
+        ("webhook", "webhook: {enabled: false}"),
+        ("descheduler", "descheduler: {enabled: false}"),
+        ("multi-scheduler", "virtualNode: {clusters: []}"),
+    ],
+)
+def test_no_alert_waits_for_what_is_not_installed(component, off):
+    """A component that is off is absent for good."""
+    found = _rules(f"metrics: {{prometheusRule: {{enabled: true}}}}\n{off}")
+    assert not any(alert["labels"].get("component") == component for alert in found.values())
+    assert any(alert["labels"].get("component") == component for alert in ALERTS)
+
+
+def test_a_scrape_gives_the_labels_that_expressions_ask_for():
+    """Our job whatever the release is called, the component, and our own label ``cluster`` instead of a target's."""
+    (endpoint,) = rendering.one("everything", "ServiceMonitor", "metrics")["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True
+    assert {one["targetLabel"]: one.get("replacement") for one in endpoint["relabelings"]} == {
+        "component": None,
+        "job": "virtual-node",
+    }
+
+
+def test_nothing_of_ours_takes_a_targets_place():
+    """Labels are honoured as they come, so none of ours may be called like one that a target has."""
+    taken = expressions.TARGET | {"prometheus", "prometheus_replica"}
+    assert [name for name, (_, labels) in REGISTERED.items() if taken & set(labels)] == []
 
 
 def test_the_dashboard_is_one_that_grafana_takes():
     """Schema, variables and places: ids are unique and no panel lies on another."""
-    made = json.loads(dashboard.FILE.read_text("utf-8"))
-    assert made["schemaVersion"] >= 38
-    assert [one["name"] for one in made["templating"]["list"]] == ["datasource", "cluster", "node"]
-    assert len({panel["id"] for panel in made["panels"]}) == len(made["panels"])
+    assert MADE["schemaVersion"] == grafana.SCHEMA_VERSION
+    assert [one["name"] for one in MADE["templating"]["list"]] == ["datasource", "cluster", "node"]
+    assert len({panel["id"] for panel in MADE["panels"]}) == len(MADE["panels"])
     cells = [
         (x, y)
-        for place in (panel["gridPos"] for panel in made["panels"])
+        for place in (panel["gridPos"] for panel in MADE["panels"])
         for x in range(place["x"], place["x"] + place["w"])
         for y in range(place["y"], place["y"] + place["h"])
     ]
@@ -190,16 +131,12 @@ def test_the_dashboard_is_one_that_grafana_takes():
 
 def test_every_metric_of_ours_is_on_the_dashboard():
     """What is measured is shown; what is left out is left out on purpose."""
-    shown = dashboard.FILE.read_text("utf-8")
+    shown = {
+        str(selector.name)
+        for panel in MADE["panels"]
+        for target in panel.get("targets", ())
+        for selector in expressions.selectors(expressions.parse(target["expr"]))
+    }
     elsewhere = {"virtual_node_services_foreign_total", "virtual_node_orphaned_claims"}
-    missing = {name for name in REGISTERED if name.startswith(("virtual_node_", "rest_", "workqueue_"))}
-    assert {name for name in missing if name not in shown} == elsewhere
-
-
-def test_legends_name_labels_that_the_query_keeps():
-    """A legend that asks for another label would be empty."""
-    for panel in _panels():
-        for target in panel["targets"]:
-            kept = {label.strip() for group in _BY.findall(target["expr"]) for label in group.split(",")}
-            asked = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-            assert asked <= (kept or TARGET), panel["title"]
+    ours = {name for name in REGISTERED if name.startswith(("virtual_node_", "rest_", "workqueue_"))}
+    assert {name for name in ours if not {name, f"{name}_bucket"} & shown} == elsewhere

@@ -42,7 +42,10 @@ ALERTS = (
     "VirtualNodeApiErrors",
     "VirtualNodeWatchRestarts",
     "VirtualNodeCertificateExpiring",
+    "VirtualNodeWebhookDown",
     "VirtualNodeWebhookErrors",
+    "VirtualNodeExtenderDown",
+    "VirtualNodeExtenderErrors",
     "VirtualNodeDeschedulerStuck",
 )
 KUBERNETES = {"FailedScheduling"}

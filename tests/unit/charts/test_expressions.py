@@ -1,0 +1,118 @@
+"""Every expression of the alerts and the dashboard is PromQL, about metrics that there are, with labels they have."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import prometheus_client
+import pytest
+import yaml
+
+from hack.chart import dashboard
+from hack.chart.rights import CHART
+from tests.unit.charts import expressions
+from tests.unit.charts.expressions import TARGET, ExpressionError, Metric
+from tests.unit.docs.test_metrics import REGISTERED
+
+ALERTS: list[dict[str, Any]] = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text("utf-8"))["groups"][
+    0
+]["rules"]
+DASHBOARD = json.loads(dashboard.FILE.read_text("utf-8"))
+TARGETS = [
+    pytest.param(target["expr"], target["legendFormat"], id=f"{panel['title']} {target['refId']}")
+    for panel in DASHBOARD["panels"]
+    for target in panel.get("targets", ())
+]
+
+
+def _known() -> dict[str, Metric]:
+    """Every name that a scrape has."""
+    found = {"up": Metric("gauge", frozenset())}
+    for name in prometheus_client.REGISTRY._names_to_collectors:
+        if name.startswith("process_"):
+            found[name] = Metric("counter" if name.endswith("_total") else "gauge", frozenset())
+    for name, (kind, own) in REGISTERED.items():
+        if kind == "histogram":
+            found[f"{name}_bucket"] = Metric("bucket", frozenset({*own, "le"}))
+            found |= {f"{name}_{part}": Metric("counter", frozenset(own)) for part in ("sum", "count")}
+        else:
+            found[name] = Metric(kind, frozenset(own))
+    return found
+
+
+KNOWN = _known()
+
+
+def _labels(expression: str) -> frozenset[str]:
+    return expressions.labels(expressions.parse(expression), KNOWN)
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_an_alert_asks_for_what_there_is(alert):
+    """Its expression is sound, and its texts name labels that it has, whatever branch of it is true."""
+    kept = _labels(alert["expr"])
+    texts = " ".join(alert["annotations"].values())
+    assert set(re.findall(r"\$labels\.(\w+)", texts)) <= kept
+    assert "namespace" in kept, "whoever is woken learns which installation it is about"
+
+
+@pytest.mark.parametrize(("expression", "legend"), TARGETS)
+def test_a_panel_asks_for_what_there_is(expression, legend):
+    """Its expression is sound, and its legend names labels that the result has."""
+    assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= _labels(expression)
+
+
+@pytest.mark.parametrize(
+    "query", [one["definition"] for one in DASHBOARD["templating"]["list"] if "definition" in one]
+)
+def test_a_variable_asks_for_what_there_is(query):
+    """Its values are those of a label that the metric has."""
+    selector, label = expressions.label_of_values(query)
+    assert label in _labels(selector) - TARGET
+
+
+def test_each_expression_of_a_dashboard_is_instant_or_over_the_panels_own_range():
+    """A fixed range would be empty when one zooms in and blurred when one zooms out."""
+    for expression, _ in (case.values for case in TARGETS):
+        assert re.findall(r"\[([^\]]*)\]", str(expression)) in ([], ["$__rate_interval"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("up{job=", "unexpected end"),
+        ('rate(up{job="virtual-node"})', "expected type matrix"),
+        ('sum by (a b) (up{job="virtual-node"})', "invalid promql"),
+        ("nothing_total", "no metric nothing_total"),
+        ("up", "everybody's name"),
+        ('virtual_node_leader{node="a"}', "virtual_node_leader has no label node"),
+        ("sum by (name) (virtual_node_cluster_up)", "nothing has the label name"),
+        ("sum without (name) (virtual_node_leader)", "by, not without"),
+        ("virtual_node_pods_lost_total > 0", "only ever rises"),
+        ("rate(virtual_node_cluster_up[5m])", "is a gauge and has no rate"),
+        ("rate(virtual_node_pods_lost_total[1m])", "too short"),
+        ("rate(rate(virtual_node_pods_lost_total[5m])[5m:])", "no metric over a range"),
+        (
+            "histogram_quantile(0.9, sum by (cluster) (rate(virtual_node_mirror_seconds_bucket[5m])))",
+            "needs the label le",
+        ),
+        ("virtual_node_cluster_up / virtual_node_node_ready", "nothing will match"),
+        ("virtual_node_cluster_up unless on (node) virtual_node_node_ready", "which a side has not"),
+        ("stddev_over_time(virtual_node_cluster_up[5m])", "not among the functions"),
+        ("virtual_node_cluster_up * virtual_node_cluster_up", "not expected between"),
+    ],
+)
+def test_what_is_wrong_would_be_found(wrong, why):
+    """Each check above can fail."""
+    with pytest.raises(ExpressionError, match=re.escape(why)):
+        _labels(wrong)
+
+
+def test_what_branches_have_in_common_is_kept():
+    """A text may only name what the alert has in every case."""
+    assert _labels("sum by (cluster, node) (virtual_node_node_ready) or virtual_node_cluster_up") == {
+        "cluster"
+    }
+    assert _labels('absent(up{job="virtual-node", component=~"a|b"})') == {"job"}
