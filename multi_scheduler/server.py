@@ -59,6 +59,9 @@ class ExtenderServer(HttpsServer):
             ("bind", self._bind, protocol.binding_result),
         ):
             if verb != "bind" or serve_bind:
+                for outcome in ("answered", "refused"):
+                    # A series that appears with its first count shows no increase to anybody.
+                    _CALLS.labels(verb, outcome)
                 self.add_route("POST", f"/{verb}", _handler(verb, decide, failed))
 
     async def _filter(self, body: bytes) -> bytes:

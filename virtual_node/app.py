@@ -20,7 +20,7 @@ from controller_runtime.file_changes import FileChanges
 from controller_runtime.health import Check
 from controller_runtime.leader_election import LeaderElector
 from controller_runtime.serving import HealthServer
-from virtual_node import config_file
+from virtual_node import config_file, metrics
 from virtual_node.cluster import COMPONENT, LowerCluster
 from virtual_node.config import ClusterConfig, Config
 from virtual_node.flags import Options
@@ -174,6 +174,7 @@ class App:
         """Start what is new or changed; what has gone was stopped by the caller."""
         for cluster in config.clusters:
             if cluster.name not in self._tasks:
+                metrics.expect_cluster(cluster.name)
                 task = asyncio.create_task(
                     self._supervise(cluster, config, endpoints), name=f"lower cluster {cluster.name}"
                 )
@@ -184,6 +185,8 @@ class App:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for name in clusters:
+            metrics.forget_cluster(name)
 
     async def _supervise(self, cluster: ClusterConfig, config: Config, endpoints: KubeletEndpoints) -> None:
         """Run one lower cluster; start it again when it fails. Never let the failure reach another."""

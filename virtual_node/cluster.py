@@ -117,7 +117,7 @@ class LowerCluster:
             try:
                 await self._run_controllers(context, services)
             finally:
-                metrics.forget_cluster(config.name)
+                metrics.show_stopped(config.name)
                 # Streams outlive us: a successor may mirror already while somebody still reads a log here.
                 self._endpoints.retire(services, clients.pop_all())
 

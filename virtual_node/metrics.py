@@ -29,6 +29,7 @@ ORPHANED_CLAIMS = Gauge(
     ["cluster"],
 )
 CLUSTER_UP = Gauge("virtual_node_cluster_up", "1 while the lower cluster answers, else 0.", ["cluster"])
+_REFUSALS = ("ExceededQuota", "PodSecurity", "Forbidden", "Invalid", "NotAllowed")
 NODE_READY = Gauge(
     "virtual_node_node_ready", "1 while the virtual node is Ready, else 0.", ["cluster", "node"]
 )
@@ -61,7 +62,26 @@ def show_node(
         ALLOCATABLE.labels(cluster, node, resource).set(quantity.milli(text) / 1000)
 
 
+def expect_cluster(cluster: str) -> None:
+    """The lower cluster is run here from now on: down until it answers.
+
+    Counters are there from the start: one that appears with its first count shows no increase to anybody.
+    """
+    CLUSTER_UP.labels(cluster).set(0)
+    for counter in (LOST, FOREIGN_SERVICES):
+        counter.labels(cluster)
+    for reason in _REFUSALS:
+        REFUSED.labels(cluster, reason)
+
+
+def show_stopped(cluster: str) -> None:
+    """The lower cluster's controllers have ended: it is down until they run again, and of its nodes nothing is known."""
+    CLUSTER_UP.labels(cluster).set(0)
+    for gauge in (ORPHANED_CLAIMS, NODE_READY, LOWER_NODES, ALLOCATABLE):
+        gauge.remove_by_labels({"cluster": cluster})
+
+
 def forget_cluster(cluster: str) -> None:
     """The lower cluster is not run here any more: its gauges would speak of the past."""
-    for gauge in (CLUSTER_UP, ORPHANED_CLAIMS, NODE_READY, LOWER_NODES, ALLOCATABLE):
-        gauge.remove_by_labels({"cluster": cluster})
+    show_stopped(cluster)
+    CLUSTER_UP.remove_by_labels({"cluster": cluster})

@@ -47,6 +47,10 @@ class WebhookServer(HttpsServer):
         )
         self._log = log.get_logger(component="webhook")
         self._knowledge = knowledge
+        for kind in ("pod", "workload"):
+            for outcome in ("allowed", "denied", "refused"):
+                # A series that appears with its first count shows no increase to anybody.
+                _REVIEWS.labels(kind, outcome)
         self.add_route("POST", manifests.VALIDATE_PATH, self._validate)
         self.add_route("POST", "/{path:.*}", self._mutate)
 

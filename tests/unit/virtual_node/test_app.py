@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import prometheus_client
 import pytest
 from structlog.testing import capture_logs
 
@@ -105,6 +106,31 @@ async def test_a_cluster_is_started_again_however_often_it_failed(monkeypatch: p
             monkeypatch.setattr(_Cluster, "fails", False)
             await asyncio.sleep(10)
             assert "a" in app.clusters
+
+
+def _shown(metric: str, **labels: str) -> float | None:
+    return prometheus_client.REGISTRY.get_sample_value(metric, labels)
+
+
+@pytest.mark.looptime
+async def test_a_cluster_that_cannot_be_started_is_shown_as_down(monkeypatch: pytest.MonkeyPatch):
+    """Nobody would be told of a bad kubeconfig otherwise; what was taken out, or runs elsewhere, is not shown at all."""
+    monkeypatch.setattr(_Cluster, "fails", True)
+    app = _app(Config(clusters=[ClusterConfig(name="unusable", kubeconfig="/nowhere")]))
+    with capture_logs():
+        async with _working(app, _Endpoints()):
+            await asyncio.sleep(300)
+            assert _shown("virtual_node_cluster_up", cluster="unusable") == 0
+    assert _shown("virtual_node_cluster_up", cluster="unusable") is None
+
+
+@pytest.mark.looptime
+async def test_counters_of_a_cluster_begin_at_nought():
+    """The first pod that is lost or refused shows as an increase."""
+    app = _app(Config(clusters=[ClusterConfig(name="fresh", kubeconfig="/nowhere")]))
+    async with _working(app, _Endpoints()):
+        assert _shown("virtual_node_pods_lost_total", cluster="fresh") == 0
+        assert _shown("virtual_node_pods_refused_total", cluster="fresh", reason="ExceededQuota") == 0
 
 
 KUBECONFIG = """

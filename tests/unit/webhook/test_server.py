@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import prometheus_client
 import pytest
 import pytest_asyncio
 from hypothesis import given
@@ -49,6 +50,18 @@ async def server() -> AsyncIterator[str]:
     """A running server's URL."""
     async with WebhookServer("127.0.0.1", 0, tls=None, knowledge=_Knowledge()) as running:
         yield f"http://127.0.0.1:{running.port}"
+
+
+async def test_counters_begin_at_nought(server):
+    """The first call that is refused shows as an increase."""
+    names = [("pod", "refused"), ("workload", "denied")]
+    values = [
+        prometheus_client.REGISTRY.get_sample_value(
+            "virtual_node_webhook_reviews_total", {"kind": kind, "outcome": outcome}
+        )
+        for kind, outcome in names
+    ]
+    assert None not in values
 
 
 async def _post(url: str, body: bytes, *, content_type: str = "application/json") -> tuple[int, bytes]:
