@@ -19,7 +19,8 @@ from multi_scheduler import reasons
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
 from multi_scheduler.fit.demand import Demand, demand
 from multi_scheduler.fit.feed import Feed
-from multi_scheduler.fit.index import ClusterIndex, Placed
+from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.placed import Placed
 from multi_scheduler.fit.reservations import Reservations
 
 _SETTLE_SECONDS = 2.0

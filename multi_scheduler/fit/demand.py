@@ -16,6 +16,8 @@ from controller_runtime.api import cluster_selector, matching, names, pod_resour
 Port = tuple[str, str, int]
 """Host IP (empty: all), protocol, port."""
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - read, not bound
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_EVERYTHING = [{"operator": "Exists"}]
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -24,7 +26,13 @@ class Term:
     """A required pod (anti-)affinity term over ``kubernetes.io/hostname``."""
 
     namespaces: frozenset[str]
+    selects: matching.Matcher
+    """The namespaceSelector: asked about a namespace's name, the one label of it that we know."""
     matches: matching.Matcher
+
+    def covers(self, namespace: str) -> bool:
+        """Whether the term speaks of pods in a namespace."""
+        return namespace in self.namespaces or self.selects({_NAMESPACE_NAME: namespace})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +40,12 @@ class Spread:
     """A topology spread constraint over ``kubernetes.io/hostname`` that must hold."""
 
     max_skew: int
+    min_domains: int
+    """With fewer nodes than that to spread over, the emptiest counts as empty."""
     matches: matching.Matcher
+    domain_key: str
+    domain_spec: Mapping[str, Any]
+    """What the nodes that pods are spread over admit, by nodeAffinityPolicy and nodeTaintsPolicy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,11 +108,11 @@ def demand(
         labels=metadata.get("labels") or {},
         requests={name: count for name, count in requests.items() if count > 0},
         spec=spec,
-        key=json.dumps(spec, sort_keys=True, separators=(",", ":")),
+        key=_key(spec),
         ports=host_ports(above),
         anti_affinity=host_terms(above, "podAntiAffinity", metadata.get("namespace", "")),
         affinity=host_terms(above, "podAffinity", metadata.get("namespace", "")),
-        spread=_spread(above),
+        spread=_spread(above, metadata.get("labels") or {}, spec),
     )
 
 
@@ -129,7 +142,8 @@ def host_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[Term
     terms = ((spec.get("affinity") or {}).get(kind) or {}).get(_REQUIRED) or ()
     return tuple(
         Term(
-            namespaces=frozenset(term.get("namespaces") or [namespace]),
+            namespaces=frozenset(term.get("namespaces") or _own(term, namespace)),
+            selects=_compiled(term.get("namespaceSelector")),
             matches=_compiled(term.get("labelSelector")),
         )
         for term in terms
@@ -137,13 +151,51 @@ def host_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[Term
     )
 
 
-def _spread(spec: Mapping[str, Any]) -> tuple[Spread, ...]:
-    return tuple(
-        Spread(int(constraint.get("maxSkew") or 1), _compiled(constraint.get("labelSelector")))
-        for constraint in spec.get("topologySpreadConstraints") or ()
-        if constraint.get("topologyKey") == names.LABEL_HOSTNAME
-        and constraint.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"
-    )
+def _own(term: Mapping[str, Any], namespace: str) -> list[str]:
+    """A term that says nothing of namespaces is about the pod's own."""
+    return [namespace] if term.get("namespaceSelector") is None else []
+
+
+def _spread(
+    above: Mapping[str, Any], labels: Mapping[str, str], below: Mapping[str, Any]
+) -> tuple[Spread, ...]:
+    found = []
+    for constraint in above.get("topologySpreadConstraints") or ():
+        is_meant = constraint.get("topologyKey") == names.LABEL_HOSTNAME
+        if not is_meant or constraint.get("whenUnsatisfiable", "DoNotSchedule") != "DoNotSchedule":
+            continue
+        honors = constraint.get("nodeAffinityPolicy", "Honor") == "Honor"
+        domain = {
+            "nodeSelector": below["nodeSelector"] if honors else {},
+            "affinity": below["affinity"] if honors else {},
+            "tolerations": (
+                below["tolerations"] if constraint.get("nodeTaintsPolicy") == "Honor" else _EVERYTHING
+            ),
+        }
+        found.append(
+            Spread(
+                max_skew=int(constraint.get("maxSkew") or 1),
+                min_domains=int(constraint.get("minDomains") or 1),
+                matches=_compiled(_of_revision(constraint, labels)),
+                domain_key=_key(domain),
+                domain_spec=domain,
+            )
+        )
+    return tuple(found)
+
+
+def _of_revision(constraint: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """The labelSelector, narrowed by matchLabelKeys; apiservers from 1.34 on have done so themselves already."""
+    selector = constraint.get("labelSelector")
+    keys = [key for key in constraint.get("matchLabelKeys") or () if key in labels]
+    if selector is None or not keys:
+        return selector
+    mine = [{"key": key, "operator": "In", "values": [labels[key]]} for key in keys]
+    return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *mine]}
+
+
+def _key(spec: Mapping[str, Any]) -> str:
+    return json.dumps(spec, sort_keys=True, separators=(",", ":"))
 
 
 def _compiled(selector: Mapping[str, Any] | None) -> matching.Matcher:

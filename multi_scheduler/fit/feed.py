@@ -12,7 +12,8 @@ from controller_runtime.client import Client
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from multi_scheduler.fit.demand import host_ports, host_terms
-from multi_scheduler.fit.index import ClusterIndex, Placed
+from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.placed import Placed
 
 _FINISHED = ("Succeeded", "Failed")
 
@@ -104,6 +105,7 @@ class Feed:
             namespace=namespace,
             labels=pod.labels,
             anti_affinity=host_terms(spec, "podAntiAffinity", namespace),
+            is_ending=pod.metadata.deletion_timestamp is not None,
         )
         self._index.place(pod.uid, placed)
         if upper:

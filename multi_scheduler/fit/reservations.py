@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from multi_scheduler.fit.index import ClusterIndex, Placed
+from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.placed import Placed
 
 TENTATIVE_SECONDS = 10.0
 """What a scheduler takes at most from filter to bind; afterwards it has decided otherwise."""

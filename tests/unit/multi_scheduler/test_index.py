@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multi_scheduler.fit.demand import Demand, demand
-from multi_scheduler.fit.index import ClusterIndex, Placed
+from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.placed import Placed
 from multi_scheduler.reasons import no_fit
 
 

@@ -1,0 +1,22 @@
+"""What takes room on a lower node: a pod that is there, or the promise of one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from multi_scheduler.fit.demand import Port, Term
+
+
+@dataclass(slots=True, eq=False)
+class Placed:
+    """A pod on a node, or a reservation of one."""
+
+    node: str
+    requests: Mapping[str, int]
+    ports: tuple[Port, ...] = ()
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    anti_affinity: tuple[Term, ...] = ()
+    is_ending: bool = False
+    """It is being deleted: it still takes room, and keeps others away, but nothing is spread from it."""
