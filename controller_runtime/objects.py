@@ -14,8 +14,6 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.errors import error_from_status
-
 _NOTHING = msgspec.Raw()
 
 
@@ -53,7 +51,7 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One object as a server sent it. Never changes; a newer state is another Object.
 
     Compared by identity; for contents there are ``has_spec_equal`` and ``has_status_equal``. Made by
-    ``decode_object``, ``decode_list``, ``decode_watch_event`` and ``from_dict``.
+    ``decode_object`` and ``from_dict``, and by ``wire`` of what servers send.
 
     Attributes:
         metadata: the decoded metadata; treat it as read-only.
@@ -167,21 +165,6 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         return f"<{self.kind or 'Object'} {self.key} uid={self.uid} rv={self.resource_version}>"
 
 
-class ListMeta(
-    msgspec.Struct,
-    rename={
-        "continue_": "continue",
-        "resource_version": "resourceVersion",
-        "remaining": "remainingItemCount",
-    },
-):
-    """``metadata`` of a list."""
-
-    resource_version: str = ""
-    continue_: str = ""
-    remaining: int | None = None
-
-
 class WatchEvent(msgspec.Struct, frozen=True, gc=False):
     """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK.
 
@@ -192,26 +175,13 @@ class WatchEvent(msgspec.Struct, frozen=True, gc=False):
     object: Object
 
 
-_Fields = dict[str, msgspec.Raw]
+Fields = dict[str, msgspec.Raw]
+"""Top-level fields by name; views of a larger text."""
 
 
-class _ListWire(msgspec.Struct):
-    items: list[_Fields] | None = None
-    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-    kind: str = ""
-    apiVersion: str = ""  # noqa: N815 - the wire's name
-
-
-class _EventWire(msgspec.Struct, gc=False):
-    type: str
-    object: _Fields
-
-
-_decode_fields = msgspec.json.Decoder(_Fields).decode
+_decode_fields = msgspec.json.Decoder(Fields).decode
 _decode_meta = msgspec.json.Decoder(ObjectMeta).decode
 _decode_string = msgspec.json.Decoder(str).decode
-_decode_list = msgspec.json.Decoder(_ListWire).decode
-_decode_event = msgspec.json.Decoder(_EventWire).decode
 
 
 def decode_object(raw: bytes | msgspec.Raw, *, api_version: str = "", kind: str = "") -> Object:
@@ -225,7 +195,7 @@ def decode_object(raw: bytes | msgspec.Raw, *, api_version: str = "", kind: str 
     Raises:
         msgspec.DecodeError: not JSON, or not an object with metadata.
     """
-    return _build(_decode_fields(raw), api_version=api_version, kind=kind)
+    return assemble(_decode_fields(raw), api_version=api_version, kind=kind)
 
 
 def from_dict(whole: Mapping[str, Any]) -> Object:
@@ -237,37 +207,12 @@ def from_dict(whole: Mapping[str, Any]) -> Object:
     return decode_object(msgspec.json.encode(whole))
 
 
-def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[list[Object], ListMeta]:
-    """Read a list; its items get the apiVersion and kind that servers leave out there.
-
-    Args:
-        raw: its JSON.
-        api_version: of the items, where neither they nor the list tell.
-        kind: likewise.
+def assemble(fields: Fields, *, api_version: str = "", kind: str = "") -> Object:
+    """The Object of its top-level fields, which are taken out of the dict.
 
     Raises:
-        msgspec.DecodeError: not JSON, or not a list of objects.
+        msgspec.DecodeError: no metadata, or metadata of wrong types.
     """
-    wire = _decode_list(raw)
-    kind = wire.kind.removesuffix("List") or kind
-    api_version = wire.apiVersion or api_version
-    return [_build(fields, api_version=api_version, kind=kind) for fields in wire.items or ()], wire.metadata
-
-
-def decode_watch_event(line: bytes) -> WatchEvent:
-    """Read one line of a watch.
-
-    Raises:
-        ApiError: the line is an ERROR; the exception carries its Status (410 is ``Expired``).
-        msgspec.DecodeError: not JSON, or not a watch event.
-    """
-    wire = _decode_event(line)
-    if wire.type == "ERROR":
-        raise error_from_status({name: msgspec.json.decode(raw) for name, raw in wire.object.items()})
-    return WatchEvent(wire.type, _build(wire.object))
-
-
-def _build(fields: _Fields, *, api_version: str = "", kind: str = "") -> Object:
     raw_metadata = fields.pop("metadata", None)
     if raw_metadata is None:
         raise msgspec.ValidationError("an object without metadata")

@@ -1,19 +1,9 @@
-"""HTTP to one apiserver: pooled connections, pacing, retries, credentials, metrics, and errors mapped to ``errors``.
-
-What is tried again, and what is not:
-
-- 429, and 503 with Retry-After, for every verb: the server says that it has not acted. Not an eviction's 429,
-  which is a disruption budget's answer.
-- 401, once, with renewed credentials.
-- A connection that breaks before the answer, once, for reads only. Nobody knows whether a write has been done;
-  that is for the caller to find out.
-"""
+"""HTTP to one apiserver: pooled connections, pacing, retries, credentials, metrics, and errors mapped to ``errors``."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -25,14 +15,9 @@ from yarl import URL
 
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.connection_pool import ConnectionPool
-from controller_runtime.errors import (
-    ApiError,
-    ConnectionFailed,
-    TooManyRequests,
-    Unauthorized,
-    error_from_response,
-)
+from controller_runtime.errors import ConnectionFailed, error_from_response
 from controller_runtime.rate_limiter import TokenBucket
+from controller_runtime.retries import Retry
 
 _REQUESTS = Counter(
     "rest_client_requests_total", "Requests by cluster, verb and HTTP code.", ["cluster", "verb", "code"]
@@ -45,9 +30,6 @@ _SECONDS = Histogram(
 )
 
 _CONNECT_TIMEOUT = 10.0
-_PAUSES = (0.1, 5.0)
-"""First and longest pause of our own, in seconds, where a server that sheds load names a shorter one or none."""
-_READS = frozenset({"GET", "HEAD"})
 NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -131,7 +113,7 @@ class Transport:
         url = self._url(path, params)
         limit = self._default_timeout if timeout is None else _timeout(timeout)
         deadline: float | None = None
-        retry = _Retry(self._config, path)
+        retry = Retry(self._config, path)
         while True:
             await self._bucket.acquire(flow)
             started = loop.time()
@@ -194,7 +176,7 @@ class Transport:
         limit = aiohttp.ClientTimeout(
             total=None, connect=None, sock_connect=_CONNECT_TIMEOUT, sock_read=read_timeout
         )
-        retry = _Retry(self._config, path)
+        retry = Retry(self._config, path)
         deadline: float | None = None
         while True:
             await self._bucket.acquire(flow)
@@ -277,53 +259,6 @@ class Transport:
         if timer is None:
             timer = self._timers[verb] = _SECONDS.labels(self._cluster, verb)
         timer.observe(seconds)
-
-
-class _Retry:
-    """Decides after a failure whether to send the same request again."""
-
-    def __init__(self, config: ClusterConfig, path: str) -> None:
-        self._config = config
-        self._path = path
-        self._sent: Mapping[str, str] = {}
-        self._context: ssl.SSLContext | None = None
-        self._refused = self._renew = self._broken = False
-        self._attempts = 0
-
-    async def credentials(self) -> Mapping[str, str]:
-        """The headers to authenticate with; renewed ones after a 401, unless somebody else renewed them."""
-        headers = await self._config.headers()
-        if self._renew and headers == self._sent and self._config.ssl is self._context:
-            headers = await self._config.headers(refresh=True)
-        self._renew = False
-        self._sent, self._context = headers, self._config.ssl
-        return headers
-
-    def after_break(self, method: str, error: Exception) -> bool:
-        """Whether a read fails as a kept connection does that the server has closed in the meantime."""
-        again = (
-            method in _READS
-            and not self._broken
-            and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
-            and not isinstance(error, aiohttp.ClientConnectorError)
-        )
-        self._broken = True
-        return again
-
-    async def after(self, failure: ApiError, *, left: float) -> None:
-        """Wait as long as the server asks, or raise the failure when asking again is of no use."""
-        if isinstance(failure, Unauthorized) and not self._refused:
-            self._refused = self._renew = True
-            return
-        shed = isinstance(failure, TooManyRequests) or (
-            failure.code == 503 and failure.retry_after is not None
-        )
-        first, longest = _PAUSES
-        pause = max(failure.retry_after or 0.0, min(first * 2**self._attempts, longest))
-        if not shed or self._path.partition("?")[0].endswith("/eviction") or pause > left:
-            raise failure
-        self._attempts += 1
-        await asyncio.sleep(pause * (1 + random.random() / 10))  # noqa: S311 - spreads those told the same
 
 
 def _timeout(seconds: float) -> aiohttp.ClientTimeout:

@@ -1,0 +1,102 @@
+"""What an informer calls on changes: plain functions at once, coroutines one after the other in a task of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from controller_runtime.objects import Object
+
+OnAdd = Callable[[Object, bool], Awaitable[None] | None]
+OnUpdate = Callable[[Object, Object], Awaitable[None] | None]
+OnDelete = Callable[[Object], Awaitable[None] | None]
+
+
+class Source(Protocol):
+    """What handlers are attached to."""
+
+    def detach(self, registration: Registration) -> None:
+        """Deliver nothing more to it."""
+
+    def handler_failed(self) -> None:
+        """A handler let an exception out, which is being handled."""
+
+
+class Registration:
+    """One set of handlers; ``remove`` detaches it."""
+
+    def __init__(
+        self,
+        source: Source,
+        on_add: OnAdd | None,
+        on_update: OnUpdate | None,
+        on_delete: OnDelete | None,
+    ) -> None:
+        self._source = source
+        self._handlers: dict[str, Callable[..., Any] | None] = {
+            "add": on_add,
+            "update": on_update,
+            "delete": on_delete,
+        }
+        self._buffer: asyncio.Queue[tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
+        if any(inspect.iscoroutinefunction(handler) for handler in self._handlers.values()):
+            self._buffer = asyncio.Queue()
+        self._removed = False
+        self.has_synced = False
+        """Whether every object of the first list has been delivered."""
+
+    def remove(self) -> None:
+        """Deliver nothing more, what is buffered included; a call under way is finished."""
+        self._removed = True
+        self._source.detach(self)
+        if self._buffer is not None:
+            self._buffer.put_nowait((self._nothing, ()))  # wakes the pump, which ends
+
+    def deliver(self, kind: str, *arguments: Any) -> None:
+        """Call a handler now, or queue the call where handlers are coroutines."""
+        handler = self._handlers[kind]
+        if handler is None or self._removed:
+            return
+        if self._buffer is not None:
+            self._buffer.put_nowait((handler, arguments))
+            return
+        try:
+            handler(*arguments)
+        except Exception:  # noqa: BLE001 - a handler's fault ends with it
+            self._source.handler_failed()
+
+    def mark_synced(self) -> None:
+        """The first list has been handed over up to here."""
+        if self._buffer is None:
+            self.has_synced = True
+        else:
+            self._buffer.put_nowait((self._note_synced, ()))
+
+    async def pump(self) -> None:
+        """Call buffered handlers one after the other, so that a slow one delays only itself."""
+        if self._buffer is None:
+            return
+        while True:
+            handler, arguments = await self._buffer.get()
+            if self._removed:
+                return
+            try:
+                outcome = handler(*arguments)
+                if inspect.isawaitable(outcome):
+                    await outcome
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Not we were cancelled but something that the handler awaited.
+                self._source.handler_failed()
+            except Exception:  # noqa: BLE001 - a handler's fault ends with it
+                self._source.handler_failed()
+
+    def _note_synced(self) -> None:
+        self.has_synced = True
+
+    def _nothing(self) -> None:
+        pass

@@ -1,0 +1,183 @@
+"""Follows one collection: list, then watch from the list's version, for ever.
+
+A watch that ends is resumed from the last version seen, without a list. 410 Gone means that history is missing:
+list again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import structlog
+from prometheus_client import Counter
+
+from controller_runtime import backoff
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed, Expired
+from controller_runtime.objects import Object, WatchEvent
+from controller_runtime.resources import Resource
+from controller_runtime.slicer import Slicer
+
+_RESTARTS = Counter(
+    "virtual_node_watch_restarts_total", "Watches started again, by why.", ["cluster", "resource", "reason"]
+)
+
+_BACKOFF_BASE = 0.8
+_BACKOFF_MAXIMUM = 30.0
+_QUIET = 120.0
+"""Seconds without trouble after which the back-off starts anew."""
+_WATCH_SECONDS = (300.0, 600.0)
+_SILENCE_GRACE = 30.0
+_SHORT = 1.0
+"""Seconds; a watch that ends sooner without a word is a failure, as in client-go, or it would be repeated in a loop."""
+_EXPIRED = "expired"
+
+
+class Sink(Protocol):
+    """Who keeps what the reflector reads."""
+
+    async def replace(self, items: list[Object]) -> None:
+        """Take over a whole list."""
+
+    def change(self, event: WatchEvent) -> None:
+        """Take over one change: ADDED, MODIFIED or DELETED."""
+
+
+class Reflector:
+    """Reads a collection and its changes into a sink.
+
+    Attributes:
+        resource_version: the last one seen; empty: the collection must be listed.
+        last_error: why the server cannot be followed at the moment; None when it can.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        sink: Sink,
+        *,
+        selection: Mapping[str, Any],
+        page_size: int,
+        name: str,
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: the cluster.
+            resource: what to follow.
+            sink: where to.
+            selection: namespace and selectors, as ``Client.list`` takes them.
+            page_size: objects per page of a list; 0: all at once.
+            name: in logs and metrics.
+        """
+        self.resource_version = ""
+        self.last_error: Exception | None = None
+        self._client = client
+        self._resource = resource
+        self._sink = sink
+        self._selection = selection
+        self._page_size = page_size
+        self._name = name
+        self._contact: float | None = None
+        self._log = structlog.get_logger(informer=name, cluster=client.cluster)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the server was last heard; infinite before the first time."""
+        if self._contact is None:
+            return float("inf")
+        return asyncio.get_running_loop().time() - self._contact
+
+    async def run(self) -> None:
+        """Follow the server until cancelled; trouble is waited out with back-off."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        last_failure = float("-inf")
+        while True:
+            try:
+                if not self.resource_version:
+                    await self._list()
+                await self._watch()
+                continue
+            except (ApiError, ConfigError) as error:
+                self.last_error = error
+                reason = _reason(error)
+            is_quiet = loop.time() - last_failure > _QUIET
+            last_failure = loop.time()
+            _RESTARTS.labels(self._client.cluster, self._name, reason).inc()
+            if is_quiet:
+                failures = 0
+            if reason == _EXPIRED:
+                # History is missing between what we know and what the server has: read everything, at once the
+                # first time. A server whose versions always expire must not be listed in a loop.
+                self.resource_version = ""
+                if is_quiet:
+                    continue
+            failures += 1
+            delay = backoff.exponential(failures - 1, base=_BACKOFF_BASE, maximum=_BACKOFF_MAXIMUM)
+            if failures == 1 and reason == "disconnected" and self.resource_version:
+                delay = (
+                    0.05  # a restarted server is back at once; only persistent trouble is worth waiting for
+                )
+            delay *= 1 + random.random()  # noqa: S311 - jitter
+            level = self._log.warning if failures in {3, 10} else self._log.debug
+            level("watch failed", error=str(self.last_error), retry_in=round(delay, 1), attempt=failures)
+            await asyncio.sleep(delay)
+
+    async def _list(self) -> None:
+        listed = await self._client.list(self._resource, limit=self._page_size, **self._selection)
+        self._heard()
+        await self._sink.replace(listed.items)
+        self.resource_version = listed.resource_version
+        self.last_error = None
+
+    async def _watch(self) -> None:
+        seconds = random.uniform(*_WATCH_SECONDS)  # noqa: S311 - spreads reconnects
+        batches = self._client.watch_batches(
+            self._resource,
+            resource_version=self.resource_version,
+            timeout_seconds=seconds,
+            read_timeout=seconds + _SILENCE_GRACE,
+            **self._selection,
+        )
+        slicer = Slicer()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        is_empty = True
+        async with contextlib.aclosing(batches):
+            async for batch in batches:
+                is_empty = False
+                self._heard()
+                self.last_error = None
+                for event in batch:
+                    if event.type != "BOOKMARK":
+                        self._sink.change(event)
+                    # Last, so that a failure above is met by reading the event again.
+                    self.resource_version = event.object.resource_version
+                    await slicer.tick()
+        if is_empty and loop.time() - begun < _SHORT:
+            raise ConnectionFailed("the watch ended as soon as it began")
+
+    def _heard(self) -> None:
+        self._contact = asyncio.get_running_loop().time()
+
+
+def _reason(error: Exception) -> str:
+    """Why a watch is started again, in metrics; "expired": what we know is not what the server goes on from."""
+    if isinstance(error, Expired) or _is_from_the_future(error):
+        return _EXPIRED
+    return "disconnected" if isinstance(error, ConnectionFailed) else type(error).__name__
+
+
+def _is_from_the_future(error: Exception) -> bool:
+    """Whether the server has yet to reach our version, as one does that was restored from a backup."""
+    details = error.status.get("details") if isinstance(error, ApiError) else None
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return isinstance(causes, list) and any(
+        isinstance(cause, dict) and cause.get("reason") == "ResourceVersionTooLarge" for cause in causes
+    )

@@ -1,0 +1,71 @@
+"""What servers send, read into objects: lists, and the lines of a watch."""
+
+from __future__ import annotations
+
+import msgspec
+
+from controller_runtime.errors import error_from_status
+from controller_runtime.objects import Fields, Object, WatchEvent, assemble
+
+
+def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[list[Object], ListMeta]:
+    """Read a list; its items get the apiVersion and kind that servers leave out there.
+
+    Args:
+        raw: its JSON.
+        api_version: of the items, where neither they nor the list tell.
+        kind: likewise.
+
+    Raises:
+        msgspec.DecodeError: not JSON, or not a list of objects.
+    """
+    wire = _decode_list(raw)
+    kind = wire.kind.removesuffix("List") or kind
+    api_version = wire.apiVersion or api_version
+    return [
+        assemble(fields, api_version=api_version, kind=kind) for fields in wire.items or ()
+    ], wire.metadata
+
+
+def decode_watch_event(line: bytes) -> WatchEvent:
+    """Read one line of a watch.
+
+    Raises:
+        ApiError: the line is an ERROR; the exception carries its Status (410 is ``Expired``).
+        msgspec.DecodeError: not JSON, or not a watch event.
+    """
+    wire = _decode_event(line)
+    if wire.type == "ERROR":
+        raise error_from_status({name: msgspec.json.decode(raw) for name, raw in wire.object.items()})
+    return WatchEvent(wire.type, assemble(wire.object))
+
+
+class ListMeta(
+    msgspec.Struct,
+    rename={
+        "continue_": "continue",
+        "resource_version": "resourceVersion",
+        "remaining": "remainingItemCount",
+    },
+):
+    """``metadata`` of a list."""
+
+    resource_version: str = ""
+    continue_: str = ""
+    remaining: int | None = None
+
+
+class _ListWire(msgspec.Struct):
+    items: list[Fields] | None = None
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    kind: str = ""
+    apiVersion: str = ""  # noqa: N815 - the wire's name
+
+
+class _EventWire(msgspec.Struct, gc=False):
+    type: str
+    object: Fields
+
+
+_decode_list = msgspec.json.Decoder(_ListWire).decode
+_decode_event = msgspec.json.Decoder(_EventWire).decode
