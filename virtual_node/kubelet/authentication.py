@@ -107,10 +107,12 @@ def bearer_token(request: web.BaseRequest) -> str | None:
     """Find the bearer token of a request, in its header or in its WebSocket protocols.
 
     Raises:
-        AuthenticationError: The WebSocket protocols carry something that is no token.
+        AuthenticationError: What is sent as a token is none.
     """
     scheme, _, token = request.headers.get("Authorization", "").strip().partition(" ")
     if scheme.lower() == "bearer" and token.split():
+        if not token.isascii():
+            raise AuthenticationError("a bearer token has other characters than ASCII")
         return token.split()[0]
     if request.headers.get("Upgrade", "").lower() != "websocket":
         return None

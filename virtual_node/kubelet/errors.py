@@ -26,6 +26,12 @@ def quoted(text: str) -> str:
     return json.dumps(text)
 
 
+def unreachable(cluster: str, error: Exception) -> Refusal:
+    """Say that a lower cluster gives no answer, and why."""
+    why = error.message if isinstance(error, ApiError) else str(error) or type(error).__name__
+    return Refusal(500, f"cluster {quoted(cluster)} cannot be reached: {why}")
+
+
 def refusal_from_lower(error: ApiError, *, cluster: str) -> Refusal:
     """Turn an error of the lower apiserver into one whose text reaches the user.
 
@@ -43,5 +49,5 @@ def refusal_from_lower(error: ApiError, *, cluster: str) -> Refusal:
     if 400 <= error.code < 500:
         return Refusal(400, error.message)
     if error.code == 0:
-        return Refusal(500, f"cluster {quoted(cluster)} cannot be reached: {error.message}")
+        return unreachable(cluster, error)
     return Refusal(500, error.message)

@@ -9,12 +9,12 @@ import aiohttp
 from aiohttp import web
 from multidict import MultiMapping
 
-from controller_runtime.errors import ApiError
+from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.log import get_logger
 from controller_runtime.resources import PODS
 
 from .backend import Backend, container_names
-from .errors import Refusal, quoted, refusal_from_lower
+from .errors import Refusal, quoted, refusal_from_lower, unreachable
 from .registry import STREAM_BYTES, StreamRegistry
 from .streams import find_pod
 
@@ -57,6 +57,8 @@ class LogRoutes:
                     return await _copy(request, lower)
             except ApiError as error:
                 raise refusal_from_lower(error, cluster=target.cluster) from error
+            except ConfigError as error:
+                raise unreachable(target.cluster, error) from error
 
 
 async def _copy(request: web.Request, lower: aiohttp.ClientResponse) -> web.StreamResponse:

@@ -9,13 +9,14 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import Counter
 
-from controller_runtime.errors import ApiError
+from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.log import get_logger
 
 from .authentication import AuthenticationError, Authenticator, UserInfo
 from .authorization import Attributes, Authorizer, request_attributes
 from .backend import Backend
 from .errors import Refusal
+from .front import MAX_HEAD
 from .logs import LogRoutes
 from .pods import PodRoutes
 from .registry import StreamRegistry
@@ -88,8 +89,8 @@ def make_app(
 HANDLER_ARGS: dict[str, Any] = {
     "access_log": None,
     "keepalive_timeout": 120.0,
-    # A command line travels in the URL: aiohttp's 8 KiB are too few, Go's net/http takes a megabyte.
-    "max_line_size": 512 * 1024,
+    # A command line travels in the URL: aiohttp's 8 KiB are too few.
+    "max_line_size": MAX_HEAD,
     "max_field_size": 64 * 1024,
     "lingering_time": 0.5,
     # A client that hangs up ends its log stream and the lower request behind it.
@@ -151,7 +152,7 @@ async def _authenticate(request: web.Request, authenticator: Authenticator) -> U
     except AuthenticationError as error:
         _log.debug("a request to the kubelet API is not authenticated", reason=str(error))
         user = None
-    except ApiError as error:
+    except (ApiError, ConfigError) as error:
         _log.error("a request to the kubelet API cannot be authenticated", error=str(error))
         user = None
     if user is None:
@@ -167,7 +168,7 @@ async def _authorize(user: UserInfo, authorizer: Authorizer | None, asked: list[
         try:
             if await authorizer.authorize(user, attributes):
                 return
-        except ApiError as error:
+        except (ApiError, ConfigError) as error:
             _log.error("a request to the kubelet API cannot be authorized", error=str(error), user=user.name)
             text = f"Authorization error ({about}, subresource={attributes.subresource})"
             raise Refusal(500, text) from error

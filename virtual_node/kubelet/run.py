@@ -16,11 +16,11 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
-from controller_runtime.errors import error_from_response
+from controller_runtime.errors import ConfigError, error_from_response
 from controller_runtime.resources import PODS
 
 from .backend import Backend, PodTarget, container_names
-from .errors import Refusal, quoted, refusal_from_lower
+from .errors import Refusal, quoted, refusal_from_lower, unreachable
 from .registry import StreamRegistry
 from .stream_request import target_path
 from .streams import find_pod
@@ -127,9 +127,8 @@ async def run_command(
                 if message.type is aiohttp.WSMsgType.BINARY and message.data:
                     output.feed(message.data, command)
                     finished = finished or message.data[0] == _ERROR
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        text = str(error) or type(error).__name__
-        raise Refusal(500, f"cluster {quoted(target.cluster)} cannot be reached: {text}") from error
+    except (aiohttp.ClientError, ConfigError, OSError) as error:
+        raise unreachable(target.cluster, error) from error
     if not finished:
         raise Refusal(500, f"cluster {quoted(target.cluster)} ended the stream before the command was done")
     return output

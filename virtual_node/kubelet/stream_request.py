@@ -10,9 +10,9 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable, Mapping, Sequence
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
-from multidict import MultiMapping
+from multidict import MultiDict, MultiMapping
 
 from .errors import Refusal, quoted
 from .http_head import Headers
@@ -22,9 +22,24 @@ Query = list[tuple[str, str]]
 BEARER_PROTOCOL = "base64url.bearer.authorization.k8s.io."
 TUNNEL_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
 
+_UPGRADES = frozenset({"spdy/3.1", "websocket"})
 _STREAMS = (("input", "stdin"), ("output", "stdout"), ("error", "stderr"))
 _KEPT_HEADERS = frozenset({"upgrade", "user-agent", "traceparent", "tracestate"})
 _KEPT_PREFIXES = ("sec-websocket-", "x-stream-", "x-accept-")
+
+
+def is_upgrade(values: Sequence[str]) -> bool:
+    """Tell whether a request's ``Upgrade`` headers ask for one of the two protocols that carry streams.
+
+    No other is passed on: a proxy before the lower apiserver that agrees to h2c, say, would leave the client with a
+    connection on which it may ask for anything.
+    """
+    return len(values) == 1 and values[0].strip().lower() in _UPGRADES
+
+
+def parse_query(raw: str) -> MultiMapping[str]:
+    """Read a query as it was sent; bytes that are no UTF-8 are kept, because they may be part of a command."""
+    return MultiDict(parse_qsl(raw, keep_blank_values=True, errors="surrogateescape"))
 
 
 def exec_query(query: MultiMapping[str], *, container: str) -> Query:
@@ -86,7 +101,7 @@ def _is_set(query: MultiMapping[str], name: str) -> bool:
 
 def target_path(path: str, query: Query) -> str:
     """Join an escaped path and a query into a request target."""
-    return f"{path}?{urlencode(query)}" if query else path
+    return f"{path}?{urlencode(query, errors='surrogateescape')}" if query else path
 
 
 def forwarded_headers(method: str, headers: Iterable[tuple[str, str]]) -> Headers:

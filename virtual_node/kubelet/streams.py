@@ -14,7 +14,7 @@ from controller_runtime.resources import PODS
 from .authentication import UserInfo
 from .backend import Backend, PodTarget, container_names
 from .dial import Answer, DialError, UpgradeRequest, dial, read_error_body
-from .errors import Refusal, quoted
+from .errors import Refusal, quoted, unreachable
 from .front import Front
 from .http_head import ResponseHead
 from .registry import STREAM_BYTES, StreamRegistry
@@ -25,6 +25,8 @@ from .stream_request import (
     attach_query,
     exec_query,
     forwarded_headers,
+    is_upgrade,
+    parse_query,
     port_forward_query,
     target_path,
 )
@@ -57,7 +59,7 @@ class StreamRoutes:
     async def exec(self, request: web.Request) -> web.StreamResponse:
         """Run a command in a container."""
         container = request.match_info["container"]
-        query = exec_query(request.query, container=container)
+        query = exec_query(parse_query(request.rel_url.raw_query_string), container=container)
         target = find_pod(self._backend, request.match_info)
         if container not in container_names(target.pod):
             raise Refusal(404, f"container not found ({quoted(container)})")
@@ -82,8 +84,8 @@ class StreamRoutes:
     async def _serve(
         self, request: web.Request, target: PodTarget, verb: str, query: Query
     ) -> web.StreamResponse:
-        if not request.headers.get("Upgrade"):
-            raise Refusal(400, "Upgrade request required")
+        if not is_upgrade(request.headers.getall("Upgrade", [])):
+            raise Refusal(400, "Upgrade request required: SPDY/3.1 or websocket")
         if request.can_read_body:
             raise Refusal(400, "an upgrade request has no body")
         with self._registry.track(verb):
@@ -104,7 +106,7 @@ class StreamRoutes:
                 answer.connection.transport.abort()
                 answer = await dial(config, asked, answer_timeout=self._answer_timeout, refresh=True)
         except (DialError, ConfigError) as error:
-            raise Refusal(500, f"cluster {quoted(target.cluster)} cannot be reached: {error}") from error
+            raise unreachable(target.cluster, error) from error
         except ValueError as error:
             raise Refusal(400, str(error)) from error
         return answer

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from controller_runtime.certificates import make_ca, sign
 from controller_runtime.client import Client
-from controller_runtime.errors import NotFound
+from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.kubeconfig import ClusterConfig
 from tests.unit.virtual_node.kubelet.conftest import Pki, Serve
 from virtual_node.kubelet import Authenticator, Authorizer, load_client_ca
@@ -139,6 +139,16 @@ async def test_without_good_credentials_nobody_gets_in(
     assert upper.questions == []
 
 
+async def test_a_token_that_is_no_text_is_no_token(serve: Serve, upper: Upper, client: Client) -> None:
+    """Bytes that are not UTF-8 are refused, not a fault of ours."""
+    async with serve(1, **_delegated(client)) as node:
+        reader, writer = await node.connect()
+        writer.write(b"GET /pods HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer \xff\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+    assert upper.token_reviews == 0
+
+
 async def test_anonymous_requests_only_where_wished(serve: Serve, upper: Upper, client: Client) -> None:
     """They have a user name like any other; a wrong token is still wrong."""
     upper.allowed = {("system:anonymous", "get", "healthz")}
@@ -208,6 +218,22 @@ async def test_a_reviewer_that_fails(serve: Serve, upper: Upper, client: Client)
         code, _, body = await node.ask("/metrics", token)
         assert code == 500
         assert body == "Authorization error (user=alice, verb=get, resource=nodes, subresource=metrics)"
+
+
+async def test_reviews_for_which_we_have_no_credentials(
+    serve: Serve, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those that fail."""
+
+    async def fail(*_: object, **_more: object) -> None:
+        raise ConfigError("tokenFile /token: No such file or directory")
+
+    async with serve(1, **_delegated(client)) as node:
+        monkeypatch.setattr(client.config, "headers", fail)
+        assert (await node.ask("/healthz", "Authorization: Bearer good"))[::2] == (401, "Unauthorized")
+    authorizer = Authorizer(client, node_name="vnode")
+    async with serve(1, authorizer=authorizer) as node:
+        assert (await node.ask("/metrics"))[0] == 500
 
 
 @pytest.mark.parametrize("wire", ["tls"])

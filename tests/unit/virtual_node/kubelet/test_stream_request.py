@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from urllib.parse import parse_qsl, quote
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,8 @@ from virtual_node.kubelet.stream_request import (
     attach_query,
     exec_query,
     forwarded_headers,
+    is_upgrade,
+    parse_query,
     port_forward_query,
     target_path,
     websocket_bearer_token,
@@ -96,6 +99,33 @@ def test_no_query_leaves_the_request_line(query: list[tuple[str, str]]) -> None:
     assert target.isascii()
     assert target.isprintable()
     assert " " not in target
+
+
+@given(st.lists(st.binary(), min_size=1))
+def test_a_command_keeps_its_bytes(words: list[bytes]) -> None:
+    """File names may be in any encoding."""
+    raw = "&".join(["output=1", *(f"command={quote(word)}" for word in words)])
+    target = target_path("/exec", exec_query(parse_query(raw), container="c"))
+    sent = parse_qsl(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape")
+    assert [value.encode(errors="surrogateescape") for name, value in sent if name == "command"] == words
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["SPDY/3.1"], True),
+        (["spdy/3.1 "], True),
+        (["WebSocket"], True),
+        ([], False),
+        ([""], False),
+        (["h2c"], False),
+        (["SPDY/3.1, h2c"], False),
+        (["SPDY/3.1", "websocket"], False),
+    ],
+)
+def test_only_the_two_protocols_of_streams_are_upgraded_to(values: list[str], *, expected: bool) -> None:
+    """What follows another upgrade could be anything, asked with our credentials."""
+    assert is_upgrade(values) is expected
 
 
 def test_only_the_protocols_headers_go_on() -> None:

@@ -11,7 +11,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from prometheus_client import REGISTRY
 
-from tests.unit.virtual_node.kubelet.conftest import Node, Rig
+from controller_runtime.errors import ConfigError
+from tests.unit.virtual_node.kubelet.conftest import Node, Rig, Token
 from tests.unit.virtual_node.kubelet.lower import Exchange
 
 SPDY = ("Connection: Upgrade", "Upgrade: SPDY/3.1", "X-Stream-Protocol-Version: v5.channel.k8s.io")
@@ -285,9 +286,33 @@ async def test_unknown_pods_and_containers(rig: Rig, target: str, code: int, tex
 async def test_a_request_without_upgrade_is_refused(rig: Rig) -> None:
     """An exec over plain HTTP makes no sense."""
     async with rig(echo) as (_lower, node):
-        assert (await node.ask(EXEC))[::2] == (400, "Upgrade request required")
+        required = (400, "Upgrade request required: SPDY/3.1 or websocket")
+        assert (await node.ask(EXEC))[::2] == required
+        h2c = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAA")
+        assert (await node.ask(EXEC, *h2c))[::2] == required
         code, _, text = await node.ask(EXEC, *SPDY, "Content-Length: 3", method="POST")
         assert (code, text) == (400, "an upgrade request has no body")
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [("POST", EXEC), ("GET", "/containerLogs/shop/web-1/main"), ("POST", "/run/shop/web-1/main?cmd=ls")],
+)
+async def test_credentials_that_cannot_be_had_are_a_clear_error(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, method: str, target: str
+) -> None:
+    """A token file that is gone, say: the reason is told, and whose it is."""
+
+    async def fail(_self: Token, *, refresh: bool = False) -> None:
+        raise ConfigError("tokenFile /east/token: No such file or directory")
+
+    monkeypatch.setattr(Token, "headers", fail)
+    async with rig(echo) as (_lower, node):
+        answer = await node.ask(target, *(SPDY if target == EXEC else ()), method=method)
+        assert answer[::2] == (
+            500,
+            'cluster "east" cannot be reached: tokenFile /east/token: No such file or directory',
+        )
 
 
 async def test_a_client_that_leaves_ends_the_lower_side(rig: Rig) -> None:
