@@ -61,6 +61,16 @@ class PodCreator:
         """The pod runs below already, from before a restart: what it needs there stays."""
         self._dependencies.claim(upper)
 
+    async def prepare(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
+        """Have the ConfigMaps and Secrets there below that a pod names; why that cannot be.
+
+        Raises:
+            ApiError: a passing trouble; the caller retries with back-off.
+        """
+        namespace = self._context.lower_namespace(upper.namespace)
+        await self._namespaces.ensure(namespace, upper_name=upper.namespace)
+        return await self._dependencies.ensure(upper, upper_pod, namespace)
+
     def release(self, uid: str) -> None:
         """The upper pod is gone: what only it needed below may go too."""
         self._dependencies.release(uid)
@@ -81,8 +91,7 @@ class PodCreator:
         options = self._context.options[upper_pod["spec"]["nodeName"]]
         namespace = options.namespace_map(upper.namespace)
         try:
-            await self._namespaces.ensure(namespace, upper_name=upper.namespace)
-            problems = await self._dependencies.ensure(upper, upper_pod, namespace)
+            problems = await self.prepare(upper, upper_pod)
             if self._volumes is not None:
                 problems += await self._volumes.ensure(upper, upper_pod)
             if problems:
@@ -120,6 +129,7 @@ class PodCreator:
             record.wanted_at = 0.0
         record.observed = False
         record.synced = upper
+        record.reached = int(created["metadata"].get("generation") or 0)
         record.complaint = ""
         return None
 

@@ -26,9 +26,8 @@ _UNREMARKABLE = frozenset({"conditions", "qosClass", "observedGeneration"})
 class StatusWriter:
     """Patches pods/status in the upper cluster, only with what changed and only for the very pod (uid)."""
 
-    def __init__(self, context: ClusterContext, *, node_ip: str | None = None) -> None:
+    def __init__(self, context: ClusterContext) -> None:
         self._context = context
-        self._node_ip = node_ip
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "up")
 
     async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
@@ -42,7 +41,9 @@ class StatusWriter:
             return None
         upper_pod = upper.to_dict()
         current = upper_pod.get("status") or {}
-        desired = pod_status.upper_status(lower.to_dict(), upper_pod, node_ip=self._node_ip)
+        desired = pod_status.upper_status(
+            lower.to_dict(), upper_pod, reached=record.reached if record.synced is upper else 0
+        )
         if pod_status.is_finished(upper_pod) and desired.get("phase") not in {"Succeeded", "Failed"}:
             # A finished pod stays finished, as with a kubelet.
             record.compared = pair

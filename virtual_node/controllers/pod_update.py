@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime import resources
@@ -10,6 +11,7 @@ from controller_runtime.client import PatchType
 from controller_runtime.errors import Invalid, NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.preconditions import patch_only
 from virtual_node.controllers.records import PodRecord
 from virtual_node.translate import pod_down, pod_update
@@ -18,8 +20,9 @@ from virtual_node.translate import pod_down, pod_update
 class PodUpdater:
     """Patches lower pods: metadata and spec, in-place resize, ephemeral containers."""
 
-    def __init__(self, context: ClusterContext) -> None:
+    def __init__(self, context: ClusterContext, *, creator: PodCreator) -> None:
         self._context = context
+        self._creator = creator
 
     async def follow(self, upper: Object, lower: Object, record: PodRecord) -> None:
         """Bring the lower pod's spec and metadata to what the upper pod asks, if that changed.
@@ -33,28 +36,44 @@ class PodUpdater:
         if synced is not None and same_wish(synced, upper):
             record.synced = upper
             return
-        upper_pod = upper.to_dict()
+        upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
         options = self._context.options[upper_pod["spec"]["nodeName"]]
         desired = pod_down.lower_pod(upper_pod, options)
-        changes = pod_update.pod_patch(lower.to_dict(), desired, upper_pod, options)
-        try:
-            await self._patch(lower, changes.metadata_and_spec, subresource=None)
-            await self._patch(lower, changes.resize, subresource="resize")
-            await self._patch(lower, changes.ephemeral_containers, subresource="ephemeralcontainers")
-        except Invalid as error:
-            # The lower cluster will refuse the same change for ever: say so once, keep the pod running.
-            self._context.recorder.event(
-                upper, "Warning", "UpdateRefused", f"Lower cluster {self._context.name}: {error.message}"
-            )
-        except NotFound:
-            return  # deleted meanwhile: its event follows
+        changes = pod_update.pod_patch(lower_pod, desired, upper_pod, options)
+        main = changes.metadata_and_spec or {}
+        resize = changes.resize
+        if pod_update.has_been_asked(lower_pod, desired):
+            main = {field: change for field, change in main.items() if field != "spec"}
+            resize = None
+        if changes.ephemeral_containers:
+            # They may name what no other container does; what is missing the lower kubelet tells.
+            await self._creator.prepare(upper, upper_pod)
+        reached = [lower.metadata.generation]
+        # The patch of the pod itself notes, in the annotation "applied", what has been asked for: so it is the last.
+        for patch, subresource in (
+            (resize, "resize"),
+            (changes.ephemeral_containers, "ephemeralcontainers"),
+            (main, None),
+        ):
+            try:
+                reached.append(await self._patch(lower, patch, subresource=subresource))
+            except Invalid as error:
+                # The lower cluster will refuse the same change for ever: say so once, keep the pod running.
+                reached.append(0)
+                self._context.recorder.event(
+                    upper, "Warning", "UpdateRefused", f"Lower cluster {self._context.name}: {error.message}"
+                )
+            except NotFound:
+                return  # deleted meanwhile: its event follows
         record.synced = upper
+        record.reached = 0 if 0 in reached else max(reached)
 
-    async def _patch(self, lower: Object, patch: dict[str, Any] | None, *, subresource: str | None) -> None:
+    async def _patch(self, lower: Object, patch: Mapping[str, Any] | None, *, subresource: str | None) -> int:
+        """Send a patch, if there is one; the generation that the lower pod has with it."""
         if not patch:
-            return
+            return lower.metadata.generation
         # The name may be another pod's by now: that one is not to take this one's changes.
-        await patch_only(
+        changed = await patch_only(
             self._context.lower,
             resources.PODS,
             lower.name,
@@ -64,6 +83,7 @@ class PodUpdater:
             subresource=subresource,
             patch_type=PatchType.STRATEGIC,
         )
+        return int(changed["metadata"].get("generation") or 0)
 
 
 def same_wish(old: Object, new: Object) -> bool:

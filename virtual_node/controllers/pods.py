@@ -61,7 +61,7 @@ class PodController:
         self._caches = caches
         self._creator = creator
         self._status = status
-        self._updater = PodUpdater(context)
+        self._updater = PodUpdater(context, creator=creator)
         self._records: dict[str, PodRecord] = {}
         self._remover = PodRemover(context, status=status, creator=creator)
         queue: WorkQueue[str] = WorkQueue(

@@ -28,8 +28,8 @@ async def patch_only(
     namespace: str | None = None,
     subresource: str | None = None,
     patch_type: PatchType = PatchType.MERGE,
-) -> None:
-    """Patch an object, but only the one of that uid.
+) -> dict[str, Any]:
+    """Patch an object, but only the one of that uid; returns it as it is then.
 
     Args:
         client: of the cluster that it is in.
@@ -53,7 +53,7 @@ async def patch_only(
     if patch_type is not PatchType.MERGE:
         options["patch_type"] = patch_type
     try:
-        await client.patch(resource, name, body, namespace=namespace, **options)
+        return await client.patch(resource, name, body, namespace=namespace, **options)
     except Invalid as error:
         if not _is_about_uid(error):
             raise

@@ -25,6 +25,8 @@ class PodRecord:
     """The lower pod as last seen; outlives its deletion, so that its last words reach the upper pod."""
     synced: Object | None = None
     """The upper pod whose spec and metadata the lower pod is known to have."""
+    reached: int = 0
+    """Generation of the lower pod at which it has what ``synced`` asks for; 0: not known, or it was refused."""
     delete_sent: int | None = None
     """Grace period of the deletion that was sent below; None: none was. Saves repeating it until it shows."""
     compared: tuple[str, str] = ("", "")

@@ -6,6 +6,7 @@ What is *about the workload* is carried to the letter, fields unknown to us incl
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ _UPPER_ONLY = (
     "affinity",
     "topologySpreadConstraints",
     "resourceClaims",  # claims are objects of the upper cluster
+    "workloadRef",  # so are Workloads
 )
 _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 _CONTAINER_KINDS = ("containers", "initContainers")
@@ -80,7 +82,9 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     if spec.get("volumes"):
         spec["volumes"], told = downward.volumes(spec["volumes"], upper)
         annotations |= told
-    annotations[names.ANNOTATION_APPLIED] = json.dumps(applied, separators=(",", ":"))
+    annotations[names.ANNOTATION_APPLIED] = json.dumps(
+        {**applied, "spec": _digest(spec)}, separators=(",", ":")
+    )
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -96,6 +100,31 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
         },
         "spec": spec,
     }
+
+
+def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[Mapping[str, Any]]:
+    """The ephemeral containers to add below for those of an upper pod."""
+    above = upper["spec"]
+    _, tripped = tripping.trip(upper["metadata"].get("labels"), options.ignore_labels)
+    spec = {
+        "volumes": above.get("volumes") or [],
+        "ephemeralContainers": [
+            _literal_fields(container, upper, tripped) for container in above.get("ephemeralContainers") or ()
+        ],
+    }
+    if not options.service_accounts:
+        service_account.with_lower_identity(spec)
+    return spec["ephemeralContainers"]
+
+
+def _digest(spec: Mapping[str, Any]) -> str:
+    """A short name for what may change on a running pod and is asked of the lower one: the same while that is."""
+    asked = [
+        [(one["name"], one.get("image"), one.get("resources")) for one in spec.get(kind) or ()]
+        for kind in _CONTAINER_KINDS
+    ]
+    text = json.dumps([asked, spec.get("activeDeadlineSeconds"), spec.get("tolerations")], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collection[str]) -> dict[str, Any]:

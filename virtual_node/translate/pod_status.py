@@ -13,11 +13,13 @@ from controller_runtime.api import names, timestamps
 
 FINISHED = ("Succeeded", "Failed")
 
-_LOWER_ONLY = (
-    "nominatedNodeName",  # a lower node
-    "resourceClaimStatuses",  # claims of the lower cluster
-    "observedGeneration",  # of the lower pod; set from the upper one
+_UPPER_OWN = (
+    "nominatedNodeName",  # a node
+    "resourceClaimStatuses",  # claims: objects of one cluster
+    "extendedResourceClaimStatus",
+    "observedGeneration",  # set from the upper pod's generation
 )
+"""Fields that mean something in one cluster only: the upper control plane's stay, the lower one's stay below."""
 _KUBELET_CONDITIONS = frozenset(
     {
         "PodScheduled",
@@ -25,13 +27,15 @@ _KUBELET_CONDITIONS = frozenset(
         "ContainersReady",
         "Ready",
         "PodReadyToStartContainers",
-        "DisruptionTarget",
         "PodResizePending",
         "PodResizeInProgress",
+        "AllContainersRestarting",
         names.CONDITION_ADMITTED,
     }
 )
-"""Conditions that speak of the lower pod: they go with what they say, where those of others stay."""
+"""Conditions that speak of the lower pod: they go with what they say, where those of others stay. DisruptionTarget
+is none of them: the upper control plane sets it, too (eviction, preemption), and a Job's podFailurePolicy reads it.
+Source: kubelet ``PodConditionByKubelet``, ``PodConditionSharedByKubelet``."""
 _MERGED_LISTS = {"conditions": "type"}
 _REPLACED_LISTS = ("podIPs", "hostIPs")
 _CONTAINER_STATUSES = (
@@ -48,33 +52,34 @@ def is_finished(pod: Mapping[str, Any]) -> bool:
 
 
 def upper_status(
-    lower: Mapping[str, Any], upper: Mapping[str, Any], *, node_ip: str | None = None
+    lower: Mapping[str, Any], upper: Mapping[str, Any], *, reached: int | None = None
 ) -> dict[str, Any]:
     """The status that the upper pod should have.
 
-    An unabridged copy of the lower one, fields unknown to us included, but for what names lower objects.
+    An unabridged copy of the lower one, fields unknown to us included, but for what names lower objects and for the
+    QoS class, which the API server lets nobody change: a LimitRange below may make it another one.
     Conditions that others set on the upper pod stay (readiness gates among them), and Ready takes the gates
     into account, as a kubelet would.
 
     Args:
-        lower: the lower pod.
-        upper: the upper pod.
-        node_ip: shown as hostIP in place of the lower node's address; None: the lower node's.
+        lower: the lower pod: its generation and status.
+        upper: the upper pod: its generation, readiness gates and status.
+        reached: generation of the lower pod at which it has what the upper pod asks for now; 0: it has not yet.
+            None: its present one.
     """
-    status = {key: value for key, value in (lower.get("status") or {}).items() if key not in _LOWER_ONLY}
-    above = upper.get("status") or {}
-    status["conditions"] = _conditions(status.get("conditions") or (), above.get("conditions") or (), upper)
-    if node_ip is not None and status.get("hostIP"):
-        status["hostIP"] = node_ip
-        status["hostIPs"] = [{"ip": node_ip}]
-    if above.get("nominatedNodeName"):
-        status["nominatedNodeName"] = above["nominatedNodeName"]
+    below, above = lower.get("status") or {}, upper.get("status") or {}
     generation = upper["metadata"].get("generation")
-    seen = (lower.get("status") or {}).get("observedGeneration")
-    if generation and seen and seen == lower["metadata"].get("generation"):
+    if reached is None:
+        reached = lower["metadata"].get("generation") or 0
+    status = {key: value for key, value in below.items() if key not in _UPPER_OWN}
+    status |= {key: above[key] for key in _UPPER_OWN if above.get(key)}
+    if above.get("qosClass"):
+        status["qosClass"] = above["qosClass"]
+    if generation and _has_observed(below, reached):
         status["observedGeneration"] = generation
-    elif above.get("observedGeneration"):
-        status["observedGeneration"] = above["observedGeneration"]
+    status["conditions"] = _conditions(
+        below.get("conditions") or (), above.get("conditions") or (), upper, reached=reached
+    )
     return status
 
 
@@ -213,16 +218,30 @@ def refusal_reason(status: int, reason: str, message: str) -> str:
     return reason or f"HTTP{status}"
 
 
+def _has_observed(said: Mapping[str, Any], reached: int) -> bool:
+    """Whether what a lower kubelet says (a status, a condition) is about what the upper pod asks for now."""
+    return bool(reached) and (said.get("observedGeneration") or 0) >= reached
+
+
 def _conditions(
-    lower: Sequence[Mapping[str, Any]], above: Sequence[Mapping[str, Any]], upper: Mapping[str, Any]
+    lower: Sequence[Mapping[str, Any]],
+    above: Sequence[Mapping[str, Any]],
+    upper: Mapping[str, Any],
+    *,
+    reached: int,
 ) -> list[dict[str, Any]]:
+    before = {condition["type"]: condition for condition in above}
     conditions: dict[str, dict[str, Any]] = {condition["type"]: dict(condition) for condition in lower}
-    generation = upper["metadata"].get("generation")
-    for condition in conditions.values():
-        if "observedGeneration" in condition and generation:
-            condition["observedGeneration"] = generation
-    for foreign in above:
-        kind = foreign["type"]
+    for kind, condition in conditions.items():
+        if "observedGeneration" in condition:
+            seen = before.get(kind, {}).get("observedGeneration")
+            if _has_observed(condition, reached):
+                seen = upper["metadata"].get("generation")
+            if seen:
+                condition["observedGeneration"] = seen
+            else:
+                del condition["observedGeneration"]
+    for kind, foreign in before.items():
         if kind not in conditions and kind not in _KUBELET_CONDITIONS:
             conditions[kind] = dict(foreign)
     gates = upper["spec"].get("readinessGates") or ()
@@ -230,10 +249,10 @@ def _conditions(
     if gates and ready is not None and ready.get("status") == "True":
         unready = _unready_gates(gates, conditions)
         if unready:
-            before = next((condition for condition in above if condition["type"] == "Ready"), {})
             ready |= {"status": "False", "reason": "ReadinessGatesNotReady", "message": "; ".join(unready)}
-            if before.get("status") == "False" and before.get("lastTransitionTime"):
-                ready["lastTransitionTime"] = before["lastTransitionTime"]
+            old = before.get("Ready", {})
+            if old.get("status") == "False" and old.get("lastTransitionTime"):
+                ready["lastTransitionTime"] = old["lastTransitionTime"]
     return list(conditions.values())
 
 

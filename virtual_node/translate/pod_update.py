@@ -8,12 +8,12 @@ others added below (sidecars, CNI annotations, labels) is left alone: we remembe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import names
-from virtual_node.translate.pod_down import PodOptions
+from virtual_node.translate.pod_down import PodOptions, ephemeral_containers
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def pod_patch(
         lower: the lower pod as it is.
         desired: the result of ``lower_pod``.
         upper: the upper pod.
-        options: unused today; translation options.
+        options: translation options.
     """
     patch: dict[str, Any] = {}
     metadata = _metadata_patch(lower["metadata"], desired["metadata"])
@@ -44,15 +44,30 @@ def pod_patch(
     if spec:
         patch["spec"] = spec
     resize = _resize_patch(lower["spec"], desired["spec"])
-    ephemeral = _ephemeral_patch(lower["spec"], upper["spec"])
+    ephemeral = _ephemeral_patch(lower["spec"], ephemeral_containers(upper, options))
     return PodChanges(patch or None, resize, ephemeral)
 
 
-def _metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+def has_been_asked(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
+    """Whether the lower pod was made, or last changed, for the very images and resources that are wanted now.
+
+    Where it differs all the same, admission below has changed it (a registry mirror, a LimitRange, an autoscaler):
+    to insist would restart its containers.
+    """
+    asked = _applied(lower["metadata"]).get("spec")
+    return asked is not None and asked == _applied(desired["metadata"]).get("spec")
+
+
+def _applied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        applied = json.loads((lower.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))
-    except ValueError:
-        applied = {}
+        found = json.loads((metadata.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))
+    except ValueError:  # somebody's meddling; it is written anew
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    applied = _applied(lower)
     patch: dict[str, Any] = {}
     for field in ("labels", "annotations"):
         current, wanted = lower.get(field) or {}, desired.get(field) or {}
@@ -123,9 +138,7 @@ def _resource_change(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> d
     return change
 
 
-def _ephemeral_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
+def _ephemeral_patch(lower: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     there = {container["name"] for container in lower.get("ephemeralContainers") or ()}
-    added = [
-        container for container in upper.get("ephemeralContainers") or () if container["name"] not in there
-    ]
+    added = [container for container in wanted if container["name"] not in there]
     return {"spec": {"ephemeralContainers": added}} if added else None

@@ -41,7 +41,7 @@ def root_ca_name(cluster_id: str) -> str:
 def token_secret_name(pod: Mapping[str, Any]) -> str:
     """Name below of the Secret with a pod's tokens: stable, and never longer than a name may be."""
     metadata = pod["metadata"]
-    return f"{metadata['name'][:200]}-token-{metadata['uid'][:8]}"
+    return f"{metadata['name'][:200].rstrip('-.')}-token-{metadata['uid'][:8]}"
 
 
 def token_requests(pod: Mapping[str, Any]) -> list[TokenRequestSpec]:
@@ -153,7 +153,7 @@ def _legacy_token_volumes(spec: Mapping[str, Any]) -> set[str]:
 
 
 def _drop_mounts(spec: dict[str, Any], unwanted: Callable[[Mapping[str, Any]], bool]) -> None:
-    for kind in ("containers", "initContainers"):
+    for kind in ("containers", "initContainers", "ephemeralContainers"):
         containers = spec.get(kind)
         if not containers:
             continue

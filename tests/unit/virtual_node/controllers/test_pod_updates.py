@@ -1,0 +1,110 @@
+"""Changes of a running upper pod, carried below."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_runtime.api import names
+from controller_runtime.errors import Invalid
+from tests.unit.virtual_node.controllers.scene import Scene, clusters, mirroring, running
+
+pytestmark = pytest.mark.looptime
+
+KEY = "shop/web"
+
+
+async def test_a_restart_leaves_alone_what_admission_below_has_changed():
+    """A registry mirror below rewrites images: to write ours again would restart every container there is."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind()
+        await asyncio.sleep(10)
+        lower.change("pods", KEY, spec={"containers": [{"name": "main", "image": "mirror.local/web:1"}]})
+    async with mirroring(Scene(upper, lower)) as second:
+        await asyncio.sleep(10)
+        upper.change("pods", KEY, metadata={"labels": {"new": "label"}})
+        await asyncio.sleep(10)
+        below = second.below()
+        assert below is not None
+        assert below["metadata"]["labels"]["new"] == "label"
+        assert below["spec"]["containers"][0]["image"] == "mirror.local/web:1"
+        upper.change("pods", KEY, spec={"containers": [{"name": "main", "image": "web:2"}]})
+        await asyncio.sleep(10)
+        below = second.below()
+        assert below is not None
+        assert below["spec"]["containers"][0]["image"] == "web:2"
+
+
+async def test_an_ephemeral_container_finds_what_it_names():
+    """Kubectl debug with a profile that reads a ConfigMap: the copy follows, and upper values are upper ones."""
+    async with running() as scene:
+        scene.upper.put(
+            "configmaps",
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "tools", "namespace": "shop"}, "data": {"a": "b"}},
+        )  # fmt: skip
+        scene.bind()
+        await asyncio.sleep(10)
+        node = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+        debugger = {
+            "name": "d",
+            "image": "t",
+            "env": [node],
+            "envFrom": [{"configMapRef": {"name": "tools"}}],
+        }
+        scene.upper.change("pods", KEY, spec={"ephemeralContainers": [debugger]})
+        await asyncio.sleep(10)
+        below = scene.below()
+        assert below is not None
+        assert below["spec"]["ephemeralContainers"][0]["env"] == [{"name": "NODE", "value": "vn"}]
+        assert scene.lower.find("configmaps", "shop/tools") is not None
+
+
+async def test_a_refused_resize_does_not_hold_up_the_rest():
+    """The event says what is refused; a label goes down all the same, and the change is not claimed as observed."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.change("pods", KEY, status={"phase": "Running", "observedGeneration": 1})
+        await asyncio.sleep(10)
+        above = scene.above()
+        assert above is not None
+        assert above["status"]["observedGeneration"] == 1
+        scene.lower.fault = lambda _verb, plural, _key: Invalid("no") if plural == "pods/resize" else None
+        resized = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "2"}}}
+        scene.upper.change(
+            "pods",
+            KEY,
+            spec={"containers": [resized]},
+            metadata={"labels": {"new": "label"}, "generation": 2},
+        )
+        await asyncio.sleep(10)
+        below, above = scene.below(), scene.above()
+        assert below is not None
+        assert above is not None
+        assert below["metadata"]["labels"]["new"] == "label"
+        assert [reason for reason, _ in scene.events] == ["UpdateRefused"]
+        assert above["status"]["observedGeneration"] == 1
+
+
+async def test_a_resize_is_observed_once_the_lower_kubelet_has_seen_it():
+    """The number above follows the kubelet, not our patch."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.change("pods", KEY, status={"phase": "Running", "observedGeneration": 1})
+        await asyncio.sleep(10)
+        resized = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "2"}}}
+        scene.upper.change("pods", KEY, spec={"containers": [resized]}, metadata={"generation": 5})
+        await asyncio.sleep(10)
+        above = scene.above()
+        assert above is not None
+        assert above["status"]["observedGeneration"] == 1
+        scene.lower.change("pods", KEY, status={"observedGeneration": 2})
+        await asyncio.sleep(10)
+        above = scene.above()
+        assert above is not None
+        assert above["status"]["observedGeneration"] == 5
+        assert above["metadata"]["annotations"][names.ANNOTATION_LOWER_UID]
