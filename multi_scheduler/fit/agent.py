@@ -129,7 +129,7 @@ class FitAgent(Agent):
         )
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """How well the pod fits each cluster, by the chosen strategy."""
+        """How well the pod fits each cluster, by the chosen strategy; 0 where nobody could look."""
         judged = self._judged.get(pod["metadata"].get("uid", ""), {})
         return {
             node.name: self._score(node.cluster, judged.get(node.name))
@@ -140,7 +140,7 @@ class FitAgent(Agent):
     async def preempt(self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]) -> bool:
         """Whether the lower pods of these victims make way for the pod."""
         feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
-        if feed is None or index is None or not feed.has_synced:
+        if feed is None or index is None or feed.trouble():
             return self._settings.unreachable == "Pass"
         moved = []
         for uid in victims:
@@ -171,11 +171,9 @@ class FitAgent(Agent):
             feed = self.feeds.get(node.cluster)
             if feed is None:
                 continue  # a virtual node that nobody has told us about: not ours to judge
-            if not feed.has_synced:
+            if trouble := feed.trouble():
                 if self._settings.unreachable == "Reject":
-                    unresolvable[node.name] = (
-                        f"lower cluster {node.cluster} cannot be looked into: {feed.trouble()}"
-                    )
+                    unresolvable[node.name] = f"lower cluster {node.cluster} cannot be looked into: {trouble}"
                 continue
             # Where neither pools nor volumes make a difference every cluster is asked the same.
             alike = repr(node.pool)
@@ -227,8 +225,10 @@ class FitAgent(Agent):
         return _Judged(place, min(left))
 
     def _score(self, cluster: str, judged: _Judged | None) -> float:
+        if judged is None:
+            return 0.0
         if self._settings.score == "BestFit":
-            return 1.0 - judged.left_over if judged is not None else 0.0
+            return 1.0 - judged.left_over
         index = self.indexes[cluster]
         shares = [
             index.used[resource] / index.total[resource]

@@ -9,6 +9,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names, pod_resources
 from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from multi_scheduler.fit.demand import host_ports, host_terms
@@ -16,6 +17,11 @@ from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fit.placed import Placed
 
 _FINISHED = ("Succeeded", "Failed")
+_BOUND = "Bound"
+_QUIET = 75.0
+"""Seconds without a word after which a watch proves nothing; apiservers send a bookmark every minute."""
+_LOOK = 10.0
+_PING = 5.0
 
 
 class Feed:
@@ -37,14 +43,19 @@ class Feed:
             seen: called with the uid of an upper pod whose lower pod is on a lower node now.
             unseen: called with the uid of an upper pod whose lower pod is gone.
         """
+        self._client = client
         self._index = index
+        self._deaf = ""
+        """Why the cluster is not believed: it was last asked in vain."""
         self._seen = seen
         self._unseen = unseen
         self.visible: set[str] = set()
         """Uids of upper pods whose lower pod is on a lower node."""
         self.lower_uid: dict[str, str] = {}
         """Upper uid → lower uid of the mirrored pods that take room."""
-        self._volumes: dict[str, Mapping[str, Any]] = {}
+        self._volumes: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        """By volume: the claim it is bound to and its required node affinity."""
+        self._by_claim: dict[str, Mapping[str, Any]] = {}
         self._nodes = Informer(client, resources.NODES, transform=shrink_node)
         self._pods = Informer(client, resources.PODS, transform=shrink_pod)
         self._volume_informer = Informer(client, resources.PERSISTENT_VOLUMES)
@@ -69,6 +80,7 @@ class Feed:
         async with asyncio.TaskGroup() as group:
             for informer in (self._nodes, self._pods, self._volume_informer):
                 group.create_task(informer.run())
+            group.create_task(self._listen())
 
     @property
     def has_synced(self) -> bool:
@@ -76,16 +88,49 @@ class Feed:
         return self._nodes.has_synced and self._pods.has_synced
 
     def trouble(self) -> str:
-        """Why not, for people."""
-        error = self._nodes.last_error or self._pods.last_error
-        return str(error) if error else "it is being read"
+        """Why what is known of the cluster cannot be relied on, for people; empty when it can."""
+        if not self.has_synced:
+            error = self._last_error()
+            return str(error) if error else "it is being read"
+        return f"not heard of for {self._silence():.0f} s: {self._deaf}" if self._deaf else ""
+
+    async def _listen(self) -> None:
+        """Ask the cluster whether it is there, as long as its watches leave that open.
+
+        A watch that is behind is not behind because the cluster is away: a quiet one says nothing either.
+        """
+        while True:
+            await asyncio.sleep(_LOOK)
+            error = self._last_error()
+            if error is None and self._silence() < _QUIET:
+                self._deaf = ""
+            elif isinstance(error, (Forbidden, Unauthorized)):
+                self._deaf = str(error)
+            else:
+                self._deaf = await self._ping()
+
+    async def _ping(self) -> str:
+        try:
+            async with asyncio.timeout(_PING):
+                await self._client.ping(timeout=_PING)
+        except (ApiError, ConfigError, TimeoutError) as error:
+            # ConfigError: a credential has ended, and what gives us a new one fails.
+            return str(error) or f"no answer within {_PING:g} s"
+        return ""
+
+    def _silence(self) -> float:
+        return max(self._nodes.age, self._pods.age)
+
+    def _last_error(self) -> Exception | None:
+        return self._nodes.last_error or self._pods.last_error
 
     def volume_affinity(self, namespace: str, claim: str) -> Mapping[str, Any] | None:
         """``nodeAffinity.required`` of the lower volume that is bound to a lower claim."""
-        return self._volumes.get(f"{namespace}/{claim}")
+        return self._by_claim.get(f"{namespace}/{claim}")
 
     def _pod_changed(self, old: Object, new: Object) -> None:
-        if not (old.has_spec_equal(new) and old.has_status_equal(new)):
+        is_same = old.has_spec_equal(new) and old.has_status_equal(new) and old.labels == new.labels
+        if not is_same or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp:
             self._pod(new)
 
     def _pod(self, pod: Object) -> None:
@@ -125,15 +170,20 @@ class Feed:
             self.visible.discard(upper)
 
     def _volume(self, volume: Object) -> None:
-        spec = volume.spec or {}
+        self._forget_volume(volume)
+        spec, status = volume.spec or {}, volume.status or {}
         claim = spec.get("claimRef") or {}
         required = (spec.get("nodeAffinity") or {}).get("required")
-        if claim and required:
-            self._volumes[f"{claim.get('namespace')}/{claim.get('name')}"] = required
+        # A volume that is released still refers to the claim that it had.
+        if claim and required and status.get("phase") == _BOUND:
+            key = f"{claim.get('namespace')}/{claim.get('name')}"
+            self._volumes[volume.name] = (key, required)
+            self._by_claim[key] = required
 
     def _forget_volume(self, volume: Object) -> None:
-        claim = (volume.spec or {}).get("claimRef") or {}
-        self._volumes.pop(f"{claim.get('namespace')}/{claim.get('name')}", None)
+        key, required = self._volumes.pop(volume.name, ("", None))
+        if self._by_claim.get(key) is required:
+            self._by_claim.pop(key, None)
 
 
 def shrink_node(node: Object) -> Object:

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.objects import from_dict
 from multi_scheduler.fit.demand import Demand, demand, host_terms
-from multi_scheduler.fit.feed import shrink_pod
 from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fit.placed import Placed
 
@@ -101,13 +99,6 @@ def test_pods_that_are_ending_are_not_spread_from():
         labels={"app": "web", "rev": "2"}, topologySpreadConstraints=_spread(matchLabelKeys=["rev"])
     )
     assert _names(index, mine) == {"a", "b"}
-
-
-def test_an_ending_pod_says_so():
-    """In what is kept of it."""
-    metadata = {"name": "p", "namespace": "n", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    pod = from_dict({"metadata": metadata, "spec": {"nodeName": "a", "containers": []}})
-    assert shrink_pod(pod).metadata.deletion_timestamp
 
 
 def _terms(*selectors: dict[str, Any], **more: Any) -> dict[str, Any]:
