@@ -72,6 +72,8 @@ class Extender:
                 continue
             weights += weighted.weight
             for name, score in scores.items():
+                if name not in totals:
+                    continue  # one agent's mistake is not to cost everybody's scores
                 totals[name] += weighted.weight * min(1.0, max(0.0, score))
         return {name: total / weights for name, total in totals.items()} if weights else totals
 

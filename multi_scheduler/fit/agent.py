@@ -90,7 +90,7 @@ class FitAgent(Agent):
         """Follow all clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._upper_pods.run())
-            group.create_task(self._sweep())
+            group.create_task(self._sweeping())
             for feed in self.feeds.values():
                 group.create_task(feed.run())
 
@@ -116,17 +116,17 @@ class FitAgent(Agent):
                 break
             # Others hold promises on several clusters of which they will use one: a moment tells which.
             await self.reservations.wait(left)
+        self._judged.pop(uid, None)
         self._judged[uid] = judged
+        # At once: while other agents are asked, another call must not be told of the same room.
+        self.reservations.promise(
+            uid, {node.name: (node.cluster, judged[node.name].place) for node in nodes if node.name in judged}
+        )
         return Rejections(resolvable, unresolvable)
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
-        """Promise the pod its room on every node that the scheduler may still choose."""
-        uid = pod["metadata"].get("uid", "")
-        judged = self._judged.get(uid, {})
-        self.reservations.promise(
-            uid,
-            {node.name: (node.cluster, judged[node.name].place) for node in passing if node.name in judged},
-        )
+        """Keep the pod's room on the nodes that the scheduler may still choose."""
+        self.reservations.narrow(pod["metadata"].get("uid", ""), {node.name for node in passing})
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
         """How well the pod fits each cluster, by the chosen strategy; 0 where nobody could look."""
@@ -246,12 +246,16 @@ class FitAgent(Agent):
         else:
             self.reservations.bind(pod.uid, node)
 
-    async def _sweep(self) -> None:
+    def sweep(self) -> None:
+        """Forget what has not been asked for in time: promises, and the oldest of very many judgements."""
+        self.reservations.expire()
+        for uid in list(self._judged)[: max(0, len(self._judged) - _KEPT_JUDGEMENTS)]:
+            del self._judged[uid]
+
+    async def _sweeping(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP)
-            self.reservations.expire()
-            if len(self._judged) > _KEPT_JUDGEMENTS:
-                self._judged.clear()
+            self.sweep()
 
 
 def _shrink(pod: Object) -> Object:

@@ -8,7 +8,7 @@ is seen on a lower node (which then counts by itself), the pod ends, or the time
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from multi_scheduler.fit.index import ClusterIndex
@@ -64,6 +64,16 @@ class Reservations:
         for node, (cluster, placed) in places.items():
             self._indexes[cluster].place(_key(uid, node), placed)
             self._tentative[cluster].add(uid)
+
+    def narrow(self, uid: str, nodes: Collection[str]) -> None:
+        """Of the places that a pod may go to only these are left."""
+        held = self._held.get(uid)
+        if held is None:
+            return
+        self._drop(uid, [node for node in held.on if node not in nodes])
+        if not held.on:
+            del self._held[uid]
+        self._note()
 
     def bind(self, uid: str, node: str) -> bool:
         """The upper pod is bound; tells whether there was a promise on that node."""

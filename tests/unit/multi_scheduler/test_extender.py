@@ -14,7 +14,7 @@ from multi_scheduler import config, protocol
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode, load
 from multi_scheduler.agents.template import TemplateAgent
 from multi_scheduler.extender import Extender, Weighted
-from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.fit.agent import FitAgent, Settings
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 
 
@@ -216,3 +216,72 @@ def test_the_schedulers_configuration_has_both_profiles():
 def test_rejections_default_to_none():
     """An agent that only scores rules nothing out."""
     assert asyncio.run(Agent().filter({}, [])) == Rejections({}, {})
+
+
+class _Slow(Agent):
+    """An agent that asks somebody else before it answers."""
+
+    async def filter(self, pod, nodes):
+        await asyncio.sleep(0.1)
+        return Rejections({}, {})
+
+
+@pytest.mark.looptime
+async def test_room_is_promised_before_the_next_agent_is_asked():
+    """Two schedulers that ask at the same time are not told of the same hole."""
+    _, extender = _fit(a="3")
+    extender = Extender([*extender._agents, Weighted("slow", _Slow(), 1.0)], extender._directory, upper=None)  # type: ignore[arg-type]
+    asked = [extender.filter(_asked(_pod(uid), "vn-a")) for uid in ("one", "two")]
+    passing = [answer.passing for answer in await asyncio.gather(*asked)]
+    assert sorted(passing) == [[], ["vn-a"]]
+
+
+async def test_what_a_later_agent_rules_out_is_not_promised():
+    """The room is free again for others at once."""
+
+    class Never(Agent):
+        async def filter(self, pod, nodes):
+            return Rejections({}, {node.name: "never" for node in nodes if node.name == "vn-a"})
+
+    agent, extender = _fit(a="2", b="2")
+    extender = Extender([*extender._agents, Weighted("never", Never(), 1.0)], extender._directory, upper=None)  # type: ignore[arg-type]
+    assert (await extender.filter(_asked(_pod("one"), "vn-a", "vn-b"))).passing == ["vn-b"]
+    assert agent.indexes["a"].used["cpu"] == 0
+    assert agent.indexes["b"].used["cpu"] == 2000
+
+
+@pytest.mark.parametrize("score", ["BestFit", "Spread", "BinPack"])
+async def test_a_cluster_nobody_could_look_into_is_the_last_choice(score):
+    """Where such clusters pass at all."""
+    agent, extender = _fit(a="8", b="8")
+    agent._settings = Settings(score=score, unreachable="Pass")
+    agent.feeds["b"]._deaf = "no answer"
+    await extender.filter(_asked(_pod("first"), "vn-a"))
+    asked = _asked(_pod("one"), "vn-a", "vn-b")
+    assert (await extender.filter(asked)).passing == ["vn-a", "vn-b"]
+    scores = await extender.prioritize(asked)
+    assert scores["vn-a"] > scores["vn-b"] == 0
+
+
+async def test_many_pods_without_a_place_do_not_make_others_scoreless():
+    """Of a thousand judgements the oldest go, not all at once."""
+    agent, extender = _fit(a="8")
+    for number in range(1500):
+        await extender.filter(_asked(_pod(f"waiting-{number}", "99"), "vn-a"))
+    asked = _asked(_pod("one"), "vn-a")
+    await extender.filter(asked)
+    agent.sweep()
+    assert len(agent._judged) <= 1000
+    assert (await extender.prioritize(asked))["vn-a"] > 0
+
+
+async def test_a_score_for_a_node_that_nobody_asked_about_is_ignored():
+    """One agent's mistake does not cost the scores of all."""
+
+    class Odd(Agent):
+        async def score(self, pod, nodes):
+            return {"vn-x": 1.0, **{node.name: 0.5 for node in nodes}}
+
+    directory: Any = _Directory()
+    extender = Extender([Weighted("odd", Odd(), 1.0)], directory, upper=None)  # type: ignore[arg-type]
+    assert await extender.prioritize(_asked(_pod("p"), "vn-a")) == {"vn-a": 0.5}

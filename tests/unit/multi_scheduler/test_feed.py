@@ -157,7 +157,7 @@ async def test_labels_and_endings_of_pods_are_followed():
     """Both decide where other pods may be, and neither is in the spec."""
     feeding = _Feeding()
     feeding.cluster.put(resources.NODES, _node("a"))
-    pod = {
+    pod: dict[str, Any] = {
         "metadata": {"name": "p", "namespace": "shop", "uid": "p", "labels": {"app": "web"}},
         "spec": {"nodeName": "a", "containers": []},
         "status": {"phase": "Running"},
