@@ -5,12 +5,15 @@ bound to the upper pod: it dies with it), and reaches the lower pod as a Secret 
 token volume projects. The kubelet below updates the mounted file when the Secret changes, just as it would
 refresh a token of its own.
 
+Several virtual-node processes may share a lower cluster: each keeps the Secrets of its own nodes' pods.
+
 The Secret's name is made of the pod's, so somebody may have taken it. Only a Secret that carries our label and
 this pod's uid is patched or deleted, and each write names the uid of the very Secret that was looked at.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -19,19 +22,21 @@ from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
-from controller_runtime.errors import AlreadyExists, NotFound
+from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.work_queue import WorkQueue
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.dependencies import Problem
 from virtual_node.controllers.preconditions import patch_only
-from virtual_node.translate import service_account
+from virtual_node.translate import pod_status, service_account
 from virtual_node.translate.ownership import is_owned, ownership_labels
 from virtual_node.translate.pod_down import PodOptions
 
 _REFRESH_AT = 0.8
 """Share of a token's life after which it is renewed, as the kubelet does."""
+_REFRESH_AFTER = 24 * 3600.0
+"""Seconds after which it is renewed in any case, as the kubelet does."""
 _MINIMUM_PAUSE = 10.0
 _FOREIGN_AGAIN = 60.0
 """Seconds after which a name that is taken is tried again; nothing tells when a stranger's Secret goes."""
@@ -54,6 +59,8 @@ class IdentityController:
         self._secrets = secrets
         self._find_upper = find_upper
         self._named: dict[str, tuple[str, str]] = {}
+        self._due: dict[str, float] = {}
+        """Loop time at which a pod's tokens are to be renewed."""
         self._foreign: set[str] = set()
         """Upper uids of pods whose Secret's name is taken below."""
         queue: WorkQueue[str] = WorkQueue(
@@ -62,7 +69,7 @@ class IdentityController:
         self.controller: Controller[str] = Controller(
             f"identities-{context.name}", self.reconcile, workers=4, queue=queue
         )
-        secrets.add_handler(on_add=self._found)
+        secrets.add_handler(on_add=self._found, on_delete=self._gone)
 
     async def run(self) -> None:
         """Refresh and remove tokens until cancelled."""
@@ -71,7 +78,9 @@ class IdentityController:
     async def ensure(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Have the pod's token Secret there below, when the pod wants tokens.
 
-        Returns why that cannot be: somebody else's Secret has the name. It is left alone.
+        A Secret that is there and not due yet is good as it is, so a pod that is tried many times (a quota below)
+        costs one token. Returns why that cannot be: the upper cluster gives no token, or somebody else's Secret has
+        the name. It is left alone.
 
         Raises:
             ApiError: a cluster refuses; the caller retries.
@@ -80,11 +89,18 @@ class IdentityController:
         if not requests:
             return []
         namespace = options.namespace_map(upper.namespace)
+        if self._is_fresh(upper.uid):
+            return []
         if upper.uid in self._foreign and await self._is_taken(namespace, upper_pod):
             # Before any token is made: it could go nowhere.
             return [self._taken(namespace, upper_pod)]
         self._foreign.discard(upper.uid)
-        tokens, first_expiry = await self._request(upper, upper_pod, requests)
+        try:
+            tokens, first_expiry = await self._request(upper, upper_pod, requests)
+        except ApiError as error:
+            if is_retryable(error):
+                raise
+            return [_no_token(upper_pod, error)]
         secret = service_account.token_secret(
             upper_pod, tokens, labels=ownership_labels(options.owner, upper.uid), namespace=namespace
         )
@@ -177,6 +193,7 @@ class IdentityController:
     def release(self, uid: str) -> None:
         """The upper pod is gone: its tokens are worthless, its Secret goes."""
         self._foreign.discard(uid)
+        self._due.pop(uid, None)
         if uid in self._named:
             self.controller.queue.add(uid)
 
@@ -194,6 +211,8 @@ class IdentityController:
 
     async def _refresh(self, upper: Object) -> Result | None:
         upper_pod = upper.to_dict()
+        if pod_status.is_finished(upper_pod):
+            return None  # nobody reads them any more
         was_foreign = upper.uid in self._foreign
         problems = await self.ensure(upper, upper_pod, self._context.options[upper_pod["spec"]["nodeName"]])
         for problem in problems:
@@ -219,7 +238,7 @@ class IdentityController:
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
         """After a restart: know our token Secrets again, and when each has to be renewed."""
         uid = secret.labels.get(names.LABEL_TOKEN_OF)
-        if not uid or not initial:
+        if not uid or not initial or secret.labels.get(names.LABEL_NODE) not in self._context.nodes:
             return
         self._named[uid] = (secret.namespace, secret.name)
         expires = secret.annotations.get(names.ANNOTATION_TOKEN_EXPIRES)
@@ -228,6 +247,27 @@ class IdentityController:
         else:
             self.controller.queue.add(uid)
 
+    def _gone(self, secret: Object) -> None:
+        """Somebody deleted it below: a pod that starts there needs it."""
+        uid = secret.labels.get(names.LABEL_TOKEN_OF, "")
+        if self._named.get(uid) == (secret.namespace, secret.name):
+            self.controller.queue.add(uid)
+
+    def _is_fresh(self, uid: str) -> bool:
+        if self._due.get(uid, 0.0) <= asyncio.get_running_loop().time():
+            return False
+        secret = self._secrets.store.get("/".join(self._named[uid])) if uid in self._named else None
+        return secret is not None and self._is_of(secret, uid)
+
     def _schedule(self, uid: str, expires: datetime) -> None:
         remaining = (expires - datetime.now(UTC)).total_seconds()
-        self.controller.queue.add_after(uid, max(_MINIMUM_PAUSE, remaining * _REFRESH_AT))
+        pause = max(_MINIMUM_PAUSE, min(remaining * _REFRESH_AT, _REFRESH_AFTER))
+        self._due[uid] = asyncio.get_running_loop().time() + pause
+        self.controller.queue.add_after(uid, pause)
+
+
+def _no_token(upper_pod: dict[str, Any], error: ApiError) -> Problem:
+    """As the kubelet words it."""
+    volume = service_account.token_volume(upper_pod)
+    text = f'MountVolume.SetUp failed for volume "{volume}" : failed to fetch token: {error.message}'
+    return Problem("FailedMount", text, "ContainerCreating", "")

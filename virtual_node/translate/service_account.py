@@ -58,6 +58,14 @@ def token_requests(pod: Mapping[str, Any]) -> list[TokenRequestSpec]:
     return found
 
 
+def token_volume(pod: Mapping[str, Any]) -> str:
+    """The first volume that asks for a token; empty when none does."""
+    for volume in pod["spec"].get("volumes") or ():
+        if any("serviceAccountToken" in one for one in (volume.get("projected") or {}).get("sources") or ()):
+            return str(volume["name"])
+    return ""
+
+
 def token_secret(
     pod: Mapping[str, Any], tokens: Mapping[str, str], *, labels: Mapping[str, str], namespace: str
 ) -> dict[str, Any]:

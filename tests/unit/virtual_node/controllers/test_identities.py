@@ -38,10 +38,13 @@ class Upper:
 
     def __init__(self) -> None:
         self.tokens = 0
+        self.refusal: Exception | None = None
         self.pods: dict[str, Object] = {}
 
     async def create(self, _resource, _body, *, namespace, name, subresource):
         assert (namespace, name, subresource) == ("shop", "robot", "token")
+        if self.refusal is not None:
+            raise self.refusal
         self.tokens += 1
         expires = timestamps.rfc3339(datetime.now(UTC) + timedelta(hours=1))
         return {"status": {"token": f"token {self.tokens}", "expirationTimestamp": expires}}
@@ -113,7 +116,7 @@ class Scene:
         )
         context: Any = SimpleNamespace(
             name="lower1", cluster_id=CLUSTER, upper=self.upper, lower=client, recorder=recorder,
-            options={"vn": self.options}, log=structlog.get_logger(),
+            options={"vn": self.options}, nodes={"vn": None}, log=structlog.get_logger(),
         )  # fmt: skip
         self.cache = Informer(client, resources.SECRETS)
         self.controller = IdentityController(context, secrets=self.cache, find_upper=self.upper.pods.get)
@@ -149,14 +152,16 @@ async def running() -> AsyncIterator[Scene]:
             await task
 
 
-def _pod() -> Object:
+def _pod(phase: str = "Running") -> Object:
     source = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
     spec = {
         "nodeName": "vn", "serviceAccountName": "robot", "containers": [],
         "volumes": [{"name": "kube-api-access-x", "projected": {"sources": [source]}}],
     }  # fmt: skip
     metadata = {"name": "web", "namespace": "shop", "uid": UID, "resourceVersion": "1"}
-    return from_dict({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    return from_dict(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase}}
+    )
 
 
 def _ours(**changed: str) -> dict[str, str]:
@@ -268,3 +273,60 @@ async def test_a_pod_that_wants_no_token_gets_no_secret():
         bare = {**scene.pod.to_dict(), "spec": {"nodeName": "vn", "containers": []}}
         assert await scene.controller.ensure(scene.pod, bare, scene.options) == []
         assert (scene.upper.tokens, scene.lower.secrets) == (0, {})
+
+
+async def test_the_secrets_of_another_process_are_its_own_business():
+    """Two virtual nodes of two processes share the lower cluster: one that restarts deletes none of the other's."""
+    async with running() as scene:
+        for node, uid in (("vn", UID), ("another", "99999999-bbbb")):
+            labels = _ours(**{names.LABEL_NODE: node, names.LABEL_TOKEN_OF: uid})
+            secret = scene.lower.put(f"web-token-{uid[:8]}", **labels)
+            scene.cache._store(from_dict(json.loads(json.dumps(secret))), initial=True)
+        del scene.upper.pods[UID]
+        await asyncio.sleep(24 * 3600)
+        assert scene.lower.deleted == ["s-1"]
+
+
+async def test_a_pod_that_is_tried_again_and_again_costs_one_token():
+    """A quota below refuses the pod every ten seconds; its tokens stay good meanwhile."""
+    async with running() as scene:
+        await scene.ensure()
+        scene.cached()
+        for _ in range(20):
+            assert await scene.ensure() == []
+        assert scene.upper.tokens == 1
+        await asyncio.sleep(3600)
+        assert scene.upper.tokens == 2
+
+
+async def test_a_secret_that_somebody_deletes_comes_back():
+    """A pod that starts below in that moment waits for it."""
+    async with running() as scene:
+        await scene.ensure()
+        scene.cached()
+        del scene.lower.secrets[KEY]
+        scene.cache._remove(KEY, None)
+        await asyncio.sleep(5)
+        assert scene.lower.token() == "token 2"
+
+
+async def test_a_finished_pod_needs_no_new_tokens():
+    """Thousands of Jobs' pods that are kept to be read ask the upper cluster for nothing."""
+    async with running() as scene:
+        await scene.ensure()
+        scene.cached()
+        scene.upper.pods[UID] = _pod("Succeeded")
+        await asyncio.sleep(24 * 3600)
+        assert scene.upper.tokens == 1
+
+
+async def test_a_missing_account_is_told_in_the_kubelets_words():
+    """The user reads what is missing, where it is missing, on the pod that waits for it."""
+    async with running() as scene:
+        scene.upper.refusal = NotFound('serviceaccounts "robot" not found', code=404)
+        (problem,) = await scene.controller.ensure(scene.pod, scene.pod.to_dict(), scene.options)
+        assert problem.event_reason == "FailedMount"
+        assert problem.message == (
+            'MountVolume.SetUp failed for volume "kube-api-access-x" : '
+            'failed to fetch token: serviceaccounts "robot" not found'
+        )
