@@ -92,7 +92,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "heatmap": {
         "calculate": False,
         "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
-        "tooltip": {"show": True, "yHistogram": False},
+        "tooltip": {"mode": "single", "yHistogram": False},
     },
 }
 

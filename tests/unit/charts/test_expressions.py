@@ -14,11 +14,12 @@ from hack.chart import dashboard
 from hack.chart.rights import CHART
 from tests.unit.charts import expressions
 from tests.unit.charts.expressions import TARGET, ExpressionError, Metric
-from tests.unit.docs.test_metrics import REGISTERED
+from tests.unit.docs.test_metrics import DOCS, REGISTERED
 
 ALERTS: list[dict[str, Any]] = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text("utf-8"))["groups"][
     0
 ]["rules"]
+METRICS = DOCS.read_text("utf-8").split("## Alerts worth having")[1].split("\n## ")[0]
 DASHBOARD = json.loads(dashboard.FILE.read_text("utf-8"))
 TARGETS = [
     pytest.param(target["expr"], target["legendFormat"], id=f"{panel['title']} {target['refId']}")
@@ -71,6 +72,12 @@ def test_a_variable_asks_for_what_there_is(query):
     """Its values are those of a label that the metric has."""
     selector, label = expressions.label_of_values(query)
     assert label in _labels(selector) - TARGET
+
+
+@pytest.mark.parametrize("expression", re.findall(r"^\| [^|]+ \| `(\w+[({].+?)`", METRICS, re.MULTILINE))
+def test_an_alert_of_the_documentation_asks_for_what_there_is(expression):
+    """Whoever copies it from docs/metrics.md gets an alert that works."""
+    assert _labels(expression)
 
 
 def test_each_expression_of_a_dashboard_is_instant_or_over_the_panels_own_range():
