@@ -45,7 +45,14 @@ class PassLimits:
         self._namespaces[namespace] += 1
         return 0.0
 
-    def give_back(self, node: str, namespace: str) -> None:
-        """A move that was granted did not take place."""
-        self._nodes[node] -= 1
-        self._namespaces[namespace] -= 1
+    def give_back(self, node: str, namespace: str, *, taken: float) -> None:
+        """A move that was granted did not take place.
+
+        Args:
+            node: as it was taken for.
+            namespace: as it was taken for.
+            taken: when; what an earlier pass granted is not a later one's.
+        """
+        if taken >= self._began:
+            self._nodes[node] -= 1
+            self._namespaces[namespace] -= 1

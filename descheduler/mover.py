@@ -8,7 +8,7 @@ to avoid has been written where the webhook reads it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,7 @@ from controller_runtime.client import Client
 from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.objects import Object
-from descheduler import eviction, history, pods, replacement
+from descheduler import claims, eviction, history, pods, replacement
 from descheduler.cluster import ClusterView
 from descheduler.history import Verdict
 from descheduler.limits import PassLimits
@@ -42,6 +42,8 @@ _SETTLE = 0.25
 """Seconds that the webhook's replicas get to see what a pod's successor is to avoid."""
 _REFUSAL_RETRY = 60.0
 _REJUDGE = 0.5
+_GONE = "it has gone by itself"
+_CHANGED = "it has just changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,9 @@ class Mover:
             return self._stays(
                 pod, "no other virtual node is ready and would take it", cause="no node", needs_node=True
             )
-        if claim := await self._pinning_claim(pod, node):
+        if claim := await claims.pinning(
+            self._client, pod, node=node, elsewhere=self._view.alternatives(pod)
+        ):
             return self._stays(pod, f"its claim {claim} is bound to this node", cause="claim")
         async with self._owners.holding(pods.owner_key(pod)):
             return await self._move_one(pod, node, request)
@@ -155,25 +159,27 @@ class Mover:
         if decision.verdict is Verdict.WAIT:
             _REFUSED.labels("back-off").inc()
             return Outcome(moved=False, why="its owner backs off", retry_after=decision.wait)
-        wait = self._limits.take(node, pod.namespace, now=asyncio.get_running_loop().time())
+        taken = asyncio.get_running_loop().time()
+        wait = self._limits.take(node, pod.namespace, now=taken)
         if wait:
             _REFUSED.labels("limit").inc()
             return Outcome(moved=False, why="the pass has moved its number of pods", retry_after=wait)
         if self._options.dry_run:
             return self._pretend(pod, node, request)
         try:
-            if decision.verdict is Verdict.NEW_ROUND:
-                await self._memory.note_round(key, pod.namespace)
+            is_new = decision.verdict is Verdict.NEW_ROUND
             if owner is None:
-                outcome = await self._recreate(pod, node, request, rounds=decision.rounds)
+                outcome = await self._recreate(pod, node, request, is_new_round=is_new)
             else:
+                if is_new:
+                    await self._memory.note_round(key, pod.namespace)
                 await self._keep_away(key, pod, node, request)
                 outcome = await self._evict(pod, node, request)
         except BaseException:
-            self._limits.give_back(node, pod.namespace)
+            self._limits.give_back(node, pod.namespace, taken=taken)
             raise
         if not outcome.moved:
-            self._limits.give_back(node, pod.namespace)
+            self._limits.give_back(node, pod.namespace, taken=taken)
         return outcome
 
     async def _keep_away(self, key: str, pod: Object, node: str, request: Move) -> None:
@@ -186,25 +192,29 @@ class Mover:
     async def _evict(self, pod: Object, node: str, request: Move) -> Outcome:
         try:
             await eviction.evict(self._client, pod)
-        except (NotFound, Conflict):
-            return Outcome(moved=False, why="it has gone by itself")
+        except NotFound:
+            return Outcome(moved=False, why=_GONE)
+        except Conflict:
+            return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
         except TooManyRequests as error:
+            wait = max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
+            if not eviction.is_budget(error):
+                return Outcome(moved=False, why=error.message, retry_after=wait)
             if request.budget_matters:
-                wait = max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
                 self._tell(pod, "Warning", "RescheduleDelayed", f"Eviction refused: {error.message}")
                 _REFUSED.labels("disruption budget").inc()
                 return Outcome(moved=False, why=error.message, retry_after=wait)
             try:
                 await self._client.delete(resources.PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
             except (NotFound, Conflict):
-                return Outcome(moved=False, why="it has gone by itself")
+                return Outcome(moved=False, why=_GONE)
         self._budget_backoff.forget(pod.uid)
         return self._moved(pod, node, request, how="evicted")
 
-    async def _recreate(self, pod: Object, node: str, request: Move, *, rounds: int) -> Outcome:
+    async def _recreate(self, pod: Object, node: str, request: Move, *, is_new_round: bool) -> Outcome:
         whole = await self.fresh(pod)
         if whole is None:
-            return Outcome(moved=False, why="it has just changed", retry_after=_REJUDGE)
+            return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
         successor = replacement.of(
             whole,
             avoid=replacement.avoided(whole, self._now(), self._freeze_period),
@@ -213,6 +223,9 @@ class Mover:
             now=self._now(),
         )
         try:
+            await self._recreator.rehearse(successor)
+            if is_new_round:  # no sooner: a look that led to nothing is no attempt
+                await self._memory.note_round(pods.owner_key(pod), pod.namespace)
             await self._recreator.begin(
                 whole, replacement=successor, reason=request.reason, force=request.force
             )
@@ -281,18 +294,3 @@ class Mover:
         _REFUSED.labels(cause).inc()
         self._tell(pod, "Normal", "NotRescheduled", f"Stays: {why}")
         return Outcome(moved=False, why=why, needs_node=needs_node, retry_after=retry_after)
-
-    async def _pinning_claim(self, pod: Object, node: str) -> str:
-        """The name of a claim that holds the pod on this virtual node; empty when none does."""
-        for name in pods.claims(pod.spec or {}):
-            try:
-                claim: Mapping[str, Any] = await self._client.get(
-                    resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=pod.namespace
-                )
-            except NotFound:
-                continue
-            annotations = claim["metadata"].get("annotations") or {}
-            bound = (claim.get("status") or {}).get("phase") == "Bound"
-            if bound and annotations.get("volume.kubernetes.io/selected-node") == node:
-                return name
-        return ""

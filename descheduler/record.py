@@ -141,6 +141,12 @@ def next_step(record: Record, pod: Mapping[str, Any] | None) -> Step:
     return Step.DELETE if metadata["resourceVersion"] == record.old_version else Step.WITHDRAW
 
 
+def is_ending(record: Record, pod: Mapping[str, Any]) -> bool:
+    """Whether the pod of that name is the old one, being deleted."""
+    metadata = pod["metadata"]
+    return metadata["uid"] == record.old_uid and bool(metadata.get("deletionTimestamp"))
+
+
 def is_replacement(record: Record, pod: Mapping[str, Any]) -> bool:
     """Whether the pod of that name is the one made from this record."""
     annotations = pod["metadata"].get("annotations") or {}

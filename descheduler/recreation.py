@@ -86,11 +86,9 @@ class Recreator:
             force: delete it without grace.
 
         Raises:
-            Invalid, Forbidden: the upper cluster would not take the replacement; nothing was done.
             ApiError: it is not recorded; nothing was done.
         """
         metadata = pod["metadata"]
-        await self._rehearse(replacement)
         record = Record(
             namespace=metadata["namespace"],
             pod_name=metadata["name"],
@@ -113,8 +111,13 @@ class Recreator:
         self._untouched.add(key)
         self.controller.enqueue(key)
 
-    async def _rehearse(self, replacement: Mapping[str, Any]) -> None:
-        """Have the server judge the replacement under another name, before the pod is deleted for it."""
+    async def rehearse(self, replacement: Mapping[str, Any]) -> None:
+        """Have the server judge the replacement under another name, before the pod is deleted for it.
+
+        Raises:
+            Invalid, Forbidden: the upper cluster would not take it.
+            ApiError: nobody can tell now.
+        """
         metadata = {**replacement["metadata"], "generateName": "descheduler-rehearsal-"}
         del metadata["name"]
         try:
@@ -146,6 +149,10 @@ class Recreator:
         if record is None:
             return None
         pod = await self._read(record)
+        if key in self._untouched and (pod is None or records.is_ending(record, pod)):
+            # By somebody else's hand, for ours has not been on it yet: whoever deleted it does not want it back.
+            await self._forget(key, record)
+            return None
         match records.next_step(record, pod):
             case Step.DELETE:
                 assert pod is not None

@@ -6,6 +6,7 @@ pod by us, an owned one by its controller.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -22,6 +23,9 @@ from descheduler.recreation import Recreator
 
 _FRESH = 10.0
 """Age in seconds below which a waiting pod is too young to be replaced for what it avoids."""
+_PAUSE, _LONGEST_PAUSE = 30.0, 7200.0
+"""Seconds until the pods made in place of released ones are released themselves; doubles every time."""
+_MOST = 4096
 
 
 class Releaser:
@@ -48,6 +52,12 @@ class Releaser:
         self._freeze_period = freeze_period
         self._now = now
         self._backoff = ExponentialBackoff(1.0, 60.0)
+        self._pauses = ExponentialBackoff(_PAUSE, _LONGEST_PAUSE)
+        self._rounds: OrderedDict[str, tuple[datetime, float]] = OrderedDict()
+        """By owner: when its waiting pods were last released, and for how many seconds that is to be enough.
+
+        A template that says itself what the webhook would make every pod avoid would be released for ever.
+        """
 
     async def release(self, pod: Object) -> float | None:
         """A pod that waits for a node may be waiting only because it avoids one: give it a new chance.
@@ -82,6 +92,7 @@ class Releaser:
         if whole is None:
             return None
         successor = replacement.of(whole, avoid=active, node="", usable=usable, now=now, counts=False)
+        await self._recreator.rehearse(successor)
         await self._recreator.begin(whole, replacement=successor, reason="it may use all nodes again")
         return None
 
@@ -91,7 +102,7 @@ class Releaser:
         if not thawed & self._view.open_names() or self._mover.why_not_movable(pod) or self._mover.is_dry_run:
             return None
         # The webhook's replicas may have learned of it a moment later than we.
-        rest = _FRESH - (self._now() - pods.created(pod)).total_seconds()
+        rest = max(_FRESH - (self._now() - pods.created(pod)).total_seconds(), self._pause(pod))
         if rest > 0:
             return rest
         try:
@@ -100,5 +111,27 @@ class Releaser:
             return None
         except TooManyRequests as error:
             return max(error.retry_after or 0.0, self._backoff.when(pod.uid))
+        self._note(pod)
         self._recorder.event(pod, "Normal", "Rescheduled", f"May use {', '.join(sorted(thawed))} again")
         return None
+
+    def _pause(self, pod: Object) -> float:
+        """Seconds for which a pod is left waiting because it was made in the place of one that was released."""
+        began, pause = self._rounds.get(pods.owner_key(pod), (None, 0.0))
+        if began is None or pods.created(pod) < began:
+            return 0.0
+        return pause - (self._now() - began).total_seconds()
+
+    def _note(self, pod: Object) -> None:
+        """All pods of an owner that wait at the same time are released together."""
+        owner = pods.owner_key(pod)
+        began, pause = self._rounds.get(owner, (None, 0.0))
+        if began is not None and pods.created(pod) < began:
+            return
+        now = self._now().replace(microsecond=0)
+        if began is None or (now - began).total_seconds() > pause + _LONGEST_PAUSE:
+            self._pauses.forget(owner)
+        self._rounds[owner] = (now, self._pauses.when(owner))
+        self._rounds.move_to_end(owner)
+        while len(self._rounds) > _MOST:
+            self._pauses.forget(self._rounds.popitem(last=False)[0])

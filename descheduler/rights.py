@@ -15,6 +15,7 @@ UPPER: tuple[Right, ...] = (
         "the memory of full nodes; durable records of bare pods, in the pods' namespaces",
     ),
     Right("", "persistentvolumeclaims", ("get",), "claims that tie a pod to a cluster"),
+    Right("", "persistentvolumes", ("get",), "where such a claim's volume can be reached"),
     Right("", "events", ("create", "patch"), "tell the story in kubectl describe"),
     Right("coordination.k8s.io", "leases", READ, "heartbeats of virtual nodes", "", "kube-node-lease"),
     Right(

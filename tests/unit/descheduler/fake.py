@@ -38,6 +38,8 @@ class FakeCluster:
         self.created: list[str] = []
         """Uids of all pods that ever were."""
         self.budget_denies = False
+        self.sheds_load = False
+        """Whether evictions are answered as priority and fairness answers what is too much for it."""
         self.dead_nodes: set[str] = set()
         """Nodes that confirm no pod's end."""
         self._numbers = itertools.count(1)
@@ -224,12 +226,18 @@ class FakeClient:
         there = self.server.find(resources.PODS, name, namespace)
         if there is None:
             raise NotFound("gone", code=404)
-        if body["deleteOptions"]["preconditions"]["uid"] != there["metadata"]["uid"]:
+        preconditions = body["deleteOptions"]["preconditions"]
+        if preconditions["uid"] != there["metadata"]["uid"]:
             raise Conflict("another uid", code=409)
+        version = preconditions.get("resourceVersion")
+        if version and version != there["metadata"]["resourceVersion"]:
+            raise Conflict("changed", code=409)
+        if self.server.sheds_load:
+            raise TooManyRequests("too many requests, please try again later", code=429, retry_after=1)
         if self.server.budget_denies:
-            raise TooManyRequests(
-                "Cannot evict pod as it would violate the pod's disruption budget.", code=429
-            )
+            message = "Cannot evict pod as it would violate the pod's disruption budget."
+            status = {"details": {"causes": [{"reason": "DisruptionBudget"}]}}
+            raise TooManyRequests(message, code=429, status=status)
         self.server.end(there, None)
         return {}
 

@@ -292,7 +292,7 @@ class TestLimits:
         """What did not take place does not count."""
         limits = PassLimits(EvictionOptions(max_per_node=1))
         limits.take("a", "x", now=0)
-        limits.give_back("a", "x")
+        limits.give_back("a", "x", taken=0)
         assert limits.take("a", "x", now=1) == 0
 
 

@@ -244,6 +244,22 @@ async def test_budget_gives_way_after_its_time():
 
 
 @looptime
+async def test_an_apiserver_that_sheds_load_is_no_budget():
+    """Whatever the time limit: an eviction that was not even looked at is not made a deletion."""
+    params = StaleClusterParams(disruption_budget_timeout_seconds=1)
+    nodes, process, _ = setting(running(owner="rs"), params=params)
+    nodes.cluster.sheds_load = True
+    async with nodes.renewing(), process.running():
+        nodes.say("a", ready=False)
+        await asyncio.sleep(110)
+        assert nodes.cluster.all(resources.PODS)
+        assert "RescheduleDelayed" not in process.reasons()
+        nodes.cluster.sheds_load = False
+        await asyncio.sleep(70)
+        assert not nodes.cluster.all(resources.PODS)
+
+
+@looptime
 async def test_dry_run():
     """A dry run taints nothing and moves nothing."""
     nodes, process, _ = setting(running(), dry_run=True)
