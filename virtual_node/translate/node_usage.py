@@ -8,8 +8,11 @@ that starts anew (a reboot) goes on where it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+_LEAST = 0.001
+"""Where a counter begins at the least: whatever runs has used some."""
 
 
 @dataclass(slots=True)
@@ -54,19 +57,23 @@ class RateIntegral:
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, float]] = {}
 
-    def update(self, key: str, rate: float, at: float) -> float:
+    def update(self, key: str, rate: float, *, at: float, window: float) -> float:
         """The counter of a key.
+
+        It begins with what was used in the first sample's window, and never at 0: metrics-server takes a container
+        at 0 for one that gave no answer, and drops its whole pod.
 
         Args:
             key: whose.
             rate: units per second, as of ``at``.
             at: Unix time of the sample, in seconds.
+            window: seconds that the rate is the mean of.
         """
-        total, before = self._known.get(key, (0.0, at))
+        total, before = self._known.get(key, (max(_LEAST, rate * window), at))
         total += rate * max(0.0, at - before)
-        self._known[key] = (total, at)
+        self._known[key] = (total, max(at, before))
         return total
 
-    def keep(self, keys: set[str]) -> None:
+    def keep(self, keys: Collection[str]) -> None:
         """Forget all others."""
         self._known = {key: value for key, value in self._known.items() if key in keys}

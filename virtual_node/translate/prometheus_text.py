@@ -3,6 +3,8 @@
 Lines about our pods get the upper names; all others go, for a cluster's other pods are nobody's business above. Node
 counters are not here: they are sums (``node_usage``). Lines of one metric stay together, as the format demands.
 
+A kubelet's ``/metrics/cadvisor`` has ten thousand lines: they are searched, not parsed.
+
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
@@ -10,9 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-_LABEL = re.compile(r'(?<![a-zA-Z0-9_])(namespace|pod|pod_uid|uid)="((?:[^"\\]|\\.)*)"')
 _NODE_METRIC = re.compile(r"(node_\w+)(?:\{[^}]*\})? (\S+)(?: (\d+))?$")
 
 
@@ -29,45 +30,53 @@ Pods = Mapping[tuple[str, str], PodNames]
 """Lower namespace and name → upper pod."""
 
 
-def merge(texts: Iterable[str], pods: Pods) -> str:
-    """One exposition of what several say about our pods.
+@dataclass(frozen=True, slots=True)
+class Exposition:
+    """Lines by metric family: ``# HELP`` and ``# TYPE``, and samples."""
 
-    Args:
-        texts: of the lower kubelets.
-        pods: ours.
-    """
-    headers: dict[str, list[str]] = {}
-    samples: dict[str, list[str]] = {}
-    for text in texts:
-        for line in text.splitlines():
-            if line.startswith("#"):
-                parts = line.split(" ", 3)
-                if len(parts) > 2 and parts[1] in {"HELP", "TYPE"}:
-                    known = headers.setdefault(parts[2], [])
-                    if len(known) < 2 and not any(one.split(" ", 2)[1] == parts[1] for one in known):
-                        known.append(line)
-                continue
-            translated = translate(line, pods)
-            if translated is not None:
-                samples.setdefault(line[: line.find("{")], []).append(translated)
-    lines: list[str] = []
-    for name, found in samples.items():
-        lines += headers.get(name) or headers.get(_family(name), [])
-        lines += found
-    return "\n".join([*lines, ""])
+    headers: dict[str, list[str]] = field(default_factory=dict)
+    samples: dict[str, list[str]] = field(default_factory=dict)
+
+
+def ours(text: str, pods: Pods) -> Exposition:
+    """What one lower kubelet says about our pods, under the upper names."""
+    found = Exposition()
+    for line in text.splitlines():
+        if line.startswith("#"):
+            parts = line.split(" ", 3)
+            if len(parts) > 2 and parts[1] in {"HELP", "TYPE"}:
+                found.headers.setdefault(parts[2], []).append(line)
+            continue
+        translated = translate(line, pods)
+        if translated is not None:
+            name = line[: line.find("{")]
+            family = name if name in found.headers else _family(name)
+            found.samples.setdefault(family, []).append(translated)
+    return found
+
+
+def render(parts: Iterable[Exposition]) -> str:
+    """One exposition of what several lower kubelets say."""
+    families: dict[str, list[str]] = {}
+    for part in parts:
+        for family, samples in part.samples.items():
+            families.setdefault(family, part.headers.get(family, [])[:]).extend(samples)
+    return "\n".join([line for lines in families.values() for line in lines] + [""])
 
 
 def translate(line: str, pods: Pods) -> str | None:
     """A sample with the upper names; None when it is not about one of our pods."""
-    brace = line.find("{")
-    if brace < 0:
+    namespace, pod = _value(line, "namespace"), _value(line, "pod")
+    if namespace is None or pod is None:
         return None
-    labels = dict(_LABEL.findall(line))
-    upper = pods.get((labels.get("namespace", ""), labels.get("pod", "")))
+    upper = pods.get((line[namespace], line[pod]))
     if upper is None:
         return None
-    values = {"namespace": upper.namespace, "pod": upper.name, "pod_uid": upper.uid, "uid": upper.uid}
-    return _LABEL.sub(lambda found: f'{found[1]}="{values[found[1]]}"', line)
+    changes = [(namespace, upper.namespace), (pod, upper.name)]
+    changes += [(at, upper.uid) for label in ("pod_uid", "uid") if (at := _value(line, label)) is not None]
+    for at, value in sorted(changes, key=lambda change: change[0].start, reverse=True):
+        line = f"{line[: at.start]}{value}{line[at.stop :]}"
+    return line
 
 
 def node_samples(text: str) -> dict[str, tuple[float, int]]:
@@ -77,6 +86,30 @@ def node_samples(text: str) -> dict[str, tuple[float, int]]:
         if line.startswith("node_") and (match := _NODE_METRIC.match(line)):
             found[match[1]] = (float(match[2]), int(match[3] or 0))
     return found
+
+
+def node_exposition(cpu_seconds: float, memory_bytes: float, *, at: int) -> str:
+    """A virtual node's own samples; ``at`` in ms."""
+    return (
+        "# HELP node_cpu_usage_seconds_total CPU seconds used by the lower nodes since they were first seen\n"
+        "# TYPE node_cpu_usage_seconds_total counter\n"
+        f"node_cpu_usage_seconds_total {cpu_seconds:.6f} {at}\n"
+        "# HELP node_memory_working_set_bytes Working set of the lower nodes\n"
+        "# TYPE node_memory_working_set_bytes gauge\n"
+        f"node_memory_working_set_bytes {memory_bytes:.0f} {at}\n"
+    )
+
+
+def _value(line: str, label: str) -> slice | None:
+    """Where a label's value stands. Names of objects, which we look for, have no escapes."""
+    marker = f'{label}="'
+    at = line.find(marker)
+    while at > 0 and line[at - 1] not in "{, ":
+        at = line.find(marker, at + 1)
+    if at < 0:
+        return None
+    begin = at + len(marker)
+    return slice(begin, line.find('"', begin))
 
 
 def _family(name: str) -> str:

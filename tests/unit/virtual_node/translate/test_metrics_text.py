@@ -31,7 +31,7 @@ container_cpu_usage_seconds_total{container="d",namespace="u-shop",pod="web"} 2 
 
 def test_only_our_pods_under_their_upper_names():
     """Namespace, name and uid; what other pods do is nobody's business above."""
-    merged = prometheus_text.merge([ONE, TWO], PODS)
+    merged = prometheus_text.render(prometheus_text.ours(text, PODS) for text in (ONE, TWO))
     assert 'container="c",namespace="shop",pod="web"' in merged
     assert 'pod_uid="uid-1"' in merged
     assert "kube-system" not in merged
@@ -41,11 +41,34 @@ def test_only_our_pods_under_their_upper_names():
 
 def test_the_merged_text_is_well_formed():
     """Lines of one metric together, under one header."""
-    merged = prometheus_text.merge([ONE, TWO], PODS)
+    merged = prometheus_text.render(prometheus_text.ours(text, PODS) for text in (ONE, TWO))
     families = {family.name: family for family in text_string_to_metric_families(merged)}
     assert len(families["container_cpu_usage_seconds"].samples) == 2
     assert merged.count("# TYPE container_cpu_usage_seconds_total") == 1
     assert "# TYPE probe_seconds histogram" in merged
+
+
+def test_a_histogram_has_one_header():
+    """A second TYPE line is an error for some who read it."""
+    text = "# HELP t T\n# TYPE t histogram\n" + "".join(
+        f't_{part}namespace="u-shop",pod="web"}} 1\n' for part in ('bucket{le="1",', "sum{", "count{")
+    )
+    merged = prometheus_text.render(prometheus_text.ours(one, PODS) for one in (text, text))
+    assert merged.count("# TYPE") == merged.count("# HELP") == 1
+    assert len(merged.splitlines()) == 8
+
+
+def test_labels_that_look_alike_are_left_alone():
+    """Whatever stands before or behind a name."""
+    line = (
+        'm{exported_namespace="u-shop",exported_pod="web",id="/a,b",namespace="u-shop",pod="web",uid="l"} 1'
+    )
+    assert prometheus_text.translate(line, PODS) == (
+        'm{exported_namespace="u-shop",exported_pod="web",id="/a,b",namespace="shop",pod="web",uid="uid-1"} 1'
+    )
+    assert prometheus_text.translate('m{my_namespace="u-shop",pod="web"} 1', PODS) is None
+    assert prometheus_text.translate('m{pod="web",namespace="u-shop', PODS) is None
+    assert prometheus_text.translate("m 1", PODS) is None
 
 
 def test_node_samples_are_read_with_their_moments():
@@ -89,12 +112,14 @@ def test_the_sum_never_goes_backwards(rounds):
 
 
 def test_rates_become_counters():
-    """Seconds between two samples, times the rate of the later."""
+    """Seconds between two samples, times the rate of the later; before the first, its window."""
     integral = node_usage.RateIntegral()
-    assert integral.update("a", 2.0, 100.0) == 0
-    assert integral.update("a", 2.0, 110.0) == 20
+    assert integral.update("a", 2.0, at=100.0, window=15.0) == 30
+    assert integral.update("a", 2.0, at=110.0, window=15.0) == 50
+    assert integral.update("a", 2.0, at=105.0, window=15.0) == 50
+    assert integral.update("a", 2.0, at=111.0, window=15.0) == 52
     integral.keep(set())
-    assert integral.update("a", 2.0, 120.0) == 0
+    assert integral.update("a", 0.0, at=120.0, window=15.0) == 0.001
 
 
 def test_a_node_without_a_summary_gives_one_of_its_resource_metrics():

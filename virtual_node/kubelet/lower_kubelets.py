@@ -1,0 +1,102 @@
+"""One question to the kubelets of all lower nodes, through the lower apiserver's node proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from controller_runtime.log import get_logger
+
+T = TypeVar("T")
+
+_TIMEOUT = 4.0
+"""Seconds one kubelet may take; one that hangs must not cost the whole answer."""
+_PATIENCE = 8.0
+"""Seconds for all of them; a scraper waits ten at most."""
+_REFUSED = 60.0
+"""Seconds before a question that all kubelets refused is put to them again."""
+_AT_ONCE = 32
+_SMALL = 64 * 1024
+"""Bytes that are read in less time than it takes to have another thread read them."""
+
+_log = get_logger(component="kubelet")
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[T]):
+    """What the kubelets said.
+
+    Attributes:
+        by_node: Of those that did.
+        refused: Every kubelet is out of our reach: the rights, or the proxy, are missing.
+    """
+
+    by_node: dict[str, T]
+    refused: bool = False
+
+
+class LowerKubelets:
+    """The kubelets behind one virtual node.
+
+    Args:
+        lower: The lower cluster.
+        nodes: Names the lower nodes, now.
+    """
+
+    def __init__(self, lower: Client, nodes: Callable[[], Sequence[str]]) -> None:
+        self._lower = lower
+        self._nodes = nodes
+        self._refused_until: dict[str, float] = {}
+
+    async def ask(self, path: str, read: Callable[[bytes], T]) -> Answers[T]:
+        """Ask them all at once.
+
+        Args:
+            path: Of the kubelet API, without a slash before it.
+            read: Makes sense of one answer, in a thread when it is big; it may raise ValueError. Each answer is read
+                as soon as it is there: those of a hundred nodes, whole, would be half a gigabyte.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._refused_until.get(path, 0.0):
+            return Answers({}, refused=True)
+        nodes = self._nodes()
+        found: dict[str, T] = {}
+        failures: list[Exception] = []
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def ask(node: str) -> None:
+            try:
+                async with limit:
+                    answer = await self._lower.request(
+                        "GET", f"/api/v1/nodes/{node}/proxy/{path}", timeout=_TIMEOUT, flow="metrics"
+                    )
+                    found[node] = await _read(answer, read)
+            except (ApiError, ConfigError, ValueError) as error:
+                failures.append(error)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await asyncio.gather(*map(ask, nodes))
+        refused = 0 < len(nodes) == sum(isinstance(one, Forbidden | NotFound) for one in failures)
+        if refused:
+            if path not in self._refused_until:
+                _log.info(
+                    "lower kubelets refuse; what else there is serves instead",
+                    path=path,
+                    why=str(failures[0]),
+                )
+            self._refused_until[path] = loop.time() + _REFUSED
+        elif failures:
+            _log.debug(
+                "lower kubelets without an answer", path=path, nodes=len(failures), why=str(failures[0])
+            )
+        return Answers(found, refused)
+
+
+async def _read(answer: bytes, read: Callable[[bytes], T]) -> T:
+    return read(answer) if len(answer) < _SMALL else await asyncio.to_thread(read, answer)
