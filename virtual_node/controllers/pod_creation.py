@@ -13,6 +13,7 @@ from controller_runtime.controller import Result
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
 from controller_runtime.objects import Object
 from virtual_node import metrics
+from virtual_node.controllers import live_pods
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.dependencies import DependencyController, Problem
 from virtual_node.controllers.identities import IdentityController
@@ -108,7 +109,7 @@ class PodCreator:
             self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
             created = await self._context.lower.create(resources.PODS, body, namespace=namespace)
         except AlreadyExists:
-            return await self._name_is_taken(upper, record, namespace)
+            return await self._name_is_taken(upper, record)
         except NotFound:
             self._namespaces.forget(namespace)
             raise
@@ -137,38 +138,45 @@ class PodCreator:
         self, upper: Object, upper_pod: dict[str, Any], record: PodRecord, problems: list[Problem]
     ) -> Result:
         first = problems[0]
-        if self._complain(upper, record, first.event_reason, first.message):
+        if _is_news(record, first.event_reason, first.message):
             status = pod_status.pending_status(
                 upper_pod, reason=first.waiting_reason, message=first.waiting_message
             )
-            await self._status.say(upper, status)
+            await self._complain(upper, record, first.event_reason, first.message, status)
         return Result(requeue_after=_DEPENDENCY_RETRY)
 
-    async def _name_is_taken(self, upper: Object, record: PodRecord, namespace: str) -> Result | None:
-        try:
-            lower = await self._context.lower.get(resources.PODS, upper.name, namespace=namespace)
-        except NotFound:
+    async def _name_is_taken(self, upper: Object, record: PodRecord) -> Result | None:
+        there = await live_pods.lower_named_as(self._context, upper)
+        if there is None:
             return Result(requeue_after=0)
-        metadata = lower["metadata"]
-        labels = metadata.get("labels") or {}
-        if labels.get(names.LABEL_UPPER_CLUSTER) != self._context.cluster_id:
-            message = (
-                f"Lower cluster {self._context.name} has a pod {namespace}/{upper.name} that is not ours; "
-                "it is left alone. Delete or rename one of the two"
-            )
-            if self._complain(upper, record, "NameConflict", message):
-                status = pod_status.pending_status(
-                    upper.to_dict(), reason="NameConflict", message=message, pod_reason="NameConflict"
-                )
-                await self._status.say(upper, status)
-            return Result(requeue_after=_CONFLICT_RETRY)
-        if labels.get(names.LABEL_UPPER_UID) == upper.uid:
+        if there.labels.get(names.LABEL_UPPER_CLUSTER) != self._context.cluster_id:
+            return await self._name_conflict(upper, record, f"a pod {there.key} that is not ours")
+        if there.labels.get(names.LABEL_UPPER_UID) == upper.uid:
             # Ours: created before a restart or by a request whose answer was lost. The informer brings it.
-            record.lower_uid = metadata["uid"]
+            record.lower_uid = there.uid
             record.created_at = asyncio.get_running_loop().time()
             return None
-        # A predecessor of the same name is still ending below; its deletion wakes this pod.
+        namespace = live_pods.upper_namespace(there)
+        if namespace != upper.namespace:
+            return await self._name_conflict(
+                upper, record, f"a pod {there.key} that stands for {namespace}/{upper.name}"
+            )
+        # A predecessor of the same name; its deletion wakes this pod. Who was to delete it may be gone (a virtual
+        # node that was taken out of the configuration), so we do, once the upper cluster confirms that the name is ours.
+        if there.metadata.deletion_timestamp is None and await live_pods.exists_above(
+            self._context, upper.uid, there
+        ):
+            await live_pods.delete_below(self._context, there, grace_period_seconds=None)
         return Result(requeue_after=_PREDECESSOR_RETRY)
+
+    async def _name_conflict(self, upper: Object, record: PodRecord, what: str) -> Result:
+        message = f"Lower cluster {self._context.name} has {what}; it is left alone. Delete or rename one of the two"
+        if _is_news(record, "NameConflict", message):
+            status = pod_status.pending_status(
+                upper.to_dict(), reason="NameConflict", message=message, pod_reason="NameConflict"
+            )
+            await self._complain(upper, record, "NameConflict", message, status)
+        return Result(requeue_after=_CONFLICT_RETRY)
 
     def _not_here(self, upper: Object, upper_pod: dict[str, Any]) -> str:
         """Why the policy keeps a pod out of this lower cluster; empty when it does not."""
@@ -184,6 +192,11 @@ class PodCreator:
                 f"Lower cluster {self._context.name} does not take pods with these labels "
                 "(podSelector in the virtual node's configuration)"
             )
+        if upper_pod["spec"].get("resourceClaims"):
+            return (
+                "Pods with resourceClaims are not mirrored to lower clusters: claims are objects of the upper cluster; "
+                "keep this pod off virtual nodes"
+            )
         path = volumes.refused_host_path(upper_pod, self._context.config.volumes.allowed_host_paths)
         if path:
             return (
@@ -195,19 +208,27 @@ class PodCreator:
     async def _refused(
         self, upper: Object, record: PodRecord, reason: str, message: str, *, event: str = "FailedCreate"
     ) -> None:
-        if self._complain(upper, record, event, message):
-            metrics.REFUSED.labels(self._context.name, reason).inc()
+        if _is_news(record, event, message):
             status = pod_status.refused_status(
                 upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
             )
-            await self._status.say(upper, status)
+            await self._complain(upper, record, event, message, status)
+            metrics.REFUSED.labels(self._context.name, reason).inc()
 
-    def _complain(self, upper: Object, record: PodRecord, reason: str, message: str) -> bool:
-        """Record a problem as an event; False when it was the last word already."""
-        text = f"{reason}: {message}"
-        if record.complaint == text:
-            return False
-        record.complaint = text
+    async def _complain(
+        self, upper: Object, record: PodRecord, reason: str, message: str, status: dict[str, Any]
+    ) -> None:
+        """Write a problem into the pod, then tell it as an event; once, and again only if it could not be written."""
+        await self._status.say(upper, status)
+        record.complaint = _complaint(reason, message)
         self._context.recorder.event(upper, "Warning", reason, message)
         self._context.log.info("pod has to wait", pod=upper.key, uid=upper.uid, reason=reason, why=message)
-        return True
+
+
+def _is_news(record: PodRecord, reason: str, message: str) -> bool:
+    """Whether a problem is another one than the pod's last."""
+    return record.complaint != _complaint(reason, message)
+
+
+def _complaint(reason: str, message: str) -> str:
+    return f"{reason}: {message}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 
 from controller_runtime import resources
+from controller_runtime.api import names
 from controller_runtime.controller import Result
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object
+from virtual_node.controllers import live_pods
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_status import StatusWriter
@@ -23,32 +25,38 @@ class PodRemover:
         self._status = status
         self._creator = creator
 
-    async def upper_gone(self, uid: str, lower: Object | None) -> None:
-        """The upper pod does not exist: its lower pod is an orphan and ends with its own grace period."""
-        self._creator.release(uid)
-        if lower is None or lower.metadata.deletion_timestamp is not None:
-            return
-        await self._delete_below(lower, grace_period_seconds=None)
+    async def upper_gone(self, uid: str, lower: Object | None) -> Result | None:
+        """The upper pod does not exist: its lower pod is an orphan and ends with its own grace period.
+
+        Returns a requeue when it does exist, and only the cache does not show it yet.
+        """
+        if lower is not None and lower.metadata.deletion_timestamp is None:
+            if await live_pods.exists_above(self._context, uid, lower):
+                return Result(requeue_after=live_pods.BEHIND)
+            self._creator.release(uid)
+            await live_pods.delete_below(self._context, lower, grace_period_seconds=None)
+        else:
+            self._creator.release(uid)
+        return None
 
     async def upper_deleting(self, upper: Object, lower: Object | None, record: PodRecord) -> Result | None:
         """The upper pod is being deleted: pass the wish on, and finish above once it is fulfilled below."""
-        grace = upper.metadata.deletion_grace_period_seconds
         if lower is not None:
-            known = record.delete_sent
-            if lower.metadata.deletion_timestamp is not None:
-                known = lower.metadata.deletion_grace_period_seconds
-            shortened = grace is not None and known is not None and grace < known
-            if known is None or shortened:
-                await self._delete_below(lower, grace_period_seconds=grace)
-                record.delete_sent = grace
-            return await self._status.mirror(upper, lower, record)
+            return await self._end_below(upper, lower, record)
+        if not record.observed:
+            # The cache has shown none, but one may have been made a moment ago; the name above is not free before
+            # that has ended.
+            live = await live_pods.lower_named_as(self._context, upper)
+            if live is not None and live.labels.get(names.LABEL_UPPER_UID) == upper.uid:
+                await self._end_below(upper, live, record)
+                return Result(requeue_after=live_pods.BEHIND)
         if record.last_lower is not None:
             await self._status.mirror(upper, record.last_lower, record)
         if upper.metadata.finalizers and not _has_ended(upper) and not _has_ended(record.last_lower):
             # Someone still wants to read the outcome (a Job counts its pods by it): a kubelet ends every
             # pod in a terminal phase, so we do where the lower cluster did not.
             await self._status.lost(upper, reason="Deleted", message="The pod was deleted")
-        if grace == 0:
+        if upper.metadata.deletion_grace_period_seconds == 0:
             # Our final deletion is in already; only finalizers of others keep the object.
             return None
         with contextlib.suppress(NotFound, Conflict):
@@ -57,16 +65,16 @@ class PodRemover:
             )
         return None
 
-    async def _delete_below(self, lower: Object, *, grace_period_seconds: int | None) -> None:
-        # Gone already, or the name belongs to another pod by now: not ours to delete.
-        with contextlib.suppress(NotFound, Conflict):
-            await self._context.lower.delete(
-                resources.PODS,
-                lower.name,
-                namespace=lower.namespace,
-                uid=lower.uid,
-                grace_period_seconds=grace_period_seconds,
-            )
+    async def _end_below(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
+        grace = upper.metadata.deletion_grace_period_seconds
+        known = record.delete_sent
+        if lower.metadata.deletion_timestamp is not None:
+            known = lower.metadata.deletion_grace_period_seconds
+        shortened = grace is not None and known is not None and grace < known
+        if known is None or shortened:
+            await live_pods.delete_below(self._context, lower, grace_period_seconds=grace)
+            record.delete_sent = grace
+        return await self._status.mirror(upper, lower, record)
 
 
 def _has_ended(pod: Object | None) -> bool:

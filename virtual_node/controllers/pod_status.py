@@ -17,6 +17,7 @@ from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.records import PodRecord
 from virtual_node.translate import pod_status
+from virtual_node.translate.ownership import proof_of_mirroring
 
 _UNREMARKABLE_DELAY = 5.0
 """Seconds after creation for which a status with no news in it waits for the next one."""
@@ -49,8 +50,9 @@ class StatusWriter:
             record.compared = pair
             return None
         annotations: dict[str, str] = {}
-        if upper.annotations.get(names.ANNOTATION_LOWER_UID) != lower.uid:
-            annotations[names.ANNOTATION_LOWER_UID] = lower.uid
+        mark = proof_of_mirroring(lower.uid, upper.uid)
+        if upper.annotations.get(names.ANNOTATION_LOWER_UID) != mark:
+            annotations[names.ANNOTATION_LOWER_UID] = mark
         patch = pod_status.status_patch(current, desired, uid=upper.uid, annotations=annotations)
         if patch is None:
             record.compared = pair

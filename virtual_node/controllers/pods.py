@@ -23,17 +23,20 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
-from controller_runtime.errors import ApiError, NotFound
+from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
 from virtual_node import metrics
+from virtual_node.controllers import live_pods
 from virtual_node.controllers.context import ClusterContext, PodCaches
 from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_removal import PodRemover
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.pod_update import PodUpdater
+from virtual_node.controllers.preconditions import patch_only
 from virtual_node.controllers.records import PodRecord
 from virtual_node.translate import pod_status
+from virtual_node.translate.ownership import mirrored_as, ownership_labels
 
 _BREATH = 100
 """Pods decoded without letting others have the loop."""
@@ -142,9 +145,10 @@ class PodController:
         upper = self._caches.upper_pod(uid)
         lower = self._caches.lower_pod(uid)
         if upper is None:
-            self._records.pop(uid, None)
-            await self._remover.upper_gone(uid, lower)
-            return None
+            waiting = await self._remover.upper_gone(uid, lower)
+            if waiting is None:
+                self._records.pop(uid, None)
+            return waiting
         record = self._records.get(uid)
         if record is None:
             record = self._records[uid] = PodRecord()
@@ -152,8 +156,6 @@ class PodController:
         if lower is not None and (not record.observed or record.last_lower is not lower):
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:
-            if lower is None and (waiting := self._in_flight(record)):
-                return waiting
             return await self._remover.upper_deleting(upper, lower, record)
         if lower is not None:
             self._creator.adopt(upper)
@@ -164,8 +166,11 @@ class PodController:
                 await self._status.mirror(upper, lower, record)
                 raise
             return await self._status.mirror(upper, lower, record)
-        if record.lower_uid or names.ANNOTATION_LOWER_UID in upper.annotations:
-            return await self._lower_missing(upper, record)
+        lower_uid = record.lower_uid or mirrored_as(
+            upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid
+        )
+        if lower_uid:
+            return await self._lower_missing(upper, record, lower_uid)
         if pod_status.is_finished({"status": upper.status or {}}):
             return None
         return await self._creator.create(upper, record)
@@ -178,23 +183,18 @@ class PodController:
                 return Result(requeue_after=_OBSERVE_TIMEOUT - waited)
         return None
 
-    async def _lower_missing(self, upper: Object, record: PodRecord) -> Result | None:
+    async def _lower_missing(self, upper: Object, record: PodRecord, lower_uid: str) -> Result | None:
         """The lower pod was there and is not in the cache any more: make sure, then report it lost."""
         if waiting := self._in_flight(record):
             return waiting
-        upper_pod = upper.to_dict()
-        if pod_status.is_finished(upper_pod):
+        if pod_status.is_finished({"status": upper.status or {}}):
             return None
-        namespace = self._context.lower_namespace(upper.namespace)
-        try:
-            live = await self._context.lower.get(resources.PODS, upper.name, namespace=namespace)
-        except NotFound:
-            live = None
-        if (
-            live is not None
-            and (live["metadata"].get("labels") or {}).get(names.LABEL_UPPER_UID) == upper.uid
-        ):
+        live = await live_pods.lower_named_as(self._context, upper)
+        if live is not None and live.labels.get(names.LABEL_UPPER_UID) == upper.uid:
             # The cache is behind; its event will come, this is only the safety net.
+            return Result(requeue_after=_OBSERVE_TIMEOUT)
+        if live is not None and live.uid == lower_uid:
+            await self._claim_again(upper, live)
             return Result(requeue_after=_OBSERVE_TIMEOUT)
         last = record.last_lower
         if last is not None and pod_status.is_finished({"status": last.status or {}}):
@@ -205,3 +205,17 @@ class PodController:
         metrics.LOST.labels(self._context.name).inc()
         self._context.log.warning("lower pod is gone", pod=upper.key, uid=upper.uid)
         return None
+
+    async def _claim_again(self, upper: Object, live: Object) -> None:
+        """Somebody took our labels off the very pod that we made; without them it would run on, unseen."""
+        spec = upper.spec or {}
+        labels = ownership_labels(self._context.options[spec["nodeName"]].owner, upper.uid)
+        self._context.log.warning("lower pod has lost its labels; they are put back", pod=live.key)
+        await patch_only(
+            self._context.lower,
+            resources.PODS,
+            live.name,
+            {"metadata": {"labels": labels}},
+            uid=live.uid,
+            namespace=live.namespace,
+        )

@@ -25,6 +25,21 @@ def ownership_labels(owner: Owner, upper_uid: str) -> dict[str, str]:
     }
 
 
+def proof_of_mirroring(lower_uid: str, upper_uid: str) -> str:
+    """What an upper pod is marked with once it has a lower one: ``<lower uid>/<its own uid>``.
+
+    A copy of the pod (restored from a backup, made of ``kubectl get -o yaml``) has another uid, so the mark that it
+    brings along proves nothing.
+    """
+    return f"{lower_uid}/{upper_uid}"
+
+
+def mirrored_as(mark: str | None, upper_uid: str) -> str:
+    """Uid of the lower pod that an upper pod's mark proves; empty: it proves none."""
+    lower_uid, _, whose = (mark or "").partition("/")
+    return lower_uid if whose == upper_uid else ""
+
+
 def is_owned(labels: Mapping[str, str] | None, cluster_id: str) -> bool:
     """Whether an object below was made for that upper cluster."""
     return bool(labels) and labels.get(names.LABEL_UPPER_CLUSTER) == cluster_id  # type: ignore[union-attr]

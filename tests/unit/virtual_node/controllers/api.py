@@ -155,7 +155,8 @@ class Api:
         after: Body = _merged(there, patch)
         if after.get("spec") != there.get("spec"):
             after["metadata"]["generation"] = there["metadata"].get("generation", 0) + 1
-        if after["metadata"].get("deletionTimestamp") and not after["metadata"].get("finalizers"):
+        held, ending = (there["metadata"].get(one) for one in ("finalizers", "deletionTimestamp"))
+        if held and ending and not after["metadata"].get("finalizers"):
             self.objects[plural, key] = after
             self.vanish(plural, key)
             return after

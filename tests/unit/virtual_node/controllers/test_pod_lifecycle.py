@@ -1,0 +1,214 @@
+"""One upper pod, one lower pod, whatever happens to either: restarts, outages, meddling, names that come again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_runtime.api import names
+from controller_runtime.errors import TooManyRequests, Unavailable
+from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, mirroring, pod, running
+
+pytestmark = pytest.mark.looptime
+
+KEY = "shop/web"
+
+
+def lower_pod(uid: str, *, node: str = "vn", namespace: str = "shop", name: str = "web"):
+    """A pod below that was made for the upper pod of that uid."""
+    body = pod(name, uid=f"l-of-{uid}")
+    body["metadata"]["labels"] = {
+        names.LABEL_UPPER_CLUSTER: CLUSTER,
+        names.LABEL_UPPER_UID: uid,
+        names.LABEL_NODE: node,
+    }
+    body["metadata"]["annotations"] = {names.ANNOTATION_UPPER_NAMESPACE: namespace}
+    return body
+
+
+async def test_a_pod_is_made_below_and_its_status_comes_up():
+    """The ordinary life, so that everything else here differs from it in one thing."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.lower.change("pods", KEY, status={"phase": "Running", "podIP": "10.0.0.1"})
+        await asyncio.sleep(1)
+        above = scene.above()
+        assert above is not None
+        assert above["status"]["podIP"] == "10.0.0.1"
+        await scene.upper.delete(scene.caches.lower.resource, "web", namespace="shop")
+        await asyncio.sleep(1)
+        below = scene.below()
+        assert below is not None
+        assert below["metadata"]["deletionGracePeriodSeconds"] == 30
+        assert scene.above() is not None  # it goes last
+        scene.lower.vanish("pods", KEY)
+        await asyncio.sleep(1)
+        assert scene.above() is None
+
+
+async def test_an_orphan_goes():
+    """An upper pod that was removed by force takes its lower one along."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.upper.vanish("pods", KEY)
+        await asyncio.sleep(1)
+        below = scene.below()
+        assert below is not None
+        assert "deletionTimestamp" in below["metadata"]
+
+
+async def test_a_cache_that_is_behind_is_no_reason_to_delete():
+    """The upper watch says nothing since an outage: a pod that it has not shown yet is no orphan."""
+    async with running() as scene:
+        await asyncio.sleep(1)
+        scene.upper.held.add("pods")
+        scene.bind()
+        scene.lower.put("pods", lower_pod("u-1"))  # another replica was quicker
+        await asyncio.sleep(120)
+        below = scene.below()
+        assert below is not None
+        assert "deletionTimestamp" not in below["metadata"]
+        scene.upper.release("pods")
+        await asyncio.sleep(10)
+        above = scene.above()
+        assert above is not None
+        assert names.ANNOTATION_LOWER_UID in above["metadata"]["annotations"]
+
+
+async def test_the_upper_pod_outlives_a_lower_one_that_the_cache_has_not_shown():
+    """A StatefulSet counts on it: while the old pod may run below, its name above is not free."""
+    async with running() as scene:
+        await asyncio.sleep(1)
+        scene.lower.held.add("pods")
+        scene.bind()
+        await asyncio.sleep(1)
+        assert scene.below() is not None
+        await scene.upper.delete(scene.caches.lower.resource, "web", namespace="shop")
+        await asyncio.sleep(60)
+        below = scene.below()
+        assert below is not None
+        assert "deletionTimestamp" in below["metadata"]
+        assert scene.above() is not None
+        scene.lower.vanish("pods", KEY)
+        scene.lower.release("pods")
+        await asyncio.sleep(60)
+        assert scene.above() is None
+
+
+async def test_a_pod_whose_labels_somebody_took_off_is_claimed_again():
+    """It still runs under the uid that we made: reporting it lost would have it started twice."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.lower.change("pods", KEY, status={"phase": "Running"})
+        await asyncio.sleep(1)
+        scene.lower.change(
+            "pods", KEY, metadata={"labels": {names.LABEL_UPPER_CLUSTER: None, names.LABEL_UPPER_UID: None}}
+        )
+        # As a server tells a watch whose selector the object has left.
+        scene.caches.lower._remove(KEY, None)
+        await asyncio.sleep(60)
+        above, below = scene.above(), scene.below()
+        assert above is not None
+        assert below is not None
+        assert above["status"]["phase"] == "Running"
+        assert below["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-1"
+
+
+async def test_a_copy_of_a_mirrored_pod_starts():
+    """A backup that is restored, or kubectl get -o yaml | kubectl create, brings our annotation along."""
+    async with running() as scene:
+        body = pod("web", uid="u-2", nodeName="vn")
+        body["metadata"]["annotations"] = {names.ANNOTATION_LOWER_UID: "l-1/u-1"}
+        scene.upper.put("pods", body)
+        await asyncio.sleep(1)
+        assert scene.below() is not None
+
+
+async def test_a_pod_that_was_mirrored_is_not_started_again_after_a_restart():
+    """Its lower half went while nobody looked: Failed, for its owner to decide."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind()
+        await asyncio.sleep(1)
+        lower.change("pods", KEY, status={"phase": "Running"})
+        await asyncio.sleep(1)
+    lower.vanish("pods", KEY)
+    async with mirroring(Scene(upper, lower)) as second:
+        await asyncio.sleep(10)
+        above = second.above()
+        assert above is not None
+        assert (above["status"]["phase"], above["status"]["reason"]) == ("Failed", "LowerPodDeleted")
+        assert second.below() is None
+
+
+async def test_a_predecessor_that_nobody_minds_makes_way():
+    """Its virtual node was taken out of the configuration; its upper pod is gone, for this one has its name."""
+    async with running() as scene:
+        scene.lower.put("pods", lower_pod("u-0", node="vn-of-last-year"))
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.lower.vanish("pods", KEY)
+        await asyncio.sleep(60)
+        below = scene.below()
+        assert below is not None
+        assert scene.lower.asked("delete", "pods") == [KEY]
+        assert below["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-1"
+
+
+async def test_a_stale_upper_pod_does_not_push_out_its_successor():
+    """Our cache still has the old pod; the one of its name below belongs to the new one, on another node."""
+    async with running() as scene:
+        await asyncio.sleep(1)
+        scene.lower.fault = lambda verb, plural, _key: (
+            Unavailable("down") if (verb, plural) == ("create", "pods") else None
+        )
+        scene.bind(uid="u-1")
+        await asyncio.sleep(1)
+        scene.upper.held.add("pods")
+        scene.upper.vanish("pods", KEY)
+        scene.upper.put("pods", pod("web", uid="u-2", nodeName="another"))
+        scene.lower.put("pods", lower_pod("u-2", node="another"))
+        scene.lower.fault = lambda _verb, _plural, _key: None
+        await asyncio.sleep(120)
+        assert scene.lower.asked("delete", "pods") == []
+
+
+async def test_two_upper_namespaces_in_one_lower_one_are_told_apart():
+    """Their pods of one name exclude each other; the second learns why it waits, and the first goes on."""
+    async with running() as scene:
+        scene.lower.put("pods", lower_pod("u-0", namespace="market", node="another"))
+        scene.bind()
+        await asyncio.sleep(60)
+        assert [reason for reason, _ in scene.events] == ["NameConflict"]
+        assert scene.lower.asked("delete", "pods") == []
+
+
+async def test_what_is_wrong_is_said_until_it_is_heard():
+    """The upper apiserver is overloaded when the pod's problem is to be written: it is written later."""
+    async with running() as scene:
+        await asyncio.sleep(1)
+        scene.upper.fault = lambda verb, _plural, _key: TooManyRequests("later") if verb == "patch" else None
+        scene.bind(volumes=[{"name": "c", "configMap": {"name": "missing"}}])
+        await asyncio.sleep(5)
+        scene.upper.fault = lambda _verb, _plural, _key: None
+        await asyncio.sleep(60)
+        above = scene.above()
+        assert above is not None
+        waiting = above["status"]["containerStatuses"][0]["state"]["waiting"]
+        assert waiting["reason"] == "ContainerCreating"
+        assert [reason for reason, _ in scene.events] == ["FailedMount"]
+
+
+@pytest.mark.parametrize("claims", [[{"name": "gpu", "resourceClaimName": "g"}]])
+async def test_a_pod_with_resource_claims_is_not_started_without_them(claims):
+    """Claims are the upper cluster's; a pod that runs without its device is worse than one that waits."""
+    async with running() as scene:
+        scene.bind(resourceClaims=claims)
+        await asyncio.sleep(10)
+        assert scene.below() is None
+        assert [reason for reason, _ in scene.events] == ["NotMirrored"]

@@ -1,0 +1,51 @@
+"""Pods as the clusters have them now: asked before anything goes on the word of a cache, which may be behind."""
+
+from __future__ import annotations
+
+import contextlib
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.errors import Conflict, NotFound
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.context import ClusterContext
+
+BEHIND = 5.0
+"""Seconds until a cache that is behind is looked at again; its event normally comes first."""
+
+
+async def lower_named_as(context: ClusterContext, upper: Object) -> Object | None:
+    """What the lower cluster has under an upper pod's name, whosever it is."""
+    namespace = context.lower_namespace(upper.namespace)
+    try:
+        return from_dict(await context.lower.get(resources.PODS, upper.name, namespace=namespace))
+    except NotFound:
+        return None
+
+
+async def exists_above(context: ClusterContext, uid: str, lower: Object) -> bool:
+    """Whether the upper cluster has the pod of that uid, under the name that a lower pod was made with."""
+    namespace = upper_namespace(lower)
+    try:
+        upper = await context.upper.get(resources.PODS, lower.name, namespace=namespace)
+    except NotFound:
+        return False
+    return bool(upper["metadata"]["uid"] == uid)
+
+
+def upper_namespace(lower: Object) -> str:
+    """The namespace above of the pod that a lower pod was made for."""
+    return lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, lower.namespace)
+
+
+async def delete_below(context: ClusterContext, lower: Object, *, grace_period_seconds: int | None) -> None:
+    """Delete a lower pod, that very one; None: with the grace period that it asks for itself."""
+    # Gone already, or the name belongs to another pod by now: not ours to delete.
+    with contextlib.suppress(NotFound, Conflict):
+        await context.lower.delete(
+            resources.PODS,
+            lower.name,
+            namespace=lower.namespace,
+            uid=lower.uid,
+            grace_period_seconds=grace_period_seconds,
+        )
