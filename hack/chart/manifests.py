@@ -1,13 +1,13 @@
-"""hack/*.yaml: one component each for ``kubectl apply -f``, rendered from the chart.
+"""hack/*.yaml: one component each for ``kubectl apply -f``, rendered from the chart, and the namespace that they share.
 
-What is Helm's own, labels and hooks, is left out: nobody finds these objects as a release's. ``helm uninstall`` cleans up
+The namespace has a file of its own: ``kubectl delete -f`` of a component takes that component alone. What is Helm's own, labels and hooks, is left out: nobody finds these objects as a release's. ``helm uninstall`` cleans up
 by a hook, so the header says what to do instead.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from hack.chart.template import NAMESPACE, template
 from hack.sandbox.programs import KUBERNETES_VERSION
 
 DIRECTORY = Path(__file__).resolve().parents[1]
+NAMESPACE_FILE = DIRECTORY / "namespace.yaml"
 RELEASE = "virtual-node"
 SECRET = "virtual-node-lower1"  # noqa: S105 - its name
 _CLUSTERS = [{"name": "lower1", "kubeconfigSecret": {"name": SECRET}}]
@@ -36,6 +37,15 @@ _NAMESPACE = {
         },
     },
 }
+_NAMESPACE_HEAD = f"""# The namespace of all components. Apply it first.
+#
+# Made by `python -m hack.chart`.
+#
+#   kubectl apply -f hack/{NAMESPACE_FILE.name}
+#
+# Delete it last: `kubectl delete -f` takes with it whatever else is there, Secrets with kubeconfigs, too.
+---
+"""
 _WHERE_CLUSTERS_ARE = f"""Edit: the lower cluster "lower1" in the ConfigMap, the volume and its mount. Its kubeconfig is in Secret
 {SECRET}, which
 
@@ -68,15 +78,25 @@ Edit, too: the version of kube-scheduler ({KUBERNETES_VERSION} here), which must
 }
 
 
-def files() -> dict[Path, partial[str]]:
+def files() -> dict[Path, Callable[[], str]]:
     """File → what makes its text."""
+    return {NAMESPACE_FILE: render_namespace} | components()
+
+
+def components() -> dict[Path, Callable[[], str]]:
+    """The files with a component each."""
     return {DIRECTORY / f"{_file(part)}.yaml": partial(render, part) for part in _PARTS}
+
+
+def render_namespace() -> str:
+    """The manifest of the namespace."""
+    return _NAMESPACE_HEAD + yaml.safe_dump(_NAMESPACE, sort_keys=False)
 
 
 def render(part: str) -> str:
     """The manifest of one component, by its key in values.yaml."""
     text = template(yaml.safe_dump(_values(part)), release=RELEASE, arguments=["--no-hooks"])
-    return f"{_header(part)}\n{yaml.safe_dump(_NAMESPACE, sort_keys=False)}{_HELM.sub('', text)}"
+    return _header(part) + _HELM.sub("", text)
 
 
 def _values(part: str) -> dict[str, Any]:
@@ -94,13 +114,10 @@ def _header(part: str) -> str:
 
 Made by `python -m hack.chart` from charts/virtual-node, which has more to choose from. Change a copy:
 
-  kubectl apply -f {name}
+  kubectl apply -f hack/{NAMESPACE_FILE.name} -f {name}
 
-{edit}
-
-Namespace {NAMESPACE} is part of each of these files: `kubectl delete -f` takes with it whatever else is there.
-To remove this component alone, delete everything in this file but the Namespace."""
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines.splitlines()) + "---"
+{edit}"""
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines.splitlines())
 
 
 def _file(part: str) -> str:

@@ -54,6 +54,19 @@ _CLUSTER = {
     },
     "oneOf": [{"required": ["kubeconfig"]}, {"required": ["kubeconfigSecret"]}],
 }
+_COUNT = {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^(100|[0-9]{1,2})%$"}]}
+_STRATEGY = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "type": {"type": "string", "enum": ["RollingUpdate", "Recreate"]},
+        "rollingUpdate": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"maxSurge": _COUNT, "maxUnavailable": _COUNT},
+        },
+    },
+}
 _AGENT = {
     "type": "object",
     "additionalProperties": False,
@@ -67,7 +80,7 @@ _AGENT = {
 _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("nameOverride", _NAME),
     ("fullnameOverride", _NAME),
-    ("image.digest", {"type": "string", "pattern": "^(sha256:[a-f0-9]{64})?$"}),
+    ("*image.digest", {"type": "string", "pattern": "^(sha256:[a-f0-9]{64})?$"}),
     ("image.repository", {"type": "string", "minLength": 1}),
     ("*image.tag", _TAG),
     ("*.pullPolicy", _PULL_POLICY),
@@ -87,11 +100,8 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("priorityClass.name", _OBJECT_NAME),
     ("priorityClass.value", {"type": "integer", "minimum": -2147483648, "maximum": 1000000000}),
     ("virtualNode.clusters", {"type": "array", "items": _CLUSTER}),
-    ("virtualNode.config", {
-        "type": "object",
-        "additionalProperties": True,
-        "properties": {"apiVersion": False, "kind": False, "clusters": False},
-    }),
+    # What the chart itself says of it is refused by templates/checks.yaml, with the value that says it.
+    ("virtualNode.config", _FREE),
     ("virtualNode.kubelet.servingCertificate", {"type": "string", "enum": ["SelfSigned", "CSR", "Files"]}),
     ("virtualNode.kubelet.drainTimeout", {"type": "integer", "minimum": 0}),
     ("webhook.failurePolicy", {"type": "string", "enum": ["Fail", "Ignore"]}),
@@ -107,13 +117,14 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("metrics.serviceMonitor.interval", {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}),
     ("networkPolicy.*From", _OBJECTS),
     ("uninstall.timeout", {"type": "integer", "minimum": 1}),
-    ("*.maxUnavailable", {
-        "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^(100|[0-9]{1,2})%$"}]
-    }),
+    ("*.maxUnavailable", _COUNT),
     # Null stands for the default; an empty list for what it says.
     ("*.topologySpreadConstraints", {"type": ["array", "null"], "items": {"type": "object"}}),
     ("*.port", _PORT),
     ("*.replicas", {"type": "integer", "minimum": 0}),
+    ("revisionHistoryLimit", {"type": "integer", "minimum": 0}),
+    ("*.updateStrategy", _STRATEGY),
+    ("extraObjects", {"type": "array", "items": {"type": "object", "required": ["apiVersion", "kind"]}}),
     ("*.serviceAccount.name", _OBJECT_NAME),
     ("*Secret", _OBJECT_NAME),
     ("*.secretName", _OBJECT_NAME),
@@ -136,7 +147,10 @@ _TOGETHER: Mapping[str, list[dict[str, Any]]] = {
             "then": {"properties": {"servingSecret": {"minLength": 1}}},
         },
         {
-            "if": {"properties": {"approveServingCertificate": {"const": True}}},
+            "if": {
+                "properties": {"approveServingCertificate": {"const": True}},
+                "required": ["approveServingCertificate"],
+            },
             "then": {"properties": {"servingCertificate": {"const": "CSR"}}},
         },
     ],
@@ -153,8 +167,9 @@ def schema() -> dict[str, Any]:
     """The schema of values.yaml as it is now."""
     text = values.FILE.read_text(encoding="utf-8")
     root = _object(yaml.safe_load(text), "", values.comments(text))
-    # Helm gives every subchart its parent's globals.
-    root["properties"]["global"] = {"type": "object"}
+    # As part of another chart: Helm gives it its parent's globals, and the parent says whether it is wanted.
+    root["properties"]["global"]["additionalProperties"] = True
+    root["properties"]["enabled"] = {"type": "boolean"}
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of virtual-node", **root}
 
 
@@ -164,9 +179,16 @@ def _object(content: Mapping[str, Any], prefix: str, meanings: Mapping[str, str]
         "additionalProperties": False,
         "properties": {key: _described(f"{prefix}{key}", value, meanings) for key, value in content.items()},
     }
+    if required := [key for key, value in content.items() if _is_required(key, value)]:
+        found["required"] = required
     if together := _TOGETHER.get(prefix.rstrip(".")):
         found["allOf"] = together
     return found
+
+
+def _is_required(key: str, default: Any) -> bool:
+    """Whether templates cannot do without: ``key=null`` takes a value away, and so does ``--reuse-values`` a new one."""
+    return bool(default) and (key not in values.WHOLE or key == "agents") and key != "global"
 
 
 def _described(path: str, default: Any, meanings: Mapping[str, str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ WHOLE = frozenset(
         "annotations",
         "agents",
         "ignoreSelectorKeys",
+        "updateStrategy",
     }
 )
 """Keys whose value is one thing to a reader, though it has parts."""

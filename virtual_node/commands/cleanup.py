@@ -20,6 +20,7 @@ from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.flags import comma_list, duration
 from virtual_node import flags, program
+from virtual_node.commands.cleanup_hook import uninstalls
 from virtual_node.commands.cleanup_lower import LowerCleanup
 from virtual_node.commands.cleanup_upper import UpperCleanup
 from virtual_node.config import ClusterConfig, Config
@@ -47,6 +48,11 @@ def main(argv: Sequence[str]) -> int:
         default="",
         metavar="LABELS",
         help="label selector of their Deployments, which are stopped",
+    )
+    parser.add_argument(
+        "--as-hook",
+        action="store_true",
+        help="only where --selector finds what Helm or Argo CD installed: other tools run hooks at any time",
     )
     parser.add_argument("--kubeconfig", default="", metavar="FILE", help="upper cluster's")
     parser.add_argument(
@@ -98,6 +104,8 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
         client = await stack.enter_async_context(
             Client(loaded, user_agent="virtual-node-cleanup", cluster="upper", qps=50, burst=100)
         )
+        if own.as_hook:
+            await uninstalls(client, own.namespace, own.selector)
         cluster_id = config.cluster_id
         if not cluster_id:
             cluster_id = str((await client.get(resources.NAMESPACES, "kube-system"))["metadata"]["uid"])

@@ -101,7 +101,7 @@ def test_images_have_a_version(name, spec):
 @pytest.mark.parametrize(("name", "spec"), SPECS)
 def test_pods_stay_off_virtual_nodes(name, spec):
     """What virtual nodes depend on does not run on one, unless the user's own affinity says where it runs."""
-    if name.startswith("Pod/") or spec["affinity"] == {"podAntiAffinity": {}}:
+    if spec["affinity"] == {"podAntiAffinity": {}}:
         return
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     expression = {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]}
@@ -151,7 +151,7 @@ def test_a_process_ends_after_its_streams():
 def test_priority_is_on_every_pod_of_the_programs():
     """With a PriorityClass, made or given, each Deployment asks for it."""
     for values, name in (
-        ("priorityClass: {create: true}", f"{template.NAMESPACE}-vn-virtual-node"),
+        ("priorityClass: {create: true}", f"{template.NAMESPACE}.vn-virtual-node"),
         ("priorityClass: {create: true, name: high}", "high"),
         ("priorityClass: {name: system-cluster-critical}", "system-cluster-critical"),
     ):

@@ -17,7 +17,6 @@ from tests.unit.charts.rendering import CASES, COMMAND, GOLDEN, objects
 
 LONGEST_RELEASE = "r" * 53
 EXAMPLES = re.findall(r"```yaml\n(# values\.yaml.*?)```", readme.HEAD.read_text("utf-8"), re.DOTALL)
-HOOKS = {"test", "pre-delete"}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -168,15 +167,6 @@ def test_a_kubeconfig_given_as_text_is_there_for_the_extender_alone():
     assert "vn-virtual-node-cluster-a" in {
         one["metadata"]["name"] for one in found if one["kind"] == "Secret"
     }
-
-
-def test_hooks_are_the_test_and_the_clean_up():
-    """Nothing but `helm test` and `helm uninstall` makes objects beside the release, and these do not stay."""
-    for one in objects("default"):
-        hook = one["metadata"].get("annotations", {}).get("helm.sh/hook")
-        if hook:
-            assert hook in HOOKS
-            assert "hook-succeeded" in one["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
 
 
 def test_the_dashboard_arrives_whole():

@@ -46,15 +46,29 @@ def test_the_schema_has_the_values_and_no_others():
     """Every path of values.yaml is in the schema, and every path of the schema is in values.yaml."""
     told = json.loads(schema.FILE.read_text(encoding="utf-8"))
     content = yaml.safe_load(values.FILE.read_text(encoding="utf-8"))
-    assert told["properties"].pop("global") == {"type": "object"}
+    assert told["properties"].pop("enabled") == {"type": "boolean"}, "for charts that this one is part of"
+    # What else a parent chart says to all of its parts is none of our business.
+    assert told["properties"]["global"].pop("additionalProperties") is True
+    told["properties"]["global"]["additionalProperties"] = False
     assert set(_paths(told)) == set(_known(content, told))
+
+
+def test_what_templates_need_is_required():
+    """A section or setting that ``null`` takes away is missed by name; what may be empty may be away."""
+    told = schema.schema()
+    node, webhook = told["properties"]["virtualNode"], told["properties"]["webhook"]
+    assert {"virtualNode", "webhook", "descheduler", "multiScheduler", "metrics"} <= set(told["required"])
+    assert {"kubelet", "replicas", "podDisruptionBudget"} <= set(node["required"])
+    assert {"port", "failurePolicy", "tls"} <= set(webhook["required"])
+    for optional in ("resources", "affinity", "extraArgs", "podAnnotations", "updateStrategy", "hostNetwork"):
+        assert optional not in webhook["required"]
 
 
 def test_what_is_ours_is_closed():
     """Each map whose parts we name says whether it lets another part in, and only settings that are not ours do."""
     assert list(_open(schema.schema(), "")) == []
     text = schema.FILE.read_text(encoding="utf-8")
-    assert text.count('"additionalProperties": true') == 2, "virtualNode.config and that of a cluster"
+    assert text.count('"additionalProperties": true') == 2, "global, and config of a cluster"
 
 
 def test_a_value_without_a_rule_is_refused(monkeypatch, tmp_path):

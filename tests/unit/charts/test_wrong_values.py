@@ -59,7 +59,38 @@ WRONG = {
     kubelet("servingCertificate: Files"): "/virtualNode/kubelet/servingSecret'",
     kubelet("approveServingCertificate: true"): "/virtualNode/kubelet/servingCertificate'",
     kubelet("drainTimeout: 5m"): "/virtualNode/kubelet/drainTimeout'",
-    "virtualNode: {config: {clusters: []}}": "/virtualNode/config/clusters'",
+    "virtualNode: {config: {clusters: []}}": "virtualNode.config.clusters: the chart says it, from virtualNode.clusters",
+    "virtualNode: {config: {kind: A}}": "virtualNode.config.kind: the chart says it itself; leave it out",
+    "virtualNode: {config: {metricsAddress: ':9091'}}": (
+        "virtualNode.config.metricsAddress: the chart says it, from virtualNode.metrics.port; leave it out"
+    ),
+    "virtualNode: {config: {webAddress: ':80'}}": "from virtualNode.web.enabled and virtualNode.web.port",
+    "virtualNode: {config: {kubelet: {port: 10300}}}": (
+        "virtualNode.config.kubelet.port: the chart says it, from virtualNode.kubelet.port; leave it out"
+    ),
+    "virtualNode: {config: {kubelet: {servingCertificate: CSR}}}": "from virtualNode.kubelet.servingCertificate",
+    "virtualNode: {config: {leaderElection: {namespace: a}}}": "virtualNode.config.leaderElection.namespace: the chart",
+    "virtualNode: {config: {clusterId: a}}": "virtualNode.config.clusterId: the chart says it, from clusterId",
+    "virtualNode: {extraArgs: ['--metrics-addr=:9091']}": (
+        "virtualNode.extraArgs: --metrics-addr=:9091: the chart says it, from the values of virtualNode; leave it out"
+    ),
+    "webhook: {extraArgs: [--port, '1']}": "webhook.extraArgs: --port: the chart says it",
+    "descheduler: {extraArgs: ['--health-addr=:1']}": "descheduler.extraArgs: --health-addr=:1: the chart says it",
+    "virtualNode: {kubelet: null}": "at '/virtualNode': missing property 'kubelet'",
+    "virtualNode: null": "missing property 'virtualNode'",
+    "webhook: {tls: null}": "at '/webhook': missing property 'tls'",
+    "webhook: {port: null}": "at '/webhook': missing property 'port'",
+    "metrics: {dashboard: null}": "at '/metrics': missing property 'dashboard'",
+    "multiScheduler: {scheduler: {image: null}}": "at '/multiScheduler/scheduler': missing property 'image'",
+    "virtualNode: {metrics: {port: 10250}}": "virtualNode: port 10250 is the kubelet API's of one of 0 virtual nodes",
+    "virtualNode: {hostNetwork: true}": "with hostNetwork the node's own kubelet has 10250: choose another",
+    "webhook: {updateStrategy: {type: OnDelete}}": "/webhook/updateStrategy/type'",
+    "webhook: {updateStrategy: {rollingUpdate: {maxSurge: some}}}": "/webhook/updateStrategy/rollingUpdate/maxSurge'",
+    "extraObjects: [{kind: ConfigMap}]": "/extraObjects/0': missing property 'apiVersion'",
+    f"{cluster(f'name: a, {SECRET}, config: {{port: 0}}')}\nnetworkPolicy: {{enabled: true}}": (
+        "networkPolicy.enabled: a cluster's config.port is 0"
+    ),
+    cluster(f"name: a, {SECRET}, config: {{port: 9090}}"): "virtualNode: port 9090 is the kubelet API's",
     cluster(SECRET): "/virtualNode/clusters/0': missing property 'name'",
     cluster(f"name: Lower_1, {SECRET}"): "/virtualNode/clusters/0/name'",
     cluster(f"name: {'c' * 51}, {SECRET}"): "/virtualNode/clusters/0/name'",
@@ -92,7 +123,12 @@ def test_a_wrong_value_is_named(wrong, told):
 @pytest.mark.parametrize(
     "right",
     [
-        "global: {imageRegistry: a}",
+        "global: {imageRegistry: a, storageClass: b}",
+        "global: null",
+        "enabled: true",
+        "virtualNode: {config: {kubelet: {anonymousAuth: true}, leaderElection: {leaseDuration: 30}}}",
+        "virtualNode: {hostNetwork: true, kubelet: {port: 10260}}",
+        "virtualNode: {extraArgs: [--klog.v=4]}",
         "freezePeriod: 1h30m",
         "webhook: {podDisruptionBudget: {maxUnavailable: 25%}}",
         "webhook: {topologySpreadConstraints: []}",

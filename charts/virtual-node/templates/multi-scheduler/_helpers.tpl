@@ -61,8 +61,19 @@ extenders:
     httpTimeout: 10s
 {{- end }}
 
-{{- define "virtual-node.schedulerImage" -}}
-{{- $image := .Values.multiScheduler.scheduler.image -}}
-{{- $own := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
-{{- if $image.registry }}{{ $image.registry }}/{{ end }}{{ $image.repository }}:{{ $image.tag | default $own }}
+{{/* Names of schedulers that an upgrade takes away, as YAML list: what is running before, without what will be. */}}
+{{- define "virtual-node.goneSchedulers" -}}
+{{- $name := include "virtual-node.component" (list . "scheduler") }}
+{{- $now := list }}
+{{- if and (include "virtual-node.multiScheduler" .) .Values.multiScheduler.scheduler.enabled }}
+{{- $now = list .Values.multiScheduler.scheduler.name }}
+{{- end }}
+{{- $before := list }}
+{{- if and .Release.IsUpgrade (lookup "apps/v1" "Deployment" .Release.Namespace $name) }}
+{{- $config := dig "data" "scheduler.yaml" "" (lookup "v1" "ConfigMap" .Release.Namespace $name) | fromYaml }}
+{{- range $config.profiles }}{{ $before = append $before .schedulerName }}{{ end }}
+{{- end }}
+{{- range without $before (first (append $now "")) }}
+- {{ toYaml . }}
+{{- end }}
 {{- end }}

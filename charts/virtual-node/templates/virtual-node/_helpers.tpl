@@ -46,16 +46,19 @@
 {{- end }}
 {{- end }}
 
-{{/* Ports that virtual nodes were given one by one, as YAML list. */}}
-{{- define "virtual-node.nodePorts" -}}
+{{/* Ports of the kubelet APIs, as YAML list: those that virtual nodes were given one by one, and the ones that the others may take. */}}
+{{- define "virtual-node.kubeletPorts" -}}
+{{- $ports := list }}
+{{- $first := int .Values.virtualNode.kubelet.port }}
+{{- $nodes := include "virtual-node.nodeNames" . | fromYamlArray }}
+{{- range untilStep $first (int (add $first (max 1 (len $nodes)))) 1 }}{{ $ports = append $ports . }}{{ end }}
 {{- range .Values.virtualNode.clusters }}
 {{- $config := .config | default dict }}
 {{- range $config.nodes | default (list $config) }}
-{{- with .port }}
-- {{ int . }}
+{{- if hasKey . "port" }}{{ $ports = append $ports (int .port) }}{{ end }}
 {{- end }}
 {{- end }}
-{{- end }}
+{{- toYaml ($ports | uniq) }}
 {{- end }}
 
 {{/* What concerns the whole process; a change of it takes a new pod, one of the clusters is applied live. */}}
@@ -79,5 +82,5 @@
 {{- with .Values.clusterId }}
 {{- $_ := set $config "clusterId" . }}
 {{- end }}
-{{- toYaml (mergeOverwrite $config (deepCopy $values.config)) }}
+{{- toYaml (mergeOverwrite $config (deepCopy ($values.config | default dict))) }}
 {{- end }}

@@ -1,0 +1,92 @@
+{{/* ServiceAccounts and their rights. */}}
+
+{{/* (list $ "webhook" .Values.webhook) */}}
+{{- define "virtual-node.serviceAccountName" -}}
+{{- $values := index . 2 -}}
+{{- if $values.serviceAccount.create }}
+{{- default (include "virtual-node.component" .) $values.serviceAccount.name }}
+{{- else }}
+{{- required (printf "%s.serviceAccount.name: required, because serviceAccount.create is false" (index . 1)) $values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* Account and rights of a component: (list $ "webhook" .Values.webhook (list "upper") [list of further rules]) */}}
+{{- define "virtual-node.account" -}}
+{{- $root := index . 0 }}{{ $component := index . 1 }}{{ $values := index . 2 }}{{ $sets := index . 3 }}{{ $more := list }}
+{{- if gt (len .) 4 }}{{ $more = index . 4 }}{{ end }}
+{{- if $values.serviceAccount.create }}
+{{- include "virtual-node.serviceAccount" (list $root $component (include "virtual-node.serviceAccountName" .) $values.serviceAccount.annotations) }}
+{{- end }}
+{{- if $root.Values.rbac.create }}
+{{- $table := get ($root.Files.Get "files/rights.yaml" | fromYaml) (camelcase (replace "-" "_" $component) | untitle) }}
+{{- $rules := dict "<cluster>" $more }}
+{{- range $sets }}
+{{- range $namespace, $found := get $table . }}
+{{- $_ := set $rules $namespace (concat (get $rules $namespace | default list) $found) }}
+{{- end }}
+{{- end }}
+{{- include "virtual-node.roles" (list $root $component (include "virtual-node.serviceAccountName" .) $rules) }}
+{{- end }}
+{{- end }}
+
+{{/* Account and rights of a hook, which exist while it runs: (list $ "uninstall" "uninstall" $annotations); the third is
+the set of rights. */}}
+{{- define "virtual-node.hookAccount" -}}
+{{- $root := index . 0 }}{{ $component := index . 1 }}{{ $annotations := merge (dict "helm.sh/hook-weight" "-5") (index . 3) }}
+{{- $name := include "virtual-node.component" . }}
+{{- include "virtual-node.serviceAccount" (list $root $component $name $annotations) }}
+{{- $table := ($root.Files.Get "files/rights.yaml" | fromYaml).virtualNode }}
+{{- include "virtual-node.roles" (list $root $component $name (get $table (index . 2)) $annotations) }}
+{{- end }}
+
+{{/* (list $ "webhook" "name" $annotations). Who makes a pod with it has to ask for its token. */}}
+{{- define "virtual-node.serviceAccount" }}
+{{- $root := index . 0 }}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ index . 2 | toYaml }}
+  namespace: {{ toYaml $root.Release.Namespace }}
+  {{- include "virtual-node.marks" (list $root (index . 1) (index . 3)) | nindent 2 }}
+automountServiceAccountToken: false
+{{- end }}
+
+{{/* Roles and their bindings, for rules by namespace as in files/rights.yaml: (list $ "webhook" "account" $rules [$annotations]) */}}
+{{- define "virtual-node.roles" -}}
+{{- $root := index . 0 }}{{ $component := index . 1 }}{{ $account := index . 2 }}{{ $annotations := dict }}
+{{- if gt (len .) 4 }}{{ $annotations = index . 4 }}{{ end }}
+{{- $marks := include "virtual-node.marks" (list $root $component $annotations) }}
+{{- range $namespace, $rules := index . 3 }}
+{{- $own := eq $namespace "<own>" }}
+{{- $kind := ternary "ClusterRole" "Role" (eq $namespace "<cluster>") }}
+{{- $name := include (ternary "virtual-node.component" "virtual-node.clusterName" $own) (list $root $component) }}
+{{- $where := ternary $root.Release.Namespace $namespace $own }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}
+metadata:
+  name: {{ $name }}
+  {{- if eq $kind "Role" }}
+  namespace: {{ toYaml $where }}
+  {{- end }}
+  {{- $marks | nindent 2 }}
+rules:
+  {{- toYaml $rules | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}Binding
+metadata:
+  name: {{ $name }}
+  {{- if eq $kind "Role" }}
+  namespace: {{ toYaml $where }}
+  {{- end }}
+  {{- $marks | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ $kind }}
+  name: {{ $name }}
+subjects:
+  - {kind: ServiceAccount, name: {{ toYaml $account }}, namespace: {{ toYaml $root.Release.Namespace }}}
+{{- end }}
+{{- end }}

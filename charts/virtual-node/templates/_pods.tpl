@@ -1,0 +1,154 @@
+{{/* What the pods of all components share. */}}
+
+{{/* An image, from a map with registry, repository, tag and digest: (list $ .Values.image "tag unless it says one") */}}
+{{- define "virtual-node.imageName" -}}
+{{- $image := index . 1 -}}
+{{- with dig "imageRegistry" "" ((index . 0).Values.global | default dict) | default $image.registry }}{{ . }}/{{ end }}{{ $image.repository }}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default (index . 2) }}{{ end }}
+{{- end }}
+
+{{/* Restricted Pod Security: https://kubernetes.io/docs/concepts/security/pod-security-standards/ */}}
+{{- define "virtual-node.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "virtual-node.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* What the pods of a component have in common: (list $ "webhook" .Values.webhook) */}}
+{{- define "virtual-node.podSpec" -}}
+{{- $root := index . 0 }}{{ $component := index . 1 }}{{ $values := index . 2 -}}
+serviceAccountName: {{ include "virtual-node.serviceAccountName" . | toYaml }}
+automountServiceAccountToken: true
+{{- if $values.hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+securityContext:
+  {{- include "virtual-node.podSecurityContext" $root | nindent 2 }}
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $root.Values.priorityClass.name | default (and $root.Values.priorityClass.create (include "virtual-node.clusterName" (list $root "virtual-node"))) }}
+priorityClassName: {{ toYaml . }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+affinity:
+  {{- if $values.affinity }}
+  {{- toYaml $values.affinity | nindent 2 }}
+  {{- else }}
+  # Never on a virtual node: what keeps them alive must not depend on them.
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions:
+            - {key: type, operator: NotIn, values: [virtual-kubelet]}
+  {{- end }}
+{{- if kindIs "slice" $values.topologySpreadConstraints }}
+{{- with $values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- else }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "virtual-node.selectorLabels" . | nindent 8 }}
+{{- end }}
+{{- end }}
+
+{{/* What the pod of a hook is like: where the virtual node's pods run, it may run. (list $ "uninstall") */}}
+{{- define "virtual-node.hookPodSpec" -}}
+{{- $own := dict "serviceAccount" (dict "create" true "name" "") "topologySpreadConstraints" list -}}
+{{ include "virtual-node.podSpec" (append . (merge $own (omit (index . 0).Values.virtualNode "serviceAccount" "topologySpreadConstraints" "hostNetwork"))) }}
+restartPolicy: Never
+{{- end }}
+
+{{/* Labels and annotations of a component's pods: (list $ "webhook" .Values.webhook [$checksums] [$defaults]). A user's
+annotation goes before a default, not before a checksum. */}}
+{{- define "virtual-node.podMetadata" -}}
+{{- $root := index . 0 }}{{ $values := index . 2 }}{{ $own := dict }}{{ $defaults := dict }}
+{{- if gt (len .) 3 }}{{ $own = index . 3 }}{{ end }}
+{{- if gt (len .) 4 }}{{ $defaults = index . 4 }}{{ end -}}
+labels:
+  {{- include "virtual-node.labels" (list $root (index . 1) ($values.podLabels | default dict)) | nindent 2 }}
+{{- with merge (dict) $own ($values.podAnnotations | default dict) $defaults }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* How a Deployment goes from one revision to the next: its values. */}}
+{{- define "virtual-node.strategy" -}}
+{{- $strategy := .updateStrategy | default dict -}}
+{{- /* Helm merges maps: what is said of the default would still be there. */}}
+{{- if eq ($strategy.type | default "") "Recreate" }}{{ $strategy = pick $strategy "type" }}{{ end }}
+{{- with $strategy -}}
+strategy:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "virtual-node.container" -}}
+image: {{ include "virtual-node.imageName" (list . .Values.image .Chart.AppVersion) }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  {{- include "virtual-node.securityContext" . | nindent 2 }}
+{{- end }}
+
+{{/* Named port and probes of the health endpoints; (list $ "metrics") */}}
+{{- define "virtual-node.probes" -}}
+{{- $port := index . 1 }}{{ $scheme := "HTTP" }}{{ if gt (len .) 2 }}{{ $scheme = index . 2 }}{{ end -}}
+startupProbe:
+  httpGet: {path: /healthz, port: {{ $port }}, scheme: {{ $scheme }}}
+  periodSeconds: 1
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /healthz, port: {{ $port }}, scheme: {{ $scheme }}}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: {{ $port }}, scheme: {{ $scheme }}}
+  periodSeconds: 2
+  timeoutSeconds: 5
+{{- end }}
+
+{{- define "virtual-node.podDisruptionBudget" -}}
+{{- $root := index . 0 }}{{ $component := index . 1 }}{{ $values := index . 2 -}}
+{{- if and $values.podDisruptionBudget.enabled (gt (int $values.replicas) 1) }}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "virtual-node.metadata" (list $root $component) | nindent 2 }}
+spec:
+  maxUnavailable: {{ $values.podDisruptionBudget.maxUnavailable }}
+  {{- if semverCompare ">=1.27.0-0" $root.Capabilities.KubeVersion.Version }}
+  # A pod that is not ready keeps no node from being drained.
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  {{- end }}
+  selector:
+    matchLabels:
+      {{- include "virtual-node.selectorLabels" . | nindent 6 }}
+{{- end }}
+{{- end }}

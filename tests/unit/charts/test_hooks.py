@@ -1,0 +1,122 @@
+"""The two hooks: `helm test` and the clean-up of `helm uninstall`, and what helm tells its user."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.chart import template
+from hack.chart.rights import CHART
+from hack.sandbox.programs import KUBERNETES_VERSION
+from tests.unit.charts import rendering
+from tests.unit.charts.rendering import CASES, objects
+
+HOOKS = {"test", "pre-delete"}
+CLUSTER = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]"
+
+
+def _hooks(case: str) -> list[dict[str, Any]]:
+    return [one for one in objects(case) if "helm.sh/hook" in one["metadata"].get("annotations", {})]
+
+
+def _job(text: str) -> dict[str, Any]:
+    (job,) = (one for one in rendering.parse(template.template(text)) if one["kind"] == "Job")
+    return job
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Callable[[str], str]:
+    """What helm tells its user, which it renders but for an installation: here it is an object of a copy of the chart."""
+    copy = shutil.copytree(CHART, tmp_path / "virtual-node")
+    text = (copy / "templates" / "NOTES.txt").read_text("utf-8")
+    (copy / "templates" / "_notes.tpl").write_text(f'{{{{ define "notes" }}}}{text}{{{{ end }}}}', "utf-8")
+    (copy / "templates" / "notes.yaml").write_text('notes: {{ include "notes" . | toJson }}', "utf-8")
+
+    def render(values: str) -> str:
+        found = template.helm(
+            *("template", "vn", str(copy), f"--namespace={template.NAMESPACE}"),
+            *(
+                "--show-only=templates/notes.yaml",
+                "--values=-",
+                "--is-upgrade",
+                f"--kube-version={KUBERNETES_VERSION}",
+            ),
+            stdin=values or "{}",
+        )
+        said: str = yaml.safe_load(found)["notes"]
+        return said
+
+    return render
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hooks_leave_nothing(case):
+    """What `helm test` and `helm uninstall` make goes when they succeed, and comes anew when they are repeated."""
+    for one in _hooks(case):
+        annotations = one["metadata"]["annotations"]
+        assert annotations["helm.sh/hook"] in HOOKS
+        assert annotations["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_hooks_rights_are_there_before_it_runs(case):
+    """Accounts, roles and bindings have a lower weight than the pod that needs them."""
+    for one in _hooks(case):
+        weight = int(one["metadata"]["annotations"].get("helm.sh/hook-weight", "0"))
+        assert weight == (0 if one["kind"] in {"Job", "Pod"} else -5), one["kind"]
+
+
+def test_the_clean_up_reaches_what_the_virtual_node_reaches():
+    """A proxy, a CA, a credential plugin's files: what the virtual node needs to get to lower clusters, the Job has."""
+    more = "extraEnv: [{name: HTTPS_PROXY, value: p}], extraVolumes: [{name: ca, emptyDir: {}}]"
+    mount = (
+        "extraVolumeMounts: [{name: ca, mountPath: /ca}], podAnnotations: {sidecar.istio.io/inject: 'false'}"
+    )
+    made = _job(f"{CLUSTER}, {more}, {mount}}}")["spec"]["template"]
+    (container,) = made["spec"]["containers"]
+    assert container["env"] == [{"name": "HTTPS_PROXY", "value": "p"}]
+    assert {"name": "ca", "mountPath": "/ca"} in container["volumeMounts"]
+    assert {"name": "ca", "emptyDir": {}} in made["spec"]["volumes"]
+    assert made["metadata"]["annotations"] == {"sidecar.istio.io/inject": "false"}
+
+
+def test_the_clean_up_knows_that_it_is_a_hook():
+    """Applied as an ordinary object it does nothing; by hand, where nobody gives the flag, it is not asked."""
+    (container,) = _job(CLUSTER + "}")["spec"]["template"]["spec"]["containers"]
+    assert container["args"][0] == "--as-hook"
+
+
+@pytest.mark.parametrize("kind", ["Job", "Pod"])
+def test_helm_tells_what_a_hook_said(kind):
+    """What the clean-up kept, and the doctor's verdict: both are gone with their log when all is well, so helm prints it."""
+    (one,) = (one for one in objects("default") if one["kind"] == kind)
+    assert one["metadata"]["annotations"]["helm.sh/hook-output-log-policy"] == "hook-succeeded,hook-failed"
+
+
+def test_hooks_run_where_the_virtual_node_runs():
+    """On clusters where every node is tainted, a test that tolerates nothing would wait for ever."""
+    text = (
+        CLUSTER
+        + ", nodeSelector: {a: b}, tolerations: [{key: c}], hostNetwork: true, kubelet: {port: 10260}}"
+    )
+    specs = dict(rendering.pod_specs(rendering.parse(template.template(text))))
+    for name in ("Pod/vn-virtual-node-test", "Job/vn-virtual-node-uninstall"):
+        spec = specs[name]
+        assert (spec["nodeSelector"], spec["tolerations"]) == ({"a": "b"}, [{"key": "c"}])
+        assert "hostNetwork" not in spec
+        assert spec["restartPolicy"] == "Never"
+
+
+def test_notes_say_how_to_go_on(notes):
+    """Without clusters: how to add one, with what keeps the values and takes new defaults; with one: how to look."""
+    without, with_one = notes(""), notes(CLUSTER + "}")
+    assert "No lower cluster is configured yet" in without
+    assert "--reset-then-reuse-values" in without
+    assert "helm test vn" in with_one
+    assert "scheduled to virtual nodes by virtual-node-scheduler" in with_one
+    assert "ATTENTION" not in without + with_one

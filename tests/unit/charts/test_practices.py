@@ -1,0 +1,171 @@
+"""What users of charts expect of any chart: overrides that reach everything, the same text twice, releases apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.chart import template, values
+from tests.unit.charts import rendering
+
+ONE = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}\n"
+
+
+def _rendered(text: str, **more: Any) -> list[dict[str, Any]]:
+    return rendering.parse(template.template(text, **more))
+
+
+def _deployment(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (one,) = (one for one in found if (one["kind"], one["metadata"]["name"]) == ("Deployment", name))
+    return one
+
+
+def test_rendering_twice_gives_the_same_text():
+    """Nothing is random: tools that compare what is rendered with what is there find no difference."""
+    given = rendering.values("everything")
+    assert template.template(given) == template.template(given)
+
+
+def test_what_may_be_empty_may_be_taken_away():
+    """``key=null``, the usual way to drop a default, works for every value that the schema does not require."""
+    lines: dict[str, Any] = {}
+    for value in values.read():
+        if value.default and not value.path.endswith((".resources", ".updateStrategy", ".labels")):
+            continue
+        at = lines
+        *sections, key = value.path.split(".")
+        for section in sections:
+            at = at.setdefault(section, {})
+        at[key] = None
+    lines["virtualNode"]["clusters"] = [{"name": "a", "kubeconfigSecret": {"name": "s"}}]
+    assert len(values.read()) - 60 > len(lines) > 10
+    found = _rendered(yaml.safe_dump(lines))
+    kinds = [one["kind"] for one in found]
+    assert kinds.count("Deployment") == 5
+    for _, spec in rendering.pod_specs(found):
+        assert "resources" not in spec["containers"][0]
+
+
+def test_one_registry_for_all_images():
+    """A parent chart's `global.imageRegistry` is where every image comes from, the scheduler's, too."""
+    found = _rendered(ONE + "global: {imageRegistry: mirror.example.com}")
+    images = {
+        container["image"] for _, spec in rendering.pod_specs(found) for container in spec["containers"]
+    }
+    assert len(images) == 2
+    assert all(image.startswith("mirror.example.com/") for image in images), images
+
+
+def test_the_schedulers_image_may_be_pinned():
+    """A digest wins over the tag, as it does for our own image."""
+    digest = f"sha256:{'0' * 64}"
+    found = _rendered(ONE + f"multiScheduler: {{scheduler: {{image: {{tag: v1, digest: {digest!r}}}}}}}")
+    (container,) = _deployment(found, "vn-virtual-node-scheduler")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.k8s.io/kube-scheduler@{digest}"
+
+
+def test_objects_of_the_user_come_along():
+    """`extraObjects` are installed with the release, and may speak of it."""
+    text = """extraObjects:
+      - apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: '{{ include "virtual-node.fullname" . }}-mine', namespace: '{{ .Release.Namespace }}'}
+        data: {port: '{{ .Values.webhook.port }}'}
+      - {apiVersion: v1, kind: Secret, metadata: {name: other}}"""
+    found = {one["metadata"]["name"]: one for one in _rendered(text)}
+    assert found["vn-virtual-node-mine"]["data"] == {"port": "8443"}
+    assert found["vn-virtual-node-mine"]["metadata"]["namespace"] == template.NAMESPACE
+    assert found["other"]["kind"] == "Secret"
+
+
+def test_a_strategy_replaces_the_default_whole():
+    """`Recreate` takes no numbers along, which the API server would refuse; null is the cluster's own default."""
+    found = _rendered(
+        "webhook: {updateStrategy: {type: Recreate}}\ndescheduler: {updateStrategy: null}\n"
+        "virtualNode: {updateStrategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}}\nrevisionHistoryLimit: 7"
+    )
+    assert _deployment(found, "vn-virtual-node-webhook")["spec"]["strategy"] == {"type": "Recreate"}
+    assert "strategy" not in _deployment(found, "vn-virtual-node-descheduler")["spec"]
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    assert _deployment(found, "vn-virtual-node")["spec"]["strategy"] == rolling
+    limits = {one["spec"]["revisionHistoryLimit"] for one in found if one["kind"] == "Deployment"}
+    assert limits == {7}
+
+
+def test_on_the_nodes_network():
+    """Where API servers reach nodes alone: the two that they call are there, and still resolve Services."""
+    found = _rendered(
+        "virtualNode: {hostNetwork: true, kubelet: {port: 10260}}\nwebhook: {hostNetwork: true}"
+    )
+    for name, spec in rendering.pod_specs(found):
+        there = name in {"Deployment/vn-virtual-node", "Deployment/vn-virtual-node-webhook"}
+        assert spec.get("hostNetwork", False) is there, name
+        assert spec.get("dnsPolicy") == ("ClusterFirstWithHostNet" if there else None), name
+
+
+def test_an_annotation_of_ours_is_there_once():
+    """A user's default-container replaces ours; a checksum stays ours, for without it a change rolls nothing out."""
+    mine = "podAnnotations: {kubectl.kubernetes.io/default-container: proxy, checksum/process-config: mine, a: b}"
+    text = template.template(f"virtualNode: {{{mine}}}")
+    assert text.count("default-container") == 3, "the virtual node's pods, the test's, the clean-up's"
+    annotations = _deployment(rendering.parse(text), "vn-virtual-node")["spec"]["template"]["metadata"][
+        "annotations"
+    ]
+    assert annotations["kubectl.kubernetes.io/default-container"] == "proxy"
+    assert len(annotations["checksum/process-config"]) == 64
+    assert annotations["a"] == "b"
+
+
+def test_the_scheduler_is_annotated_with_the_extender():
+    """`multiScheduler.podAnnotations`, such as one that keeps a sidecar out, are for both its Deployments."""
+    found = _rendered(ONE + "multiScheduler: {podAnnotations: {sidecar: 'no'}, podLabels: {team: a}}")
+    for name in ("vn-virtual-node-multi-scheduler", "vn-virtual-node-scheduler"):
+        metadata = _deployment(found, name)["spec"]["template"]["metadata"]
+        assert metadata["annotations"]["sidecar"] == "no"
+        assert metadata["labels"]["team"] == "a"
+
+
+def test_accounts_give_tokens_to_our_pods_alone():
+    """A token is mounted where a pod asks for it; whoever else uses the account gets none unasked."""
+    found = _rendered(ONE)
+    assert {one["automountServiceAccountToken"] for one in found if one["kind"] == "ServiceAccount"} == {
+        False
+    }
+    assert {spec["automountServiceAccountToken"] for _, spec in rendering.pod_specs(found)} == {True}
+
+
+@pytest.mark.parametrize(
+    ("version", "policy"), [("v1.26.9", None), ("v1.27.0", "AlwaysAllow"), ("v1.34.1-eks-1", "AlwaysAllow")]
+)
+def test_pods_that_are_not_ready_hold_up_no_drain(version: str, policy: str | None):
+    """Budgets say so where the API server knows the field."""
+    budgets = [
+        one
+        for one in _rendered(ONE, arguments=[f"--kube-version={version}"])
+        if one["kind"] == "PodDisruptionBudget"
+    ]
+    assert {one["spec"].get("unhealthyPodEvictionPolicy") for one in budgets} == {policy}
+
+
+def test_a_single_replica_has_no_budget():
+    """A budget of one would keep a node from being drained, or mean nothing."""
+    found = _rendered("webhook: {replicas: 1}")
+    budgets = {one["metadata"]["name"] for one in found if one["kind"] == "PodDisruptionBudget"}
+    assert budgets == {"vn-virtual-node", "vn-virtual-node-descheduler"}
+
+
+def test_releases_whose_names_meet_half_way_are_apart():
+    """Were namespace and name joined by a hyphen, "a" with "b-virtual-node" and "a-b" with "virtual-node" would be one."""
+    text = ONE + "priorityClass: {create: true}"
+    one, other = (
+        {
+            (found["kind"], found["metadata"]["name"])
+            for found in _rendered(text, namespace=namespace, release=release)
+            if "namespace" not in found["metadata"]
+        }
+        for namespace, release in (("a", "b-virtual-node"), ("a-b", "virtual-node"))
+    )
+    assert len(one) > 10
+    assert one & other == set()
