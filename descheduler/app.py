@@ -20,7 +20,7 @@ from controller_runtime.objects import Object
 from controller_runtime.serving import HealthServer
 from descheduler import pods
 from descheduler.cluster import ClusterView
-from descheduler.flags import PROGRAM
+from descheduler.command_line import PROGRAM
 from descheduler.memory import Memory
 from descheduler.mover import Mover
 from descheduler.options import Options

@@ -9,7 +9,7 @@ from importlib import metadata
 
 from controller_runtime import lifecycle, log
 from controller_runtime.errors import ConfigError
-from descheduler import flags
+from descheduler import command_line, flags
 
 _USAGE_ERROR = 2
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = flags.parse(arguments)
         log.configure(options.log_level, options.log_format, klog_v=options.klog_verbosity)
     except ConfigError as error:
-        print(f"{flags.PROGRAM}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
+        print(f"{command_line.PROGRAM}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
         return _USAGE_ERROR
 
     async def run() -> int:

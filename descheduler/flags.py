@@ -1,4 +1,4 @@
-"""The command line: tensile-kube's flags, word for word, and ours beside them."""
+"""What the command line and the policy file together tell the process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from controller_runtime.api import matching
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import add_boolean, add_log_flags, comma_list, duration, positive, take_klog
+from controller_runtime.flags import comma_list, positive, take_klog
 from descheduler import policy as policies
+from descheduler.command_line import LEADER_FLAGS, parser
 from descheduler.history import Limits
 from descheduler.options import EvictionOptions, Options
 from descheduler.policy import Policy, StrategyConfig
 from descheduler.strategies import registry
 from descheduler.stuck import FAILURES
 
-PROGRAM = "virtual-node-descheduler"
 _PASS = 60.0
 _STRATEGY_FLAGS = (
     "unschedulable_threshold",
@@ -26,7 +26,6 @@ _STRATEGY_FLAGS = (
     "heal_after",
     "stale_pods_per_second",
 )
-_LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -143,162 +142,10 @@ def _number(flag: int | None, policy: int | None) -> int:
 
 
 def _lease(given: argparse.Namespace) -> dict[str, float | str]:
-    duration_, deadline, period = (getattr(given, name) for name in _LEADER_FLAGS)
+    duration_, deadline, period = (getattr(given, name) for name in LEADER_FLAGS)
     if not duration_ > deadline > period * 1.2 > 0:
         raise ConfigError(
             "--leader-elect-lease-duration must be more than --leader-elect-renew-deadline, "
             "and that more than 1.2 × --leader-elect-retry-period"
         )
     return {"lease_duration": duration_, "renew_deadline": deadline, "retry_period": period}
-
-
-def parser() -> argparse.ArgumentParser:
-    """Every flag."""
-    whole = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Moves pods that their lower cluster cannot start, and pods of lost clusters, to other ones.",
-        allow_abbrev=False,
-    )
-    cluster = whole.add_argument_group("upper cluster")
-    cluster.add_argument(
-        "--kubeconfig",
-        default="",
-        metavar="FILE",
-        help="kubeconfig ($KUBECONFIG, ~/.kube/config, in-cluster)",
-    )
-    cluster.add_argument("--master", default="", metavar="URL", help="overrides the kubeconfig's server")
-    cluster.add_argument(
-        "--kube-api-qps", type=float, default=50.0, metavar="N", help="requests per second (50)"
-    )
-    cluster.add_argument(
-        "--kube-api-burst", type=int, default=100, metavar="N", help="requests at once (100)"
-    )
-    cluster.add_argument(
-        "--node-selector", default="", metavar="SELECTOR", help="which virtual nodes to look after (all)"
-    )
-
-    what = whole.add_argument_group("strategies")
-    what.add_argument(
-        "--policy-config-file",
-        default="",
-        metavar="FILE",
-        help="DeschedulerPolicy, v1alpha1 or v1alpha2; decides alone which strategies run",
-    )
-    what.add_argument(
-        "--descheduling-interval",
-        type=duration,
-        default=0.0,
-        metavar="D",
-        help="between two passes of the periodic strategies (0: one pass at start)",
-    )
-    what.add_argument(
-        "--unschedulable-threshold",
-        type=duration,
-        default=180.0,
-        metavar="D",
-        help="how long a lower cluster may try to schedule a pod (3m)",
-    )
-    what.add_argument(
-        "--include-failures",
-        default="",
-        metavar="LIST",
-        help="failures below that count, too: image, quota, admission (none)",
-    )
-    add_boolean(
-        what,
-        "--move-off-lost-clusters",
-        default=True,
-        help_text="move pods off clusters that are lost (true)",
-    )
-    what.add_argument(
-        "--stale-after",
-        type=duration,
-        default=20.0,
-        metavar="D",
-        help="a virtual node NotReady or silent for longer is lost (20s)",
-    )
-    what.add_argument(
-        "--heal-after",
-        type=duration,
-        default=30.0,
-        metavar="D",
-        help="a virtual node well for this long is used again (30s)",
-    )
-    what.add_argument(
-        "--stale-pods-per-second",
-        type=float,
-        default=5.0,
-        metavar="N",
-        help="how fast pods leave a lost cluster (5)",
-    )
-    _add_moving(whole.add_argument_group("moving"))
-    _add_process(whole.add_argument_group("process"))
-    return whole
-
-
-def _add_moving(group: argparse._ArgumentGroup) -> None:
-    add_boolean(
-        group, "--dry-run", default=False, help_text="only tell, in log and events, what would be done"
-    )
-    group.add_argument(
-        "--max-pods-to-evict-per-node",
-        type=int,
-        default=None,
-        metavar="N",
-        help="per pass, or minute without --descheduling-interval (0: no limit)",
-    )
-    add_boolean(
-        group,
-        "--evict-local-storage-pods",
-        default=None,  # type: ignore[arg-type] # None: the policy file decides
-        help_text="pods with emptyDir or hostPath volumes may go, too",
-    )
-    group.add_argument(
-        "--freeze-namespace",
-        default="kube-system",
-        metavar="NS",
-        help="where the ConfigMaps are that remember avoided nodes (kube-system)",
-    )
-    group.add_argument(
-        "--freeze-period",
-        type=duration,
-        default=300.0,
-        metavar="D",
-        help="how long an owner's pods avoid a node that could not schedule them (5m)",
-    )
-    group.add_argument(
-        "--max-deschedules",
-        type=int,
-        default=5,
-        metavar="N",
-        help="rounds of moving per owner until it is given up (5; 0: never)",
-    )
-    group.add_argument(
-        "--deschedule-window",
-        type=duration,
-        default=7200.0,
-        metavar="D",
-        help="time without a round after which an owner starts anew (2h)",
-    )
-    group.add_argument(
-        "--backoff",
-        type=duration,
-        default=60.0,
-        metavar="D",
-        help="between an owner's first round and its second; doubles (1m)",
-    )
-
-
-def _add_process(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--health-addr",
-        default="",
-        metavar="HOST:PORT",
-        help="serve /healthz, /readyz and /metrics there (off)",
-    )
-    add_boolean(group, "--leader-elect", default=True, help_text="only one of several replicas works (true)")
-    for flag, default in zip(_LEADER_FLAGS, (15.0, 10.0, 2.0), strict=True):
-        group.add_argument(
-            f"--{flag.replace('_', '-')}", type=duration, default=default, metavar="D", help=f"({default:g}s)"
-        )
-    add_log_flags(group)

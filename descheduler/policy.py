@@ -15,6 +15,7 @@ import msgspec
 import yaml
 
 from controller_runtime.errors import ConfigError
+from descheduler import fields
 
 _GROUP = "descheduler/"
 _V1ALPHA1_TOP = {
@@ -146,16 +147,16 @@ def convert(params: Mapping[str, Any], kind: type[Params], *, where: str) -> Par
 
 
 def _v1alpha1(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
-    _only(document, _V1ALPHA1_TOP, "")
+    fields.only(document, _V1ALPHA1_TOP, "")
     strategies = []
-    for name, entry in _mapping(document.get("strategies"), "strategies").items():
+    for name, entry in fields.mapping(document.get("strategies"), "strategies").items():
         where = f'strategies["{name}"]'
-        entry = _mapping(entry, where)  # noqa: PLW2901 - the same entry, checked
-        _only(entry, {"enabled", "weight", "params"}, where)
-        if not _boolean(entry.get("enabled", False), f"{where}.enabled"):
+        entry = fields.mapping(entry, where)  # noqa: PLW2901 - the same entry, checked
+        fields.only(entry, {"enabled", "weight", "params"}, where)
+        if not fields.boolean(entry.get("enabled", False), f"{where}.enabled"):
             continue
         registered = _registered(name, where, known)
-        params = _flat(_mapping(entry.get("params"), f"{where}.params"))
+        params = _flat(fields.mapping(entry.get("params"), f"{where}.params"))
         strategies.append(StrategyConfig(registered, params, f"{where}.params"))
     return Policy(strategies=tuple(strategies), **_limits(document, ""), **_evictor(document, ""))
 
@@ -164,7 +165,7 @@ def _flat(params: dict[str, Any]) -> dict[str, Any]:
     """v1alpha1 wraps a strategy's own parameters in a struct named after it; 0.18 did not yet."""
     flat = {name: value for name, value in params.items() if name not in _NESTED_PARAMS}
     for name in _NESTED_PARAMS:
-        flat |= _mapping(params.get(name), name)
+        flat |= fields.mapping(params.get(name), name)
     threshold = {new: flat.pop(old) for old, new in _PRIORITY_PARAMS.items() if old in flat}
     if threshold:
         flat["priorityThreshold"] = threshold
@@ -172,7 +173,7 @@ def _flat(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _v1alpha2(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
-    _only(document, _V1ALPHA2_TOP, "")
+    fields.only(document, _V1ALPHA2_TOP, "")
     profiles = document.get("profiles", [])
     if not isinstance(profiles, list):
         raise ConfigError("profiles: write a list")
@@ -180,12 +181,12 @@ def _v1alpha2(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
     evictor: dict[str, Any] = {}
     for number, entry in enumerate(profiles):
         where = f"profiles[{number}]"
-        profile = _mapping(entry, where)
-        _only(profile, {"name", "pluginConfig", "plugins"}, where)
+        profile = fields.mapping(entry, where)
+        fields.only(profile, {"name", "pluginConfig", "plugins"}, where)
         configs = _plugin_configs(profile, where)
         if _EVICTOR in configs:
             args, at = configs[_EVICTOR]
-            _only(args, _EVICTOR_ARGS, at)
+            fields.only(args, _EVICTOR_ARGS, at)
             evictor |= _evictor(args, at)
             if args.get("nodeSelector"):
                 evictor["node_selector"] = str(args["nodeSelector"])
@@ -203,13 +204,15 @@ def _plugin_configs(profile: dict[str, Any], where: str) -> dict[str, tuple[dict
     found: dict[str, tuple[dict[str, Any], str]] = {}
     for number, entry in enumerate(profile.get("pluginConfig") or []):
         at = f"{where}.pluginConfig[{number}]"
-        config = _mapping(entry, at)
-        _only(config, {"name", "args"}, at)
+        config = fields.mapping(entry, at)
+        fields.only(config, {"name", "args"}, at)
         name = config.get("name")
         if not isinstance(name, str):
             raise ConfigError(f"{at}.name: write a plugin's name")
         args = {
-            key: value for key, value in _mapping(config.get("args"), f"{at}.args").items() if key != "kind"
+            key: value
+            for key, value in fields.mapping(config.get("args"), f"{at}.args").items()
+            if key != "kind"
         }
         args.pop("apiVersion", None)
         found[name] = (args, f"{at}.args")
@@ -219,16 +222,16 @@ def _plugin_configs(profile: dict[str, Any], where: str) -> dict[str, tuple[dict
 def _enabled(profile: dict[str, Any], where: str) -> list[tuple[str, str]]:
     """The plugins that profile runs, and the field that says so."""
     found = []
-    plugins = _mapping(profile.get("plugins"), f"{where}.plugins")
-    _only(
+    plugins = fields.mapping(profile.get("plugins"), f"{where}.plugins")
+    fields.only(
         plugins,
         {"deschedule", "balance", "filter", "preEvictionFilter", "preevictionfilter", "sort"},
         f"{where}.plugins",
     )
     for point in ("deschedule", "balance"):
         at = f"{where}.plugins.{point}"
-        entry = _mapping(plugins.get(point), at)
-        _only(entry, {"enabled", "disabled"}, at)
+        entry = fields.mapping(plugins.get(point), at)
+        fields.only(entry, {"enabled", "disabled"}, at)
         enabled = entry.get("enabled") or []
         if not isinstance(enabled, list):
             raise ConfigError(f"{at}.enabled: write a list of plugin names")
@@ -253,13 +256,13 @@ def _limits(document: dict[str, Any], where: str) -> dict[str, Any]:
     selector = document.get("nodeSelector")
     if selector is not None and not isinstance(selector, str):
         raise ConfigError(
-            f"{_join(where, 'nodeSelector')}: write a label selector as text, such as type=virtual-kubelet"
+            f"{fields.join(where, 'nodeSelector')}: write a label selector as text, such as type=virtual-kubelet"
         )
     return {
         "node_selector": selector,
-        "max_per_node": _count(document, "maxNoOfPodsToEvictPerNode", where),
-        "max_per_namespace": _count(document, "maxNoOfPodsToEvictPerNamespace", where),
-        "max_total": _count(document, "maxNoOfPodsToEvictTotal", where),
+        "max_per_node": fields.count(document, "maxNoOfPodsToEvictPerNode", where),
+        "max_per_namespace": fields.count(document, "maxNoOfPodsToEvictPerNamespace", where),
+        "max_total": fields.count(document, "maxNoOfPodsToEvictTotal", where),
     }
 
 
@@ -270,42 +273,7 @@ def _evictor(document: dict[str, Any], where: str) -> dict[str, Any]:
         ("ignorePvcPods", "ignore_pvc"),
     )
     return {
-        name: _boolean(document[key], _join(where, key))
+        name: fields.boolean(document[key], fields.join(where, key))
         for key, name in wanted
         if document.get(key) is not None
     }
-
-
-def _count(document: dict[str, Any], key: str, where: str) -> int | None:
-    value = document.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigError(f"{_join(where, key)}: {value!r}: write a number of pods, 0 for no limit")
-    return value
-
-
-def _boolean(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{where}: {value!r}: write true or false")
-    return value
-
-
-def _mapping(value: Any, where: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}: write a mapping")
-    return value
-
-
-def _only(value: dict[str, Any], allowed: set[str], where: str) -> None:
-    for key in value:
-        if key not in allowed:
-            raise ConfigError(
-                f"{_join(where, str(key))}: unknown field; known are {', '.join(sorted(allowed))}"
-            )
-
-
-def _join(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
