@@ -1,6 +1,6 @@
 """What can go wrong when talking to a cluster, as exceptions that carry the server's own Status.
 
-Errors are mapped once, in ``client.py``; nothing above it sees an aiohttp exception.
+Errors are mapped once, in ``transport``; nothing above it sees an aiohttp exception.
 """
 
 from __future__ import annotations
@@ -96,6 +96,10 @@ class ServerTimeout(Unavailable):
 
 class ConnectionFailed(Unavailable):
     """No HTTP answer at all: refused, reset, silent, TLS. The cause is chained."""
+
+
+class NotConnected(ConnectionFailed):
+    """Nobody accepted the connection: the server never saw the request."""
 
 
 _BY_REASON: dict[str, type[ApiError]] = {

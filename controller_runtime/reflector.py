@@ -15,26 +15,23 @@ from typing import Any, Protocol
 import structlog
 from prometheus_client import Counter
 
-from controller_runtime import backoff
 from controller_runtime.client import Client
-from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed, Expired
+from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource
 from controller_runtime.slicer import Slicer
+from controller_runtime.watch_backoff import WatchBackoff, is_history_missing
 
 _RESTARTS = Counter(
     "virtual_node_watch_restarts_total", "Watches started again, by why.", ["cluster", "resource", "reason"]
 )
 
-_BACKOFF_BASE = 0.8
-_BACKOFF_MAXIMUM = 30.0
-_QUIET = 120.0
-"""Seconds without trouble after which the back-off starts anew."""
+_TELL_AFTER = (5.0, 60.0)
+"""Seconds of trouble after which people are told: a server that is restarted is none of their business."""
 _WATCH_SECONDS = (300.0, 600.0)
 _SILENCE_GRACE = 30.0
 _SHORT = 1.0
 """Seconds; a watch that ends sooner without a word is a failure, as in client-go, or it would be repeated in a loop."""
-_EXPIRED = "expired"
 
 
 class Sink(Protocol):
@@ -96,8 +93,8 @@ class Reflector:
     async def run(self) -> None:
         """Follow the server until cancelled; trouble is waited out with back-off."""
         loop = asyncio.get_running_loop()
-        failures = 0
-        last_failure = float("-inf")
+        patience = WatchBackoff()
+        told = 0
         while True:
             try:
                 if not self.resource_version:
@@ -105,28 +102,25 @@ class Reflector:
                 await self._watch()
                 continue
             except (ApiError, ConfigError) as error:
-                self.last_error = error
-                reason = _reason(error)
-            is_quiet = loop.time() - last_failure > _QUIET
-            last_failure = loop.time()
-            _RESTARTS.labels(self._client.cluster, self._name, reason).inc()
-            if is_quiet:
-                failures = 0
-            if reason == _EXPIRED:
-                # History is missing between what we know and what the server has: read everything, at once the
-                # first time. A server whose versions always expire must not be listed in a loop.
+                trouble = self.last_error = error
+            _RESTARTS.labels(self._client.cluster, self._name, _reason(trouble)).inc()
+            if is_history_missing(trouble):
                 self.resource_version = ""
-                if is_quiet:
-                    continue
-            failures += 1
-            delay = backoff.exponential(failures - 1, base=_BACKOFF_BASE, maximum=_BACKOFF_MAXIMUM)
-            if failures == 1 and reason == "disconnected" and self.resource_version:
-                delay = (
-                    0.05  # a restarted server is back at once; only persistent trouble is worth waiting for
-                )
-            delay *= 1 + random.random()  # noqa: S311 - jitter
-            level = self._log.warning if failures in {3, 10} else self._log.debug
-            level("watch failed", error=str(self.last_error), retry_in=round(delay, 1), attempt=failures)
+            delay = patience.pause(trouble, now=loop.time(), is_watch=bool(self.resource_version))
+            if patience.attempts == 1:
+                told = 0
+            lasting = loop.time() - patience.since
+            level = self._log.debug
+            if told < len(_TELL_AFTER) and lasting >= _TELL_AFTER[told]:
+                told += 1
+                level = self._log.warning
+            level(
+                "watch failed",
+                error=str(trouble),
+                retry_in=round(delay, 1),
+                attempt=patience.attempts,
+                for_seconds=round(lasting),
+            )
             await asyncio.sleep(delay)
 
     async def _list(self) -> None:
@@ -168,16 +162,7 @@ class Reflector:
 
 
 def _reason(error: Exception) -> str:
-    """Why a watch is started again, in metrics; "expired": what we know is not what the server goes on from."""
-    if isinstance(error, Expired) or _is_from_the_future(error):
-        return _EXPIRED
+    """Why a watch is started again, in metrics."""
+    if is_history_missing(error):
+        return "expired"
     return "disconnected" if isinstance(error, ConnectionFailed) else type(error).__name__
-
-
-def _is_from_the_future(error: Exception) -> bool:
-    """Whether the server has yet to reach our version, as one does that was restored from a backup."""
-    details = error.status.get("details") if isinstance(error, ApiError) else None
-    causes = details.get("causes") if isinstance(details, dict) else None
-    return isinstance(causes, list) and any(
-        isinstance(cause, dict) and cause.get("reason") == "ResourceVersionTooLarge" for cause in causes
-    )

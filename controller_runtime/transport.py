@@ -15,7 +15,7 @@ from yarl import URL
 
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.connection_pool import ConnectionPool
-from controller_runtime.errors import ConnectionFailed, error_from_response
+from controller_runtime.errors import ConnectionFailed, NotConnected, error_from_response
 from controller_runtime.rate_limiter import TokenBucket
 from controller_runtime.retries import Retry
 
@@ -30,6 +30,7 @@ _SECONDS = Histogram(
 )
 
 _CONNECT_TIMEOUT = 10.0
+_UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -213,7 +214,13 @@ class Transport:
         text = " ".join(str(error).split())
         if isinstance(error, TimeoutError):
             text = f"no answer in time ({text})" if text else "no answer in time"
-        return ConnectionFailed(f"{self._config.server}: {text or type(error).__name__}")
+        # A certificate that does not verify is an answer of sorts: somebody is there and does work for us.
+        kind = (
+            NotConnected
+            if isinstance(error, _UNREACHABLE) and not isinstance(error, aiohttp.ClientSSLError)
+            else ConnectionFailed
+        )
+        return kind(f"{self._config.server}: {text or type(error).__name__}")
 
     async def _send(
         self,

@@ -234,7 +234,7 @@ async def test_trouble_backs_off_and_keeps_serving(server, started):
     await asyncio.sleep(0.01)
     assert informer.store.get("ns/a") is not None
     await server.watches.get()
-    assert 0.8 + 1.6 <= loop.time() - begun <= 2 * (0.8 + 1.6) + 0.1
+    assert 0.8 + 1.6 <= loop.time() - begun <= 2 * (0.8 + 1.6) + 0.3
     assert informer.last_error is None
 
 
@@ -565,7 +565,7 @@ async def test_history_that_always_expires_is_backed_off(started):
 @pytest.mark.looptime
 async def test_pauses_double_up_to_half_a_minute_and_start_anew_after_quiet(server, started, monkeypatch):
     """0.8 s doubled up to 30 s, the jitter left out; after two quiet minutes the first pause is short again."""
-    monkeypatch.setattr("controller_runtime.reflector.random.random", lambda: 0.0)
+    monkeypatch.setattr("controller_runtime.watch_backoff.random.random", lambda: 0.0)
     loop = asyncio.get_running_loop()
     moments: list[float] = []
     server.lists = [ConnectionFailed("down") for _ in range(8)] + [([], "1")] * 3

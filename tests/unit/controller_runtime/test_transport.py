@@ -20,6 +20,7 @@ from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.credentials import Credentials, StaticCredentials
 from controller_runtime.errors import (
     ConnectionFailed,
+    NotConnected,
     NotFound,
     TooManyRequests,
     Unauthorized,
@@ -211,12 +212,12 @@ def closed_port() -> int:
 
 
 async def test_nobody_there() -> None:
-    """A refused connection is a ConnectionFailed that names the server."""
+    """A refused connection is a NotConnected that names the server."""
     url = f"http://127.0.0.1:{closed_port()}"
     async with Client(ClusterConfig(url), qps=0) as client:
-        with pytest.raises(ConnectionFailed, match=f"^{url}: Cannot connect to host"):
+        with pytest.raises(NotConnected, match=f"^{url}: Cannot connect to host"):
             await client.get(resources.NODES, "n")
-        with pytest.raises(ConnectionFailed, match=f"^{url}: Cannot connect to host"):
+        with pytest.raises(NotConnected, match=f"^{url}: Cannot connect to host"):
             async with client.stream("GET", "/"):
                 pass
 
@@ -379,8 +380,9 @@ async def test_unknown_authority() -> None:
             server.url, tls=TlsMaterial(source="s", authority=make_ca("other").certificate)
         )
         async with Client(config, qps=0) as client:
-            with pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            with pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED") as caught:
                 await client.get(resources.NODES, "n")
+    assert not isinstance(caught.value, NotConnected)  # somebody is there, and had work with us
     assert server.asked == []
 
 
