@@ -11,10 +11,10 @@ import contextlib
 import gc
 import ipaddress
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import structlog
@@ -22,15 +22,14 @@ import structlog
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.informer import Informer
+from virtual_node.cached_pods import CachedPods
 from virtual_node.config import KubeletConfig, NodeConfig
 from virtual_node.controllers.context import ClusterContext, PodCaches
 from virtual_node.kubelet.authentication import Authenticator, load_client_ca
 from virtual_node.kubelet.authorization import Authorizer
-from virtual_node.kubelet.backend import PodTarget
 from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.server import KubeletServer
 from virtual_node.node_certificates import NodeCertificates
-from virtual_node.translate.prometheus_text import PodNames
 
 _PORTS_TRIED = 200
 _COLLECT_AFTER = 1.0
@@ -179,7 +178,7 @@ class KubeletEndpoints:
         reloader = self._certificates.reloader(node.name, addresses, client_ca=self._client_ca)
         authenticator = Authenticator(self._upper, anonymous_auth=self._config.anonymous_auth)
         authorizer = Authorizer(self._upper, node_name=node.name) if self._config.authorization else None
-        backend = CacheBackend(context, caches, node.name)
+        backend = CachedPods(context, caches, node.name)
         measures = MetricsRoutes(
             context.lower,
             node_name=node.name,
@@ -188,7 +187,7 @@ class KubeletEndpoints:
                 for lower in lower_nodes.store.list()
                 if node.node_selector.items() <= lower.labels.items()
             ],
-            pods=lambda: _pod_names(caches, node.name),
+            pods=backend.names_below,
             cluster_id=context.cluster_id,
         )
         wanted = [node.port] if node.port is not None else self._candidates()
@@ -242,51 +241,6 @@ def _tell(context: ClusterContext, node_name: str, reason: str, message: str) ->
     """An Event on the Node. As kubelets do: kubectl describe node looks for its name in place of the uid."""
     node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
     context.recorder.event(node, "Warning", reason, message)
-
-
-def _pod_names(caches: PodCaches, node_name: str) -> dict[tuple[str, str], PodNames]:
-    """The pods of a virtual node, by their lower namespace and name."""
-    found = {}
-    for pod in caches.upper[node_name].store.list():
-        lower = caches.lower_pod(pod.uid)
-        if lower is not None:
-            found[lower.namespace, lower.name] = PodNames(pod.namespace, pod.name, pod.uid)
-    return found
-
-
-class CacheBackend:
-    """Answers the kubelet API from the informers' caches."""
-
-    def __init__(self, context: ClusterContext, caches: PodCaches, node_name: str) -> None:
-        self._context = context
-        self._caches = caches
-        self._node_name = node_name
-
-    def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
-        """Find the mirror of an upper pod that is bound to this node."""
-        pod = self._caches.upper[self._node_name].store.get(f"{namespace}/{name}")
-        if pod is None or (uid and pod.uid != uid):
-            return None
-        lower = self._caches.lower_pod(pod.uid)
-        options = self._context.options[self._node_name]
-        return PodTarget(
-            cluster=self._context.name,
-            namespace=lower.namespace if lower is not None else options.namespace_map(namespace),
-            name=lower.name if lower is not None else name,
-            client=self._context.lower,
-            pod=pod.to_dict(),
-        )
-
-    def pods(self) -> Iterator[Mapping[str, Any]]:
-        """Every upper pod bound to this node."""
-        return (pod.to_dict() for pod in self._caches.upper[self._node_name].store.list())
-
-    def running_pods(self) -> Iterator[Mapping[str, Any]]:
-        """Every upper pod of this node that has a lower pod which has not finished."""
-        for pod in self._caches.upper[self._node_name].store.list():
-            lower = self._caches.lower_pod(pod.uid)
-            if lower is not None and (lower.status or {}).get("phase") == "Running":
-                yield pod.to_dict()
 
 
 async def local_address_towards(server: str) -> str:

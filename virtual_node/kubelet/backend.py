@@ -41,6 +41,9 @@ class Backend(Protocol):
 
         Returns:
             The target, or None when this node has no such pod.
+
+        Raises:
+            Refusal: It has one that is not in the lower cluster. What has its name there is somebody else's.
         """
 
     def pods(self) -> Iterable[Mapping[str, Any]]:
