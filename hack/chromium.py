@@ -17,7 +17,7 @@ import aiohttp
 from hack.sandbox.errors import SandboxError
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-_START_SECONDS = 30
+_START_SECONDS = 90
 
 
 def is_here() -> bool:
@@ -43,7 +43,7 @@ class Page:
         self._last += 1
         await self._socket.send_json({"id": self._last, "method": method, "params": parameters})
         while True:
-            message = await self._socket.receive_json(timeout=30)
+            message = await self._socket.receive_json(timeout=90)
             if message.get("method") == "Log.entryAdded":
                 self.console.append(message["params"]["entry"]["text"])
             if message.get("method") == "Runtime.exceptionThrown":
@@ -66,7 +66,7 @@ class Page:
         answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         return answer["result"].get("value")
 
-    async def wait_for(self, expression: str, *, seconds: float = 15.0) -> None:
+    async def wait_for(self, expression: str, *, seconds: float = 90.0) -> None:
         """Wait until an expression is true.
 
         Raises:

@@ -10,9 +10,19 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
+_REAL_CLUSTERS_SECONDS = 900
+"""For a test on real clusters, set-up included. What is waited for has limits of its own, which tell more."""
+
 # How fast examples are made says something about the machine, nothing about the code.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A time limit is there to end what hangs; on a machine under load real clusters take their time."""
+    for item in items:
+        if item.get_closest_marker("e2e") or item.get_closest_marker("real_node"):
+            item.add_marker(pytest.mark.timeout(_REAL_CLUSTERS_SECONDS), append=False)
 
 
 @pytest_asyncio.fixture(autouse=True)

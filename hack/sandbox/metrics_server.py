@@ -35,7 +35,7 @@ async def start_metrics_server(sandbox: Sandbox, cluster: Cluster) -> Process:
     )  # fmt: skip
     await cluster.apply(*_objects(address, port))
     await cluster.kubectl(
-        "wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=90s", timeout=120
+        "wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=150s"
     )
     return process
 

@@ -37,10 +37,7 @@ def clean_node(directory: Path, cgroup: str) -> None:
     for name in namespaces:
         subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
     _forget_results(pods)
-    for hierarchy in cgroup_hierarchies():
-        for home, _, _ in os.walk(hierarchy / cgroup, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(home).rmdir()
+    _remove_cgroups(cgroup, deadline=time.monotonic() + _KILL_SECONDS)
     _remove_links_into(directory)
 
 
@@ -55,6 +52,17 @@ def cgroup_hierarchies() -> list[Path]:
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
     return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _remove_cgroups(cgroup: str, *, deadline: float) -> None:
+    """Remove a cgroup and all in it. One is busy for as long as its last process is still dying."""
+    homes = [hierarchy / cgroup for hierarchy in cgroup_hierarchies()]
+    while any(home.exists() for home in homes) and time.monotonic() < deadline:
+        for home in homes:
+            for inner, _, _ in os.walk(home, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(inner).rmdir()
+        time.sleep(0.02)
 
 
 def _processes_in(cgroup: str) -> set[int]:

@@ -21,7 +21,7 @@ from hack.sandbox.process import Process
 
 PROGRAMS = ("kube-proxy", "coredns")
 _READY_PORT = 8181
-_READY_SECONDS = 60.0
+_READY_SECONDS = 150.0
 _PORTS = ({"name": "dns", "protocol": "UDP", "port": 53}, {"name": "dns-tcp", "protocol": "TCP", "port": 53})
 
 

@@ -2,7 +2,8 @@
 
 A port is chosen some time before a server binds it. One of the ephemeral range may be taken by any connection in
 between, and a control plane makes thousands; one from below is only in danger of another server's choice, and those
-are random.
+are random. A process never gives the same port twice: the sandbox chooses a dozen before the first is bound, and a server
+that a test has killed comes back to its own.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from pathlib import Path
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST = 10_000
+_given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """That many different ports that nobody listens on now, on any address."""
+    """That many different ports that nobody listens on now, on any address, and none given before."""
     first_ephemeral = int(_RANGE.read_text(encoding="ascii").split()[0]) if _RANGE.exists() else 32_768
     highest = first_ephemeral - 1 if first_ephemeral > _LOWEST + 1000 else 65_535
     found: list[int] = []
     while len(found) < count:
         port = random.randint(_LOWEST, highest)  # noqa: S311 - no secret
-        if port not in found and _is_free(port):
+        if port not in _given and _is_free(port):
+            _given.add(port)
             found.append(port)
     return found
 

@@ -38,7 +38,7 @@ _PACKAGES = {
     "mount": "mount",
     "/bin/busybox": "busybox-static",
 }
-_READY_SECONDS = 60
+_READY_SECONDS = 150
 
 
 def ensure_packages(progress: Progress) -> None:
@@ -133,24 +133,7 @@ class RealNode:
         await self.kubelet.start()
         self._cluster.nodes.insert(0, self.kubelet)
         await self.services.start()
-        done = await self._cluster.kubectl(
-            "wait", "--for=create", f"node/{self.name}", "--timeout=60s", check=False, timeout=90
-        )
-        if done.returncode:
-            self.kubelet.check()
-            raise SandboxError(
-                f"kubelet does not register: {self.kubelet.last_words()} (log: {self.kubelet.log})"
-            )
-        done = await self._cluster.kubectl(
-            "wait",
-            "--for=condition=Ready",
-            f"node/{self.name}",
-            f"--timeout={_READY_SECONDS}s",
-            check=False,
-            timeout=90,
-        )
-        if done.returncode:
-            raise SandboxError(f"kubelet is not Ready: {self.kubelet.last_words()} (log: {self.kubelet.log})")
+        await self._wait_for_node()
 
     async def stop(self) -> None:
         """Stop the kubelet, every container, and containerd; take back all it made."""
@@ -184,7 +167,7 @@ class RealNode:
         ]
 
     async def _wait_for_containerd(self) -> None:
-        for _ in range(300):
+        for _ in range(1500):
             self.containerd.check()
             done = await asyncio.create_subprocess_exec(
                 "ctr",
@@ -200,6 +183,24 @@ class RealNode:
         raise SandboxError(
             f"containerd does not answer: {self.containerd.last_words()} (log: {self.containerd.log})"
         )
+
+    async def _wait_for_node(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline, said = loop.time() + _READY_SECONDS, ""
+        while loop.time() < deadline:
+            self.kubelet.check()
+            try:
+                node = await self._cluster.api.read(f"/api/v1/nodes/{self.name}")
+            except SandboxError as error:
+                said = f"kubelet does not register ({error})"
+            else:
+                conditions = {one["type"]: one for one in node["status"].get("conditions") or ()}
+                ready = conditions.get("Ready", {})
+                if ready.get("status") == "True":
+                    return
+                said = f"kubelet is not Ready ({ready.get('message')})"
+            await asyncio.sleep(0.1)
+        raise SandboxError(f"{said}: {self.kubelet.last_words()} (log: {self.kubelet.log})")
 
     def _process(self, name: str, argv: list[str | Path]) -> Process:
         return Process(
@@ -261,6 +262,8 @@ class RealNode:
             "registryPullQPS": 0,
             "eventRecordQPS": 0,
             "nodeStatusUpdateFrequency": "5s",
+            # How soon files of a ConfigMap, or about the pod itself, follow their source.
+            "syncFrequency": "10s",
             "evictionHard": {"memory.available": "50Mi"},
             "imageGCHighThresholdPercent": 100,
             "volumePluginDir": str(self._directory / "volume-plugins"),

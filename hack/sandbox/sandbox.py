@@ -6,21 +6,18 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
-
-from hack.sandbox import binaries, node_services
+from hack.sandbox import binaries, etcd, inotify, node_services
 from hack.sandbox import directory as folder
-from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
+from hack.sandbox.cluster import LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.janitor import Janitor
 from hack.sandbox.kwok import kwok_node, kwok_process
 from hack.sandbox.network import Bridge, make_bridge, remove_bridge
-from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from hack.sandbox.programs import CONTROL_PLANE, Progress
 from hack.sandbox.real_node import RealNode, ensure_packages
@@ -183,11 +180,13 @@ class Sandbox:
         self.binaries = await binaries.ensure(wanted, progress=self._progress)
         if running(self.directory):
             raise SandboxError(f"a sandbox runs in {self.directory} already; stop it first (make demo-down)")
+        real_nodes = self._real_node + self._upper_real_node
+        inotify.require(inotify.PER_CLUSTER * (1 + self._count) + inotify.PER_REAL_NODE * real_nodes)
         folder.empty(self.directory)
         self._save()
         if not self._keep:
             self._janitor = await Janitor.start(self.directory, remove=self._temporary)
-        for _ in range(self._real_node + self._upper_real_node):
+        for _ in range(real_nodes):
             self._bridges.append(make_bridge())
             self._save()
         if self._bridges:
@@ -198,17 +197,22 @@ class Sandbox:
         self.clusters = [self._cluster(name) for name in self._names()]
         self._progress(f"starting {len(self.clusters)} control planes: {', '.join(self._names())}")
         self._save()
-        await asyncio.gather(*(cluster.start() for cluster in self.clusters))
-        for cluster in self.lower:
-            self._progress(f"adding nodes to {cluster.name}")
-            if self._real_node and cluster is self.lower[0]:
-                self.real_node = await self._add_real_node(cluster, self._bridges[0])
-            else:
-                await self._add_nodes(cluster, self._kwok_nodes)
-        if self._upper_real_node:
-            self._progress(f"adding a node to {self.upper.name}")
-            self.upper_node = await self._add_real_node(self.upper, self._bridges[-1])
+        await _together(self._start(cluster) for cluster in self.clusters)
         self._save()
+
+    async def _start(self, cluster: Cluster) -> None:
+        """A control plane, then its nodes."""
+        await cluster.start()
+        if cluster is self.upper:
+            if self._upper_real_node:
+                self._progress(f"adding a node to {cluster.name}")
+                self.upper_node = await self._add_real_node(cluster, self._bridges[-1])
+            return
+        self._progress(f"adding nodes to {cluster.name}")
+        if self._real_node and cluster is self.lower[0]:
+            self.real_node = await self._add_real_node(cluster, self._bridges[0])
+        else:
+            await self._add_nodes(cluster, self._kwok_nodes)
 
     def _names(self) -> list[str]:
         return ["upper", *(f"lower{number + 1}" for number in range(self._count))]
@@ -233,7 +237,7 @@ class Sandbox:
         cluster.nodes.append(process)
         nodes = [kwok_node(f"{cluster.name}-node-{number}") for number in range(count)]
         await cluster.apply(*nodes)
-        await cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s", timeout=90)
+        await cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=150s")
 
     async def _add_real_node(self, cluster: Cluster, bridge: Bridge) -> RealNode:
         node = RealNode(
@@ -250,38 +254,11 @@ class Sandbox:
         return node
 
     async def _start_etcd(self) -> None:
-        client, peer = free_ports(2)
-        self._etcd_url = f"http://{LOOPBACK}:{client}"
-        self.etcd = Process(
-            "etcd",
-            [
-                self.binaries["etcd"],
-                f"--data-dir={self.directory / 'etcd'}",
-                f"--listen-client-urls={self._etcd_url}",
-                f"--advertise-client-urls={self._etcd_url}",
-                f"--listen-peer-urls=http://{LOOPBACK}:{peer}",
-                f"--initial-advertise-peer-urls=http://{LOOPBACK}:{peer}",
-                f"--initial-cluster=default=http://{LOOPBACK}:{peer}",
-                "--unsafe-no-fsync",
-                "--quota-backend-bytes=8589934592",
-                "--log-level=warn",
-            ],
-            directory=self.directory,
-            env=GO_ENVIRONMENT,
-            dies_with_us=not self._keep,
+        self.etcd, self._etcd_url = etcd.process(
+            self.binaries["etcd"], self.directory, dies_with_us=not self._keep
         )
         await self.etcd.start()
-        async with aiohttp.ClientSession() as session:
-            for _ in range(300):
-                self.etcd.check()
-                try:
-                    async with session.get(f"{self._etcd_url}/health") as answer:
-                        if answer.status == 200:
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.1)
-        raise SandboxError(f"etcd is not healthy: {self.etcd.last_words()} (log: {self.etcd.log})")
+        await etcd.wait_healthy(self.etcd, self._etcd_url)
 
     def _save(self) -> None:
         """Note what other commands must know to show and stop this; processes have pid files of their own."""
@@ -293,3 +270,13 @@ class Sandbox:
             "kubectl": str(self.binaries.get("kubectl", "")),
         }
         (self.directory / folder.STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+
+
+async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do it all at once; when one part fails the others are ended before its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for part in work:
+                group.create_task(part)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None

@@ -15,7 +15,7 @@ from hack.sandbox.process import Process
 from hack.sandbox.sandbox import Sandbox
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 
-_READY_SECONDS = 30
+_READY_SECONDS = 150
 
 
 async def start_webhook(sandbox: Sandbox, *flags: str) -> Process:
@@ -28,21 +28,42 @@ async def start_webhook(sandbox: Sandbox, *flags: str) -> Process:
             f"--address={LOOPBACK}", f"--port={port}", "--register", f"--url=https://{LOOPBACK}:{port}", *flags,
         ],
     )  # fmt: skip
+    await _until_pods(sandbox, process, mutated=True)
+    return process
+
+
+async def stop_webhook(sandbox: Sandbox, process: Process) -> None:
+    """Take its registration back, wait until the API server asks it no more, and stop it."""
+    kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
+    try:
+        await sandbox.upper.kubectl("delete", kinds, "virtual-node-webhook", "--ignore-not-found")
+        await _until_pods(sandbox, process, mutated=False)
+    finally:
+        await process.stop()
+
+
+async def _until_pods(sandbox: Sandbox, process: Process, *, mutated: bool) -> None:
+    """Wait until labelled pods are, or are no more, changed by the webhook; none is created."""
     probe = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "probe", "namespace": "default", "labels": {"virtual-pod": "true"}},
         "spec": {"containers": [{"name": "c", "image": "busybox"}]},
     }
-    for _ in range(_READY_SECONDS * 5):
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _READY_SECONDS
+    while loop.time() < deadline:
         process.check()
         done = await sandbox.upper.kubectl(
             "create", "-f", "-", "--dry-run=server", "-o", "json", input=json.dumps(probe), check=False
         )
-        if done.returncode == 0 and "virtual-kubelet.io/provider" in done.stdout:
-            return process
+        if done.returncode == 0 and ("virtual-kubelet.io/provider" in done.stdout) == mutated:
+            return
         await asyncio.sleep(0.2)
-    raise SandboxError(f"the webhook does not mutate pods: {process.last_words()} (log: {process.log})")
+    raise SandboxError(
+        f"the webhook {'does not mutate' if mutated else 'still mutates'} pods: "
+        f"{process.last_words()} (log: {process.log})"
+    )
 
 
 async def start_descheduler(sandbox: Sandbox, *flags: str) -> Process:

@@ -1,12 +1,11 @@
-"""One sandbox for all end-to-end tests: an upper cluster, a real node below, a simulated cluster below."""
+"""One sandbox for most end-to-end tests: an upper cluster, a real node below, a simulated cluster below."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,28 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.demo import configuration
 from hack.sandbox.ports import free_ports
+from tests.waiting import PATIENCE, becomes, create, eventually, get, make_namespace, node_ready, ready
 
+__all__ = [
+    "PATIENCE", "REAL", "SIMULATED", "becomes", "create", "eventually", "get", "make_namespace", "node_ready",
+    "pod", "ready",
+]  # fmt: skip
 REAL, SIMULATED = "vn-lower1", "vn-lower2"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here runs on the loop that the shared sandbox lives on."""
+    """Every test here runs on the loop that the shared sandbox lives on.
+
+    Files with clusters of their own come first, so that the shared ones do not run beside them.
+    """
     here = Path(__file__).parent
-    for item in items:
-        if here in Path(item.path).parents and isinstance(item, pytest.Function):
-            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
-            item.add_marker(pytest.mark.timeout(300))
+    ours = [item for item in items if here in item.path.parents and isinstance(item, pytest.Function)]
+    for item in ours:
+        item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+    shared = {item.path for item in ours if "sandbox" in item.fixturenames}
+    places = [number for number, item in enumerate(items) if item in set(ours)]
+    for place, item in zip(places, sorted(ours, key=lambda item: item.path in shared), strict=True):
+        items[place] = item
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,9 +63,9 @@ def web_address() -> str:
     return f"{LOOPBACK}:{free_ports(1)[0]}"
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
-    """Clusters and a virtual-node process for the whole session."""
+    """Clusters and a virtual-node process for all tests of this folder that ask for them."""
     if os.geteuid() != 0:
         pytest.skip("the end-to-end tests run containers on a real node, which needs root")
     async with Sandbox(lower=2, real_node=True, kwok_nodes=2) as running:
@@ -65,10 +75,7 @@ async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
             "--config", str(file), f"--web-addr={web_address}", "--log-level=debug"
         )
         for node in (REAL, SIMULATED):
-            await running.upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s", timeout=90)
-            await running.upper.kubectl(
-                "wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s", timeout=90
-            )
+            await node_ready(running.upper, node)
         yield running
 
 
@@ -82,10 +89,9 @@ def upper(sandbox: Sandbox) -> Cluster:
 async def namespace(sandbox: Sandbox) -> AsyncIterator[str]:
     """A namespace of the test's own, gone afterwards."""
     name = f"t-{secrets.token_hex(4)}"
-    await sandbox.upper.kubectl("create", "namespace", name)
-    await sandbox.upper.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+    await make_namespace(sandbox.upper, name)
     yield name
-    await sandbox.upper.kubectl("delete", "namespace", name, "--wait=false")
+    await sandbox.upper.api.delete(f"/api/v1/namespaces/{name}")
 
 
 def pod(name: str, script: str, *, node: str = REAL, **spec: Any) -> dict[str, Any]:
@@ -108,32 +114,3 @@ def pod(name: str, script: str, *, node: str = REAL, **spec: Any) -> dict[str, A
             **spec,
         },
     }
-
-
-async def create(cluster: Cluster, namespace: str, *objects: dict[str, Any]) -> None:
-    """Create objects in a namespace."""
-    body = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-    await cluster.kubectl("-n", namespace, "create", "-f", "-", input=body)
-
-
-async def ready(cluster: Cluster, namespace: str, name: str) -> None:
-    """Wait until a pod is Ready."""
-    await cluster.kubectl(
-        "-n", namespace, "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s", timeout=90
-    )
-
-
-async def get(cluster: Cluster, namespace: str, *what: str) -> dict[str, Any]:
-    """An object, or a list, as kubectl prints it in JSON."""
-    done = await cluster.kubectl("-n", namespace, "get", *what, "-o", "json")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-async def eventually(check: Callable[[], Awaitable[bool]], *, within: float = 30.0, what: str = "") -> None:
-    """Ask until it is so; what cannot be watched with kubectl wait is asked ten times a second."""
-    deadline = asyncio.get_running_loop().time() + within
-    while not await check():
-        if asyncio.get_running_loop().time() > deadline:
-            pytest.fail(f"not so within {within:g} s: {what or check}")
-        await asyncio.sleep(0.1)

@@ -62,7 +62,7 @@ async def test_the_downward_api_tells_the_upper_truth(upper: Cluster, namespace)
     async def followed() -> bool:
         return 'stage="late"' in await run(upper, namespace, "told", "cat", "/info/labels")
 
-    await eventually(followed, within=120, what="the file follows the label")
+    await eventually(followed, what="the file follows the label")
 
 
 async def test_service_variables_and_the_chosen_apiserver(upper: Cluster, namespace):

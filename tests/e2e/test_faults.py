@@ -14,11 +14,14 @@ from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
 from controller_runtime.key_pairs import KeyPair, sign
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import SIMULATED, create, eventually, get, pod, ready
+from hack.sandbox.process import Process
+from tests.e2e.conftest import SIMULATED, becomes, create, eventually, get, node_ready, pod, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 BURST = 200
+MIRRORING = '"msg":"mirroring"'
+"""What a virtual node says when it begins to work for a lower cluster."""
 
 
 async def pods_of(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
@@ -34,9 +37,18 @@ def uids_below(pods: Iterable[dict[str, Any]]) -> list[str]:
 
 async def condition(cluster: Cluster, node: str) -> dict[str, str]:
     """A node's Ready condition."""
-    status = (await get(cluster, "default", "node", node))["status"]
+    status = (await get(cluster, "", "node", node))["status"]
     found: dict[str, str] = next(entry for entry in status["conditions"] if entry["type"] == "Ready")
     return found
+
+
+async def in_log(process: Process, words: str, *, times: int = 1) -> None:
+    """Wait until a process has said something so many times."""
+
+    async def said() -> bool:
+        return process.log.read_text(encoding="utf-8").count(words) >= times
+
+    await eventually(said, what=f"{process.name} says {words}")
 
 
 async def test_killed_in_the_middle_of_a_burst(sandbox: Sandbox, upper: Cluster, namespace):
@@ -71,7 +83,7 @@ async def test_killed_in_the_middle_of_a_burst(sandbox: Sandbox, upper: Cluster,
         above = await pods_of(upper, namespace)
         return len(above) == BURST - 10 and all(found["status"]["phase"] == "Running" for found in above)
 
-    await eventually(settled, within=120, what="190 pods Running above")
+    await eventually(settled, what="190 pods Running above")
     above, below = await pods_of(upper, namespace), await pods_of(lower, namespace)
     assert uids_below(below) == sorted(found["metadata"]["uid"] for found in above)
 
@@ -95,18 +107,17 @@ async def test_lower_apiserver_dies_and_returns(sandbox: Sandbox, upper: Cluster
             found = await condition(upper, SIMULATED)
             return found["status"] == "False" and found["reason"] == "LowerClusterUnreachable"
 
-        await eventually(unreachable, within=40, what="NotReady with the reason")
+        await eventually(unreachable, what="NotReady with the reason")
         during = pod("during", "sleep 3600", node=SIMULATED)
         during["spec"]["nodeName"] = SIMULATED  # the scheduler would hold it back: the node is not ready
         during["spec"]["tolerations"] = [{"operator": "Exists"}]
         await create(upper, namespace, during)
         await upper.kubectl("-n", namespace, "delete", "pod", "goes", "--wait=false")
     finally:
-        await lower.apiserver.start()
-        await lower.wait_ready()
-    await upper.kubectl("wait", "--for=condition=Ready", f"node/{SIMULATED}", "--timeout=60s", timeout=90)
+        await lower.restore()
+    await node_ready(upper, SIMULATED)
     await ready(upper, namespace, "during")
-    await upper.kubectl("-n", namespace, "wait", "--for=delete", "pod/goes", "--timeout=60s", timeout=90)
+    await upper.kubectl("-n", namespace, "wait", "--for=delete", "pod/goes", "--timeout=150s")
     assert (await get(upper, namespace, "pod", "before"))["metadata"]["uid"] == uid
     assert [found["metadata"]["name"] for found in await pods_of(lower, namespace)] == ["before", "during"]
 
@@ -121,10 +132,9 @@ async def test_upper_apiserver_dies_and_returns(sandbox: Sandbox, upper: Cluster
         found = (await get(lower, namespace, "pod", "steady"))["status"]
         assert found["phase"] == "Running"
     finally:
-        await upper.apiserver.start()
-        await upper.wait_ready()
-    await upper.kubectl("wait", "--for=condition=Ready", f"node/{SIMULATED}", "--timeout=60s", timeout=90)
-    await upper.kubectl("-n", namespace, "delete", "pod", "steady", "--timeout=60s", timeout=90)
+        await upper.restore()
+    await node_ready(upper, SIMULATED)
+    await upper.kubectl("-n", namespace, "delete", "pod", "steady", "--timeout=150s")
     assert not await pods_of(lower, namespace)
 
 
@@ -150,7 +160,7 @@ async def test_orphans_go_after_a_restart_and_strangers_stay(sandbox: Sandbox, u
             "stranger",
         ]
 
-    await eventually(cleaned, within=60, what="the orphan gone, the others there")
+    await eventually(cleaned, what="the orphan gone, the others there")
     kept = await get(upper, namespace, "pod", "kept")
     assert kept["status"]["phase"] == "Running"
 
@@ -182,16 +192,21 @@ async def test_one_cluster_as_several_virtual_nodes(sandbox: Sandbox, upper: Clu
         file.write_text(json.dumps(config), encoding="utf-8")
         for number in range(2):
             name = f"vn-pool-{number}"
-            await upper.kubectl("wait", "--for=create", f"node/{name}", "--timeout=30s", timeout=60)
-            await upper.kubectl("wait", "--for=condition=Ready", f"node/{name}", "--timeout=30s", timeout=60)
-            assert (await get(upper, "default", "node", name))["status"]["capacity"]["cpu"] == "64"
+            await node_ready(upper, name)
+
+            async def capacity(name: str = name) -> str:
+                return str((await get(upper, "", "node", name))["status"]["capacity"]["cpu"])
+
+            await becomes(capacity, "64", what=f"{name}'s own share of the cluster")
             await create(upper, namespace, pod(f"on-{number}", "sleep 3600", node=name))
             await ready(upper, namespace, f"on-{number}")
             below = await get(lower, namespace, "pod", f"on-{number}")
             assert below["spec"]["nodeName"] == f"lower2-node-{number}"
-        await upper.kubectl("-n", namespace, "delete", "pod", "on-0", "on-1", "--timeout=30s")
+        await upper.kubectl("-n", namespace, "delete", "pod", "on-0", "on-1", "--timeout=150s")
     finally:
         file.write_text(original, encoding="utf-8")
+        # Before, they would be registered again.
+        await in_log(sandbox.processes[0], '"dropped":["pools"]')
         await upper.kubectl("delete", "node", "vn-pool-0", "vn-pool-1", "--ignore-not-found")
 
 
@@ -205,23 +220,13 @@ async def test_clusters_come_and_go_live(sandbox: Sandbox, upper: Cluster):
     config["clusters"] += [entry, broken]
     try:
         file.write_text(json.dumps(config), encoding="utf-8")
-        await upper.kubectl("wait", "--for=create", "node/vn-twin", "--timeout=30s", timeout=60)
-        await upper.kubectl("wait", "--for=condition=Ready", "node/vn-twin", "--timeout=30s", timeout=60)
+        await node_ready(upper, "vn-twin")
         file.write_text("clusters: [", encoding="utf-8")
-        log = sandbox.processes[0].log
-
-        async def refused() -> bool:
-            return "configuration not applied" in log.read_text(encoding="utf-8")
-
-        await eventually(refused, what="the refusal in the log")
+        await in_log(sandbox.processes[0], "configuration not applied")
         assert (await condition(upper, "vn-twin"))["status"] == "True"
     finally:
         file.write_text(original, encoding="utf-8")
-
-    async def dropped() -> bool:
-        return '"dropped":["broken","twin"]' in log.read_text(encoding="utf-8")
-
-    await eventually(dropped, what="both clusters dropped")
+    await in_log(sandbox.processes[0], '"dropped":["broken","twin"]')
     await upper.kubectl("delete", "node", "vn-twin")
     assert (await condition(upper, SIMULATED))["status"] == "True"
 
@@ -235,26 +240,24 @@ async def test_a_rotated_kubeconfig_is_used_without_a_restart(sandbox: Sandbox, 
         f"--client-kubeconfig={kubeconfig}", f"--nodename={node}", name="rotated", env={"KUBELET_PORT": "0"}
     )
     try:
-        await upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=30s", timeout=60)
+        await node_ready(upper, node)
         await create(upper, namespace, pod("before", "sleep 3600", node=node))
         await ready(upper, namespace, "before")
+        begun = process.log.read_text(encoding="utf-8").count(MIRRORING)
         uid = (await get(lower, namespace, "pod", "before"))["metadata"]["uid"]
         # As a Secret volume does it: another file, with another certificate, under the same name.
         pki = lower.pki
         ca = KeyPair(pki.certificate("ca").read_bytes(), pki.key("ca").read_bytes())
         pki.issue("rotated", sign(ca, "rotated", organizations=["system:masters"], usage="client"))
         lower.write_kubeconfig("rotated", path=sandbox.directory / "rotated.fresh").rename(kubeconfig)
-
-        async def noticed() -> bool:
-            return process.log.read_text(encoding="utf-8").count('"msg":"mirroring"') == 2
-
-        await eventually(noticed, what="the cluster beginning again with the new credentials")
+        # The cluster begins again with the new credentials.
+        await in_log(process, MIRRORING, times=begun + 1)
         await create(upper, namespace, pod("after", "sleep 3600", node=node))
         await ready(upper, namespace, "after")
         assert (await get(lower, namespace, "pod", "before"))["metadata"]["uid"] == uid
     finally:
         await upper.kubectl(
-            "-n", namespace, "delete", "pod", "before", "after", "--ignore-not-found", "--timeout=30s"
+            "-n", namespace, "delete", "pod", "before", "after", "--ignore-not-found", "--timeout=150s"
         )
         await process.stop()
         await upper.kubectl("delete", "node", node, "--ignore-not-found")
@@ -275,26 +278,20 @@ async def test_of_two_replicas_one_works_and_the_other_takes_over(
         for number in range(2)
     ]
     try:
-        await upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s", timeout=90)
+        await node_ready(upper, node)
         await create(upper, namespace, pod("web", "sleep 3600", node=node))
         await ready(upper, namespace, "web")
         before = await get(lower, namespace, "pod", "web")
-        logs = [(sandbox.directory / f"replica-{number}.log").read_text() for number in range(2)]
-        assert sorted("mirroring" in log for log in logs) == [False, True]
-        leader = 0 if "mirroring" in logs[0] else 1
-        await replicas[leader].kill()
-        other = sandbox.directory / f"replica-{1 - leader}.log"
-
-        async def took_over() -> bool:
-            return "mirroring" in other.read_text()
-
-        await eventually(took_over, within=40, what="the standby leads")
+        (leader,) = [one for one in replicas if MIRRORING in one.log.read_text(encoding="utf-8")]
+        (standby,) = [one for one in replicas if one is not leader]
+        await leader.kill()
+        await in_log(standby, MIRRORING)
         await create(upper, namespace, pod("later", "sleep 3600", node=node))
         await ready(upper, namespace, "later")
         assert (await get(lower, namespace, "pod", "web"))["metadata"]["uid"] == before["metadata"]["uid"]
-        assert (await condition(upper, node))["status"] == "True"
+        await node_ready(upper, node)
     finally:
-        await upper.kubectl("-n", namespace, "delete", "pods", "--all", "--timeout=30s", check=False)
+        await upper.kubectl("-n", namespace, "delete", "pods", "--all", "--timeout=150s", check=False)
         for replica in replicas:
             await replica.stop()
         await upper.kubectl("delete", "node", node)

@@ -21,7 +21,7 @@ from hack.sandbox import helm as charts
 from hack.sandbox.command import command
 from hack.sandbox.helm import NAMESPACE, RELEASE, helm
 
-from .conftest import create, pod
+from .conftest import PATIENCE, becomes, create, eventually, get, node_ready, pod, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -63,7 +63,7 @@ def _values(sandbox: Sandbox) -> dict[str, Any]:
 async def _helm(sandbox: Sandbox, verb: str, *more: str, values: dict[str, Any] | None = None) -> None:
     try:
         await helm(
-            sandbox, verb, RELEASE, str(charts.CHART), f"--namespace={NAMESPACE}", "--wait", "--timeout=150s", *more,
+            sandbox, verb, RELEASE, str(charts.CHART), f"--namespace={NAMESPACE}", "--wait", "--timeout=270s", *more,
             values=values,
         )  # fmt: skip
     except Exception:
@@ -94,9 +94,7 @@ async def test_clusters_are_added_by_an_upgrade(installed: Sandbox):
         await charts.register(installed, cluster)
     await _helm(installed, "upgrade", values=_values(installed))
     for cluster in installed.lower:
-        node = f"node/{cluster.name}"
-        await installed.upper.kubectl("wait", "--for=create", node, "--timeout=60s", timeout=90)
-        await installed.upper.kubectl("wait", "--for=condition=Ready", node, "--timeout=60s", timeout=90)
+        await node_ready(installed.upper, cluster.name)
 
 
 async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
@@ -104,13 +102,17 @@ async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
     upper = installed.upper
     await upper.kubectl("create", "namespace", "shop")
     await create(upper, "shop", _labelled("web", "echo open; exec sleep 3600"))
-    await upper.kubectl("-n", "shop", "wait", "--for=condition=Ready", "pod/web", "--timeout=60s", timeout=90)
+    await ready(upper, "shop", "web")
     found = await _get(upper, "-n", "shop", "pod", "web")
     assert found["spec"]["nodeName"] == REAL
     assert found["spec"]["schedulerName"] == "virtual-node-scheduler", "the webhook chose ours"
     below = await _get(installed.lower[0], "-n", "shop", "pod", "web")
     assert below["metadata"]["labels"]["virtual-node.io/upper-uid"] == found["metadata"]["uid"]
-    assert "open" in (await upper.kubectl("-n", "shop", "logs", "web")).stdout
+
+    async def open_() -> bool:
+        return "open" in (await upper.kubectl("-n", "shop", "logs", "web")).stdout
+
+    await eventually(open_, what="the log's first line")
     assert (await upper.kubectl("-n", "shop", "exec", "web", "--", "echo", "hello")).stdout == "hello\n"
 
 
@@ -136,7 +138,7 @@ async def test_status_tells_how_far_behind_each_node_is(installed: Sandbox):
 
 async def test_helm_test_finds_every_link_whole(installed: Sandbox):
     """`helm test` runs the doctor inside the cluster, with rights of its own."""
-    await helm(installed, "test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=90s")
+    await helm(installed, "test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=270s")
 
 
 async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox):
@@ -144,9 +146,7 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
     upper = installed.upper
     script = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.2; done"
     await create(upper, "shop", _labelled("ticker", script))
-    await upper.kubectl(
-        "-n", "shop", "wait", "--for=condition=Ready", "pod/ticker", "--timeout=60s", timeout=90
-    )
+    await ready(upper, "shop", "ticker")
     before = await _get(installed.lower[0], "-n", "shop", "pod", "ticker")
     kubectl = [str(installed.binaries["kubectl"]), "--kubeconfig", str(upper.kubeconfig), "-n", "shop"]
     follower = await asyncio.create_subprocess_exec(
@@ -157,7 +157,7 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
 
     async def watch_node() -> None:
         while True:
-            node = await _get(upper, "node", REAL)
+            node = await get(upper, "", "node", REAL)
             states.append(next(c["status"] for c in node["status"]["conditions"] if c["type"] == "Ready"))
             await asyncio.sleep(0.5)
 
@@ -168,8 +168,7 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
         rolled = _values(installed)
         rolled["virtualNode"]["podAnnotations"] = {"example.com/rolled": "yes"}
         await _helm(installed, "upgrade", values=rolled)
-        leader = await _leader(upper, not_in=old)
-        assert leader not in old
+        await _leader(upper, not_in=old)
         # The log that was opened through the predecessor is still being written, without a gap.
         number = int(lines[0].split()[1])
         lines += [await _line(follower.stdout) for _ in range(10)]
@@ -196,36 +195,13 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
     cluster_id = (await _get(upper, "namespace", "kube-system"))["metadata"]["uid"]
     lost = pod("lost", "sleep 3600", node=away.name)
     await create(upper, "shop", lost)
-    await upper.kubectl(
-        "-n", "shop", "wait", "--for=condition=Ready", "pod/lost", "--timeout=60s", timeout=90
-    )
-    await away.apiserver.stop()
-    await helm(installed, "uninstall", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=150s")
+    await ready(upper, "shop", "lost")
+    await away.apiserver.kill()
+    await helm(installed, "uninstall", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=270s")
     left = json.loads((await helm(installed, "list", "--all-namespaces", "-o", "json")).stdout)
     assert left == []
-    nodes = await _get(upper, "nodes")
-    assert [node["metadata"]["name"] for node in nodes["items"]] == ["upper-node"]
-    for kinds in (
-        "deployments,daemonsets,statefulsets,jobs,services,configmaps,leases,roles,rolebindings,pdb,networkpolicies",
-        "serviceaccounts,secrets,pods",
-    ):
-        found = await _get(upper, "-n", NAMESPACE, kinds)
-        names = {f"{one['kind']}/{one['metadata']['name']}" for one in found["items"]}
-        names -= {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
-        # The kubeconfigs are the user's: `lower-cluster register` made them, not the chart.
-        assert names <= {"Secret/virtual-node-lower1", "Secret/virtual-node-lower2"}
-    for kind in (
-        "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,csidrivers,csr",
-        "priorityclasses,persistentvolumes",
-    ):
-        found = await _get(upper, kind)
-        assert [one["metadata"]["name"] for one in found["items"] if "virtual-node" in json.dumps(one)] == []
-    everywhere = await _get(upper, "-A", "leases,roles,rolebindings,configmaps")
-    assert [
-        one["metadata"]["name"] for one in everywhere["items"] if "virtual-node" in one["metadata"]["name"]
-    ] == []
-    await away.apiserver.start()
-    await away.wait_ready()
+    await becomes(lambda: _left(upper), [], what="nothing is left above")
+    await away.restore()
     kept = await _get(away, "-n", "shop", "pods")
     assert [one["metadata"]["name"] for one in kept["items"]] == ["lost"], (
         "what could not be reached was left alone"
@@ -238,16 +214,39 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
         ]
     )
     for lower in installed.lower:
-        ours = await _get(
-            lower,
-            "-A",
-            "pods,services,endpointslices,configmaps,secrets,pvc",
-            "-l",
-            f"virtual-node.io/upper-cluster={cluster_id}",
-        )
-        assert ours["items"] == []
-        # A controller manager whose API server was away takes its time to look again.
-        await lower.kubectl("wait", "--for=delete", "namespace/shop", "--timeout=120s", timeout=150)
+
+        async def ours(lower: Cluster = lower) -> list[str]:
+            kinds = "pods,services,endpointslices,configmaps,secrets,pvc"
+            found = await _get(lower, "-A", kinds, "-l", f"virtual-node.io/upper-cluster={cluster_id}")
+            return _names(found)
+
+        await becomes(ours, [], what=f"nothing is left in {lower.name}")
+        await lower.kubectl("wait", "--for=delete", "namespace/shop", "--timeout=150s")
+
+
+async def _left(upper: Cluster) -> list[str]:
+    """What an installation has left in the upper cluster. Dependents, such as pods, go a moment after it."""
+    left = [name for name in _names(await _get(upper, "nodes")) if name != "Node/upper-node"]
+    # The kubeconfigs are the user's: `lower-cluster register` made them, not the chart.
+    theirs = {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
+    theirs |= {"Secret/virtual-node-lower1", "Secret/virtual-node-lower2"}
+    for kinds in (
+        "deployments,daemonsets,statefulsets,jobs,services,configmaps,leases,roles,rolebindings,pdb,networkpolicies",
+        "serviceaccounts,secrets,pods",
+    ):
+        left += [name for name in _names(await _get(upper, "-n", NAMESPACE, kinds)) if name not in theirs]
+    for kinds in (
+        "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,csidrivers,csr",
+        "priorityclasses,persistentvolumes",
+    ):
+        found = (await _get(upper, kinds))["items"]
+        left += _names({"items": [one for one in found if "virtual-node" in json.dumps(one)]})
+    everywhere = _names(await _get(upper, "-A", "leases,roles,rolebindings,configmaps"))
+    return left + [name for name in everywhere if "virtual-node" in name]
+
+
+def _names(listed: dict[str, Any]) -> list[str]:
+    return [f"{one['kind']}/{one['metadata']['name']}" for one in listed["items"]]
 
 
 def _labelled(name: str, script: str) -> dict[str, Any]:
@@ -266,15 +265,18 @@ async def _pods(upper: Cluster) -> list[dict[str, Any]]:
 
 
 async def _leader(upper: Cluster, *, not_in: set[str]) -> str:
-    for _ in range(120):
-        lease = await _get(upper, "-n", NAMESPACE, "lease", f"{RELEASE}-virtual-node")
-        holder = str(lease["spec"].get("holderIdentity") or "").partition("_")[0]
-        if holder and holder not in not_in:
-            return holder
-        await asyncio.sleep(0.5)
-    return ""
+    found = ""
+
+    async def another() -> bool:
+        nonlocal found
+        lease = await get(upper, NAMESPACE, "lease", f"{RELEASE}-virtual-node")
+        found = str(lease["spec"].get("holderIdentity") or "").partition("_")[0]
+        return bool(found) and found not in not_in
+
+    await eventually(another, what="another leader")
+    return found
 
 
 async def _line(stream: asyncio.StreamReader) -> str:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         return (await stream.readline()).decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest_asyncio
 from hack.chart.manifests import files
 from hack.chart.template import NAMESPACE
 from hack.sandbox import Cluster, Sandbox
+from tests.waiting import becomes
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +29,7 @@ NAMESPACED = "roles,rolebindings,serviceaccounts,configmaps,services,deployments
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def upper() -> AsyncIterator[Cluster]:
     """An upper cluster without nodes: what is made there waits for one."""
-    async with Sandbox(lower=1) as sandbox:
+    async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
         yield sandbox.upper
 
 
@@ -73,14 +73,13 @@ async def test_a_file_is_accepted_and_leaves_nothing(upper: Cluster, file: Path)
     deployments = await _items(upper, "deployments", "-n", NAMESPACE)
     wanted = sum(one["spec"]["replicas"] for one in deployments)
     assert wanted > 0
-    for _ in range(60):
-        pods = await _items(upper, "pods", "-n", NAMESPACE)
-        if len(pods) == wanted:
-            break
-        await asyncio.sleep(0.5)
-    assert len(pods) == wanted
 
-    await upper.kubectl("delete", "-f", str(file), "--timeout=90s", timeout=120)
+    async def pods() -> int:
+        return len(await _items(upper, "pods", "-n", NAMESPACE))
+
+    await becomes(pods, wanted, what="every Deployment's pods")
+
+    await upper.kubectl("delete", "-f", str(file), "--timeout=150s")
     assert await _names(upper) == []
 
 
@@ -91,5 +90,5 @@ async def test_the_files_go_together(upper: Cluster):
     for file in FILES:
         assert await _changed(upper, file) == []
     for file in FILES:
-        await upper.kubectl("delete", "--ignore-not-found", "-f", str(file), "--timeout=90s", timeout=120)
+        await upper.kubectl("delete", "--ignore-not-found", "-f", str(file), "--timeout=150s")
     assert await _names(upper) == []

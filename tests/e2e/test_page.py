@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import aiohttp
 import pytest
 
@@ -26,17 +28,16 @@ async def test_the_page_follows_what_happens(
         await browser.wait_for("document.querySelectorAll('#clusters .card').length === 2")
         await browser.wait_for("document.querySelector('#connection').textContent === 'live'")
         await browser.wait_for("document.querySelector('#pods').innerText.includes('not-there')")
-        text = await browser.evaluate("document.querySelector('#clusters').innerText")
         for word in ("vn-lower1", "vn-lower2", "Ready", "cpu", "memory", "pods"):
-            assert word in text
+            await browser.wait_for(f"document.querySelector('#clusters').innerText.includes('{word}')")
         await browser.evaluate(
             f"(() => {{ const box = document.querySelector('#search'); box.value = '{namespace}';"
             " box.dispatchEvent(new Event('input')) })()"
         )
         await browser.wait_for("document.querySelectorAll('#pods tr').length === 2")
-        row = await browser.evaluate("document.querySelector('#pods tr:last-child').innerText")
         lower = await get(sandbox.lower[1], namespace, "pod", "runs")
-        assert lower["spec"]["nodeName"] in row
+        place = json.dumps(lower["spec"]["nodeName"])
+        await browser.wait_for(f"document.querySelector('#pods tr:last-child').innerText.includes({place})")
         await create(upper, namespace, pod("later", "sleep 3600", node=SIMULATED))
         await browser.wait_for("document.querySelector('#pods').innerText.includes('later')")
         await browser.screenshot(tmp_path / "page.png", width=1200, height=900)
@@ -52,7 +53,7 @@ async def test_the_page_follows_what_happens(
     assert (tmp_path / "page.png").stat().st_size > 10_000
 
 
-async def test_the_page_is_read_only_and_keeps_to_itself(web_address):
+async def test_the_page_is_read_only_and_keeps_to_itself(sandbox: Sandbox, web_address):
     """No method but GET, no other origin, no inline script."""
     async with aiohttp.ClientSession() as session:
         async with session.post(f"http://{web_address}/api/state") as answer:

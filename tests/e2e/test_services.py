@@ -11,7 +11,7 @@ from aiohttp import web
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
-from tests.e2e.conftest import REAL, SIMULATED, create, eventually, get, pod, ready
+from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, node_ready, pod, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -31,13 +31,19 @@ def service(name: str, **spec: Any) -> dict[str, Any]:
 
 async def below(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
     """A lower Service, waited for."""
-    await cluster.kubectl("-n", namespace, "wait", "--for=create", f"service/{name}", "--timeout=30s")
-    return await get(cluster, namespace, "service", name)
+    found: dict[str, Any] = {}
+
+    async def there() -> bool:
+        found.update(await get(cluster, namespace, "service", name))
+        return True
+
+    await eventually(there, what=f"{cluster.name}: service {name}")
+    return found
 
 
 async def addresses(cluster: Cluster, namespace: str, name: str) -> set[str]:
     """Ready endpoint addresses of a Service."""
-    found = await get(cluster, namespace, "endpointslices", "-l", f"kubernetes.io/service-name={name}")
+    found = await get(cluster, namespace, "endpointslices", labels=f"kubernetes.io/service-name={name}")
     return {
         address
         for piece in found["items"]
@@ -57,10 +63,10 @@ async def run(upper: Cluster, namespace: str, name: str, script: str, *, wanted:
     await eventually(said, what=f"{script}: {wanted}")
 
 
-async def is_gone(cluster: Cluster, namespace: str, *what: str) -> bool:
-    """Whether kubectl finds nothing."""
-    done = await cluster.kubectl("-n", namespace, "get", *what, "-o", "name", "--ignore-not-found")
-    return not done.stdout.strip()
+async def none_of(cluster: Cluster, namespace: str, kind: str, *, labels: str = "", name: str = "") -> bool:
+    """Whether there is nothing of that kind that is labelled, or named, so."""
+    fields = f"metadata.name={name}" if name else ""
+    return not (await get(cluster, namespace, kind, labels=labels, fields=fields))["items"]
 
 
 async def test_a_pod_reaches_another_by_service_name(sandbox: Sandbox, upper: Cluster, namespace: str):
@@ -102,15 +108,19 @@ async def test_endpoints_below_name_our_own_pods_and_nodes(sandbox: Sandbox, upp
 
         await eventually(both, what=f"both pods are endpoints in {cluster.name}")
         lower_pod = await get(cluster, namespace, "pod", own)
-        slices = await get(cluster, namespace, "endpointslices", "-l", "kubernetes.io/service-name=web")
-        assert [
-            piece["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] for piece in slices["items"]
-        ] == ["virtual-node.io"]
-        found = {ips[endpoint["addresses"][0]]: endpoint for endpoint in slices["items"][0]["endpoints"]}
-        assert found[own]["targetRef"]["uid"] == lower_pod["metadata"]["uid"]
-        assert found[own]["nodeName"] == lower_pod["spec"]["nodeName"]
-        (other,) = set(found) - {own}
-        assert not {"targetRef", "nodeName", "zone", "hints"} & set(found[other])
+
+        async def named(cluster: Cluster = cluster, own: str = own) -> tuple[str, str, set[str]]:
+            (piece,) = (
+                await get(cluster, namespace, "endpointslices", labels="kubernetes.io/service-name=web")
+            )["items"]
+            assert piece["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] == "virtual-node.io"
+            found = {ips[endpoint["addresses"][0]]: endpoint for endpoint in piece["endpoints"]}
+            (other,) = set(found) - {own}
+            too_much = {"targetRef", "nodeName", "zone", "hints"} & set(found[other])
+            return found[own]["targetRef"]["uid"], found[own]["nodeName"], too_much
+
+        wanted = lower_pod["metadata"]["uid"], lower_pod["spec"]["nodeName"], set[str]()
+        await becomes(named, wanted, what=f"the endpoints in {cluster.name} name what is theirs")
 
 
 async def test_an_endpoint_outside_the_cluster_is_reached(sandbox: Sandbox, upper: Cluster, namespace: str):
@@ -164,7 +174,7 @@ async def test_pods_of_two_clusters_reach_each_other_by_name(
         file.write_text(json.dumps(configuration), encoding="utf-8")
         process = await sandbox.start_virtual_node("--config", str(file), name="virtual-node-far")
         try:
-            await upper.kubectl("wait", "--for=create", f"node/{FAR}", "--timeout=60s", timeout=90)
+            await node_ready(upper, FAR)
             await create(
                 upper, namespace, service("near"), service("far"), pod("near", SERVE.format("from near")),
                 pod("far", SERVE.format("from far"), node=FAR),
@@ -200,7 +210,7 @@ async def test_a_restart_catches_up(sandbox: Sandbox, upper: Cluster, namespace:
         addresses = {item["metadata"]["name"]: item["spec"]["clusterIP"] for item in found["items"]}
         return set(addresses) == {"kept", "again", "new"} and addresses["again"] == "None"
 
-    await eventually(caught_up, within=60, what="what was deleted is gone, what is new is there")
+    await eventually(caught_up, what="what was deleted is gone, what is new is there")
     assert await get(lower, namespace, "service", "kept") == before
 
 
@@ -210,7 +220,11 @@ async def test_the_first_pod_knows_the_address_below(sandbox: Sandbox, upper: Cl
     await create(upper, namespace, pod("first", "echo at $EARLY_SERVICE_HOST; sleep 600"))
     await ready(upper, namespace, "first")
     ip = (await below(sandbox.lower[0], namespace, "early"))["spec"]["clusterIP"]
-    assert (await upper.kubectl("-n", namespace, "logs", "first")).stdout == f"at {ip}\n"
+
+    async def told() -> str:
+        return (await upper.kubectl("-n", namespace, "logs", "first")).stdout
+
+    await becomes(told, f"at {ip}\n", what="the variable in the pod")
 
 
 async def test_families_are_given_as_the_lower_cluster_can(sandbox: Sandbox, upper: Cluster, namespace: str):
@@ -269,9 +283,9 @@ async def test_changes_follow_and_deletion_ends_it(sandbox: Sandbox, upper: Clus
     await upper.kubectl("-n", namespace, "delete", "service", "web")
 
     async def gone() -> bool:
-        return await is_gone(
-            lower, namespace, "services", "-l", "virtual-node.io/upper-cluster"
-        ) and await is_gone(lower, namespace, "endpointslices", "-l", "kubernetes.io/service-name=web")
+        return await none_of(
+            lower, namespace, "services", labels="virtual-node.io/upper-cluster"
+        ) and await none_of(lower, namespace, "endpointslices", labels="kubernetes.io/service-name=web")
 
     await eventually(gone, what="nothing is left below")
 
@@ -294,7 +308,6 @@ async def test_a_headless_service_names_its_pods(sandbox: Sandbox, upper: Cluste
     }
     await create(upper, namespace, service("db", clusterIP="None"), stateful_set)
     for name in ("db-0", "db-1"):
-        await upper.kubectl("-n", namespace, "wait", "--for=create", f"pod/{name}", "--timeout=30s")
         await ready(upper, namespace, name)
     assert (await below(sandbox.lower[0], namespace, "db"))["spec"]["clusterIP"] == "None"
     ip = (await get(upper, namespace, "pod", "db-1"))["status"]["podIP"]
@@ -336,8 +349,7 @@ async def test_other_kinds_of_services(sandbox: Sandbox, upper: Cluster, namespa
     )
 
     async def changed() -> bool:
-        done = await lower.kubectl("-n", namespace, "get", "service", "outside", "-o", "json", check=False)
-        return done.returncode == 0 and json.loads(done.stdout)["spec"].get("type") == "ClusterIP"
+        return bool((await get(lower, namespace, "service", "outside"))["spec"]["type"] == "ClusterIP")
 
     await eventually(changed, what="no ExternalName any more")
 
@@ -352,14 +364,12 @@ async def test_a_foreign_service_is_never_touched(sandbox: Sandbox, upper: Clust
     await create(upper, namespace, service("taken"))
 
     async def told() -> bool:
-        events = await get(upper, namespace, "events", "--field-selector=involvedObject.name=taken")
+        events = await get(upper, namespace, "events", fields="involvedObject.name=taken")
         return any(event["reason"] == "ServiceConflict" for event in events["items"])
 
     await eventually(told, what="an event on the upper Service")
-    assert await is_gone(
-        lower, namespace, "endpointslices", "-l",
-        "kubernetes.io/service-name=taken,endpointslice.kubernetes.io/managed-by=virtual-node.io",
-    )  # fmt: skip
+    ours = "kubernetes.io/service-name=taken,endpointslice.kubernetes.io/managed-by=virtual-node.io"
+    assert await none_of(lower, namespace, "endpointslices", labels=ours)
     await upper.kubectl("-n", namespace, "delete", "service", "taken")
     # The next Service is mirrored after the deletion has been seen.
     await create(upper, namespace, service("later"))
@@ -380,9 +390,7 @@ async def test_the_lower_clusters_own_services_stay(sandbox: Sandbox, upper: Clu
         assert copy["metadata"]["labels"]["virtual-node.io/upper-cluster"]
 
         async def told() -> bool:
-            events = await get(
-                upper, "kube-system", "events", "--field-selector=involvedObject.name=kube-dns"
-            )
+            events = await get(upper, "kube-system", "events", fields="involvedObject.name=kube-dns")
             return any(event["reason"] == "ServiceConflict" for event in events["items"])
 
         await eventually(told, what="an event on the upper kube-dns")
@@ -395,7 +403,7 @@ async def test_the_lower_clusters_own_services_stay(sandbox: Sandbox, upper: Clu
         await upper.kubectl("-n", "kube-system", "delete", "service", "kube-dns", "always-there")
 
     async def gone() -> bool:
-        return await is_gone(lower, "kube-system", "service", "always-there")
+        return await none_of(lower, "kube-system", "service", name="always-there")
 
     await eventually(gone, what="the copy goes with its original")
     assert await get(lower, "kube-system", "service", "kube-dns") == before[1]
@@ -407,6 +415,6 @@ async def test_services_of_unused_namespaces_stay_above(sandbox: Sandbox, upper:
     await create(upper, namespace, service("web"), pod("elsewhere", "sleep 600", node=SIMULATED))
     await ready(upper, namespace, "elsewhere")
     await below(sandbox.lower[1], namespace, "web")
-    assert await is_gone(lower, namespace, "service", "web")
+    assert await none_of(lower, namespace, "service", name="web")
     await create(upper, namespace, pod("here", "sleep 600"))
     await below(lower, namespace, "web")

@@ -21,7 +21,7 @@ from cryptography import x509
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.process import Process
-from tests.e2e.conftest import create, eventually, pod, ready
+from tests.e2e.conftest import PATIENCE, create, eventually, get, node_ready, pod, ready
 from virtual_node import manifests, rights
 
 pytestmark = [pytest.mark.e2e]
@@ -124,8 +124,7 @@ async def _virtual_node(sandbox: Sandbox, node: str, *arguments: str) -> Process
     """Start a virtual node with a pod of its own name."""
     upper = sandbox.upper
     process = await _start(sandbox, node, *arguments)
-    await upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s", timeout=90)
-    await upper.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s", timeout=90)
+    await node_ready(upper, node)
     await create(upper, "default", pod(node, "", node=node))
     await ready(upper, "default", node)
     return process
@@ -143,24 +142,22 @@ async def _works(upper: Cluster, node: str) -> None:
     """Logs and exec go through, as soon as the certificate is there."""
 
     async def trusted() -> bool:
-        return "x509" not in (await upper.kubectl("logs", node, check=False)).stderr
+        return FIRST_LINE in (await upper.kubectl("logs", node, check=False)).stdout
 
     await eventually(trusted, what=f"trust in {node}")
-    assert FIRST_LINE in (await upper.kubectl("logs", node)).stdout
     assert (await upper.kubectl("exec", node, "--", "echo", "executed")).stdout == "executed\n"
 
 
 async def _served(upper: Cluster, node: str) -> x509.Certificate:
     """The certificate that a new connection to the node's kubelet API is given."""
-    path = "jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}"
-    port = int((await upper.kubectl("get", "node", node, "-o", path)).stdout)
+    port = (await get(upper, "", "node", node))["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     pem = await asyncio.to_thread(ssl.get_server_certificate, (LOOPBACK, port))
     return x509.load_pem_x509_certificate(pem.encode())
 
 
 async def _requests(upper: Cluster, node: str) -> list[dict[str, Any]]:
     """CertificateSigningRequests that were made as the node."""
-    found = json.loads((await upper.kubectl("get", "csr", "-o", "json")).stdout)["items"]
+    found = (await get(upper, "", "certificatesigningrequests"))["items"]
     return [entry for entry in found if entry["spec"]["username"] == f"system:node:{node}"]
 
 
@@ -176,7 +173,9 @@ async def test_check_knows_the_rights_that_csr_takes(clusters: Sandbox, node: st
         sys.executable, "-m", "virtual_node", "check", *arguments, stdout=asyncio.subprocess.PIPE
     )
     said, _ = await process.communicate()
-    verdicts = {entry["check"]: entry for entry in json.loads(said) if entry["cluster"] == "upper"}
+    verdicts = {
+        entry["check"]: entry for entry in json.loads(said)["findings"] if entry["cluster"] == "upper"
+    }
     assert {"may users", "may groups", "may certificatesigningrequests", "may signers"} <= verdicts.keys()
     assert {name for name, entry in verdicts.items() if not entry["ok"]} == missing
     for name in missing:
@@ -212,6 +211,11 @@ async def test_a_certificate_is_trusted_once_somebody_approves(clusters: Sandbox
     """Until then it is refused, and an Event on the Node says what to run."""
     process = await _virtual_node(clusters, BY_HAND, "--rotate-server-certificates")
     await _refused(upper, BY_HAND)
+
+    async def requested() -> bool:
+        return len(await _requests(upper, BY_HAND)) == 1
+
+    await eventually(requested, what="a request")
     (request,) = await _requests(upper, BY_HAND)
     name = request["metadata"]["name"]
     assert request["spec"]["groups"] == ["system:nodes", "system:authenticated"]
@@ -254,20 +258,20 @@ async def test_rotation_keeps_open_streams(clusters: Sandbox, upper: Cluster):
     )  # fmt: skip
     try:
         assert follower.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             assert await follower.stdout.readline() == f"{FIRST_LINE}\n".encode()
         first = await _served(upper, SHORT)
 
         async def renewed() -> bool:
             return (await _served(upper, SHORT)).serial_number != first.serial_number
 
-        await eventually(renewed, within=SHORT_LIFE + 15, what="another certificate")
+        await eventually(renewed, within=SHORT_LIFE + PATIENCE, what="another certificate")
         second = await _served(upper, SHORT)
         assert second.not_valid_after_utc > first.not_valid_after_utc
         assert second.public_key() != first.public_key()
         with _log_file(clusters.lower[0]).open("a", encoding="utf-8") as log:
             log.write(f"{CRI}a line after the renewal\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             assert await follower.stdout.readline() == b"a line after the renewal\n"
         assert follower.returncode is None
         await _works(upper, SHORT)

@@ -16,8 +16,7 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.ports import free_ports
-from tests.e2e.conftest import create, eventually, get, pod, ready
+from tests.e2e.conftest import PATIENCE, create, eventually, get, make_namespace, pod, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -31,15 +30,18 @@ i=0; while true; do i=$((i+1)); echo "beat $i"; sleep 0.2; done
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def running(sandbox: Sandbox) -> AsyncIterator[tuple[str, str]]:
     """A pod that serves all tests of this module: its namespace and name."""
-    namespace = f"streams-{secrets.token_hex(3)}"
-    await sandbox.upper.kubectl("create", "namespace", namespace)
-    await sandbox.upper.kubectl(
-        "-n", namespace, "wait", "--for=create", "serviceaccount/default", "--timeout=30s"
-    )
-    await create(sandbox.upper, namespace, pod("web", SCRIPT, container={"stdin": True}))
-    await ready(sandbox.upper, namespace, "web")
+    upper, namespace = sandbox.upper, f"streams-{secrets.token_hex(3)}"
+    await make_namespace(upper, namespace)
+    await create(upper, namespace, pod("web", SCRIPT, container={"stdin": True}))
+    await ready(upper, namespace, "web")
+
+    async def serves() -> bool:
+        # A container that is Ready has been started: its script has perhaps not begun.
+        return "beat 1" in (await upper.kubectl("-n", namespace, "logs", "web")).stdout
+
+    await eventually(serves, what="the script's first beat")
     yield namespace, "web"
-    await sandbox.upper.kubectl("delete", "namespace", namespace, "--wait=false")
+    await upper.api.delete(f"/api/v1/namespaces/{namespace}")
 
 
 async def spawn(sandbox: Sandbox, *arguments: str, stdin: int | None = None) -> asyncio.subprocess.Process:
@@ -85,10 +87,14 @@ async def test_logs_since_and_timestamps(upper: Cluster, running):
         return "beat 20" in (await upper.kubectl("-n", namespace, "logs", name)).stdout
 
     await eventually(old_enough, what="twenty beats, four seconds")
-    done = await upper.kubectl("-n", namespace, "logs", name, "--since=2s", "--timestamps")
-    lines = done.stdout.splitlines()
-    assert lines
-    assert all(line.split(" ", 1)[1].startswith("beat") and line[4] == "-" for line in lines)
+
+    async def recent() -> bool:
+        done = await upper.kubectl("-n", namespace, "logs", name, "--since=2s", "--timestamps")
+        lines = done.stdout.splitlines()
+        assert all(line.split(" ", 1)[1].startswith("beat") and line[4] == "-" for line in lines)
+        return bool(lines)
+
+    await eventually(recent, what="beats of the last two seconds")
 
 
 async def test_logs_follow_goes_on(sandbox: Sandbox, running):
@@ -97,7 +103,7 @@ async def test_logs_follow_goes_on(sandbox: Sandbox, running):
     process = await spawn(sandbox, "-n", namespace, "logs", "-f", name, "--tail=1")
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             lines = [await process.stdout.readline() for _ in range(5)]
     finally:
         await end(process)
@@ -142,6 +148,15 @@ async def test_exec_feeds_stdin_to_its_end(upper: Cluster, running, websockets):
     assert done.stdout.split()[0] == hashlib.sha256(data.encode()).hexdigest()
 
 
+def all_of(terminal: int) -> bytes:
+    """What was written to a terminal that nobody holds open any more."""
+    found = b""
+    with contextlib.suppress(OSError):  # EIO is its end
+        while piece := os.read(terminal, 4096):
+            found += piece
+    return found
+
+
 async def test_exec_has_a_terminal(sandbox: Sandbox, running):
     """`exec -it` has a terminal below."""
     namespace, name = running
@@ -153,9 +168,9 @@ async def test_exec_has_a_terminal(sandbox: Sandbox, running):
     )  # fmt: skip
     os.close(slave)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             assert await process.wait() == 0
-        assert b"is-a-tty" in os.read(master, 4096)
+        assert b"is-a-tty" in await asyncio.to_thread(all_of, master)
     finally:
         os.close(master)
 
@@ -166,10 +181,11 @@ async def test_attach_follows_the_main_process(sandbox: Sandbox, running):
     process = await spawn(sandbox, "-n", namespace, "attach", name)
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             line = b""
             while not line.startswith(b"beat"):
                 line = await process.stdout.readline()
+                assert line, "attach ended"
     finally:
         await end(process)
 
@@ -177,12 +193,12 @@ async def test_attach_follows_the_main_process(sandbox: Sandbox, running):
 async def test_port_forward_serves_requests(sandbox: Sandbox, running):
     """Requests through `port-forward` reach the pod's server, one after the other and side by side."""
     namespace, name = running
-    (port,) = free_ports(1)
-    process = await spawn(sandbox, "-n", namespace, "port-forward", name, f"{port}:8080")
+    process = await spawn(sandbox, "-n", namespace, "port-forward", name, ":8080")
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
-            await process.stdout.readline()
+        async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
+            # Forwarding from 127.0.0.1:41234 -> 8080
+            port = int((await process.stdout.readline()).split()[2].rpartition(b":")[2])
 
             async def fetch() -> str:
                 async with session.get(f"http://127.0.0.1:{port}/") as answer:
@@ -218,8 +234,12 @@ async def test_debug_adds_an_ephemeral_container(upper: Cluster, namespace):
         return "examined" in done.stdout
 
     await eventually(examined, what="the ephemeral container's log")
-    status = (await get(upper, namespace, "pod", "patient"))["status"]["ephemeralContainerStatuses"]
-    assert status[0]["state"].get("running")
+
+    async def runs() -> bool:
+        status = (await get(upper, namespace, "pod", "patient"))["status"]["ephemeralContainerStatuses"]
+        return "running" in status[0]["state"]
+
+    await eventually(runs, what="the ephemeral container's status")
 
 
 async def test_previous_logs_of_a_crash(upper: Cluster, namespace):
@@ -242,5 +262,5 @@ async def test_previous_logs_of_a_crash(upper: Cluster, namespace):
         done = await upper.kubectl("-n", namespace, "logs", "crash", "--previous", check=False)
         return done.stdout == "last words\n"
 
-    await eventually(crashed, within=60, what="CrashLoopBackOff")
-    await eventually(last_words, within=30, what="the log of the container before")
+    await eventually(crashed, what="CrashLoopBackOff")
+    await eventually(last_words, what="the log of the container before")

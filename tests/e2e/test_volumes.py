@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import REAL, SIMULATED, create, eventually, get, pod, ready
+from hack.sandbox import Cluster, Sandbox, SandboxError
+from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, pod, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 STATIC, DYNAMIC = "local-static", "local-path"
@@ -70,27 +70,32 @@ def claim(name: str, storage_class: str, size: str = "1Gi") -> dict[str, Any]:
 async def provision(lower: Cluster, root: Path) -> None:
     """A dynamic provisioner in a few lines: folders for claims that have a node."""
     while True:
-        done = await lower.kubectl("get", "pvc", "-A", "-o", "json", check=False)
-        for found in json.loads(done.stdout or '{"items": []}')["items"]:
-            metadata, spec = found["metadata"], found["spec"]
-            node = (metadata.get("annotations") or {}).get("volume.kubernetes.io/selected-node")
-            if spec.get("storageClassName") != DYNAMIC or spec.get("volumeName") or not node:
-                continue
-            reference = {"kind": "PersistentVolumeClaim", "apiVersion": "v1"}
-            reference |= {key: metadata[key] for key in ("namespace", "name", "uid")}
-            name = f"pvc-{metadata['uid']}"
-            body = volume(name, root / name, node, storage_class=DYNAMIC, policy="Delete", claim=reference)
-            body["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": "test/local-path"}
-            await lower.kubectl("create", "-f", "-", input=json.dumps(body), check=False)
-        done = await lower.kubectl("get", "pv", "-o", "json", check=False)
-        for found in json.loads(done.stdout or '{"items": []}')["items"]:
-            if found["spec"].get("storageClassName") == DYNAMIC and found["status"].get("phase") in {
-                "Released",
-                "Failed",
-            }:
-                await lower.kubectl("delete", "pv", found["metadata"]["name"], "--wait=false", check=False)
-                shutil.rmtree(found["spec"]["hostPath"]["path"], ignore_errors=True)
+        # Refused, or away: the next round is soon.
+        with contextlib.suppress(SandboxError):
+            await provision_once(lower, root)
         await asyncio.sleep(0.3)
+
+
+async def provision_once(lower: Cluster, root: Path) -> None:
+    """Volumes for the claims that wait for one, and no more volumes for those that are gone."""
+    claims = (await get(lower, "", "pvc"))["items"]
+    volumes = {one["metadata"]["name"]: one for one in (await get(lower, "", "pv"))["items"]}
+    for found in claims:
+        metadata, spec = found["metadata"], found["spec"]
+        node = (metadata.get("annotations") or {}).get("volume.kubernetes.io/selected-node")
+        name = f"pvc-{metadata['uid']}"
+        if spec.get("storageClassName") != DYNAMIC or spec.get("volumeName") or not node or name in volumes:
+            continue
+        reference = {"kind": "PersistentVolumeClaim", "apiVersion": "v1"}
+        reference |= {key: metadata[key] for key in ("namespace", "name", "uid")}
+        body = volume(name, root / name, node, storage_class=DYNAMIC, policy="Delete", claim=reference)
+        body["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": "test/local-path"}
+        await create(lower, "", body)
+    for name, found in volumes.items():
+        done = found["status"].get("phase") in {"Released", "Failed"}
+        if found["spec"].get("storageClassName") == DYNAMIC and done:
+            await lower.api.delete(f"/api/v1/persistentvolumes/{name}")
+            shutil.rmtree(found["spec"]["hostPath"]["path"], ignore_errors=True)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -125,14 +130,13 @@ def with_claim(name: str, script: str, claim_name: str, *, node: str = REAL, **s
 async def finished(cluster: Cluster, namespace: str, name: str) -> None:
     """Wait until a pod has succeeded."""
     await cluster.kubectl(
-        "-n", namespace, "wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=90s",
-        timeout=120,
+        "-n", namespace, "wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=150s",
     )  # fmt: skip
 
 
-async def gone(cluster: Cluster, *what: str) -> bool:
+async def gone(cluster: Cluster, kind: str, name: str, *, namespace: str = "") -> bool:
     """Whether an object does not exist."""
-    return (await cluster.kubectl("get", *what, check=False)).returncode != 0
+    return not (await get(cluster, namespace, kind, fields=f"metadata.name={name}"))["items"]
 
 
 async def test_a_static_volume_keeps_its_data(sandbox: Sandbox, upper: Cluster, namespace, root: Path):
@@ -150,7 +154,7 @@ async def test_a_static_volume_keeps_its_data(sandbox: Sandbox, upper: Cluster, 
     bound = await get(upper, namespace, "pvc", "data")
     assert (bound["status"]["phase"], bound["spec"]["volumeName"]) == ("Bound", f"lower1-{name}")
     assert (await get(lower, namespace, "pvc", "data"))["spec"]["volumeName"] == name
-    await upper.kubectl("-n", namespace, "delete", "pod", "writer", "--timeout=60s", timeout=90)
+    await upper.kubectl("-n", namespace, "delete", "pod", "writer", "--timeout=150s")
     # Without a node selector: the volume's node affinity alone leads it to the right cluster.
     reader = with_claim("reader", "cat /data/file", "data", restartPolicy="Never")
     del reader["spec"]["nodeSelector"]
@@ -174,10 +178,12 @@ async def test_a_dynamic_volume_is_provisioned_below(sandbox: Sandbox, upper: Cl
     (term,) = mirror["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     assert term["matchExpressions"][0]["values"] == [REAL]
     assert "hostPath" not in mirror["spec"]
-    assert (
-        await gone(lower, "-n", namespace, "pods", "-l", "virtual-node.io/binder-of", "--no-headers")
-        or not (await get(lower, namespace, "pods", "-l", "virtual-node.io/binder-of"))["items"]
-    )
+
+    async def binders() -> list[Any]:
+        found = await get(lower, namespace, "pods", labels="virtual-node.io/binder-of")
+        return [one["metadata"]["name"] for one in found["items"]]
+
+    await becomes(binders, [], what="no placeholder is left below")
 
     await upper.kubectl(
         "-n", namespace, "patch", "pvc", "data", "-p", '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'
@@ -204,16 +210,16 @@ async def test_a_dynamic_volume_is_provisioned_below(sandbox: Sandbox, upper: Cl
 
     await eventually(told, what="the new capacity flows back")
 
-    await upper.kubectl("-n", namespace, "delete", "pod/web", "pvc/data", "--timeout=90s", timeout=120)
+    await upper.kubectl("-n", namespace, "delete", "pod/web", "pvc/data", "--timeout=150s")
 
     async def cleaned() -> bool:
         return (
-            await gone(lower, "-n", namespace, "pvc", "data")
+            await gone(lower, "pvc", "data", namespace=namespace)
             and await gone(lower, "pv", below["spec"]["volumeName"])
             and await gone(upper, "pv", mirror["metadata"]["name"])
         )
 
-    await eventually(cleaned, within=60, what="claim, volume and mirror are gone")
+    await eventually(cleaned, what="claim, volume and mirror are gone")
 
 
 async def test_a_stateful_set_comes_back_to_its_data(sandbox: Sandbox, upper: Cluster, namespace, root: Path):
@@ -249,7 +255,6 @@ async def test_a_stateful_set_comes_back_to_its_data(sandbox: Sandbox, upper: Cl
         },
     }
     await create(upper, namespace, body)
-    await upper.kubectl("-n", namespace, "wait", "--for=create", "pod/db-0", "--timeout=30s")
     await ready(upper, namespace, "db-0")
     first = await get(upper, namespace, "pod", "db-0")
     # Now the template prefers the other one.
@@ -258,18 +263,21 @@ async def test_a_stateful_set_comes_back_to_its_data(sandbox: Sandbox, upper: Cl
                         json.dumps({"spec": {"template": body["spec"]["template"]}}))  # type: ignore[index]  # fmt: skip
 
     async def again() -> bool:
-        done = await upper.kubectl("-n", namespace, "get", "pod", "db-0", "-o", "json", check=False)
-        return done.returncode == 0 and json.loads(done.stdout)["metadata"]["uid"] != first["metadata"]["uid"]
+        return bool(
+            (await get(upper, namespace, "pod", "db-0"))["metadata"]["uid"] != first["metadata"]["uid"]
+        )
 
-    await eventually(again, within=60, what="the pod is replaced")
+    await eventually(again, what="the pod is replaced")
     await ready(upper, namespace, "db-0")
     second = await get(upper, namespace, "pod", "db-0")
     assert second["spec"]["nodeName"] == first["spec"]["nodeName"] == REAL
-    starts = await upper.kubectl("-n", namespace, "exec", "db-0", "--", "cat", "/data/starts")
-    assert starts.stdout.split() == ["x", "x"]
-    await upper.kubectl(
-        "-n", namespace, "delete", "statefulset/db", "pvc/data-db-0", "--timeout=90s", timeout=120
-    )
+
+    async def starts() -> list[str]:
+        done = await upper.kubectl("-n", namespace, "exec", "db-0", "--", "cat", "/data/starts")
+        return done.stdout.split()
+
+    await becomes(starts, ["x", "x"], what="both starts in the volume")
+    await upper.kubectl("-n", namespace, "delete", "statefulset/db", "pvc/data-db-0", "--timeout=150s")
 
 
 async def test_data_outlives_an_upper_claim_that_vanished(
@@ -284,22 +292,27 @@ async def test_data_outlives_an_upper_claim_that_vanished(
         with_claim("web", "echo kept > /data/file; sleep 3600", "data"),
     )
     await ready(upper, namespace, "web")
-    await upper.kubectl("-n", namespace, "delete", "pod", "web", "--timeout=60s", timeout=90)
+
+    async def data() -> str:
+        return (await upper.kubectl("-n", namespace, "exec", "web", "--", "cat", "/data/file")).stdout
+
+    await becomes(data, "kept\n", what="the data")
+    await upper.kubectl("-n", namespace, "delete", "pod", "web", "--timeout=150s")
     await sandbox.processes[0].stop()
     await upper.kubectl(
         "-n", namespace, "patch", "pvc", "data", "--type=merge", "-p", '{"metadata":{"finalizers":null}}'
     )
-    await upper.kubectl("-n", namespace, "delete", "pvc", "data", "--timeout=60s", timeout=90)
+    await upper.kubectl("-n", namespace, "delete", "pvc", "data", "--timeout=150s")
     await sandbox.processes[0].start()
 
     async def told() -> bool:
         return "lost its upper one" in (sandbox.directory / "virtual-node.log").read_text(encoding="utf-8")
 
-    await eventually(told, within=60, what="the log tells of the orphan")
+    await eventually(told, what="the log tells of the orphan")
     kept = await get(lower, namespace, "pvc", "data")
     assert kept["status"]["phase"] == "Bound"
     assert (root / kept["spec"]["volumeName"] / "file").read_text(encoding="utf-8") == "kept\n"
-    await lower.kubectl("-n", namespace, "delete", "pvc", "data", "--timeout=60s", timeout=90)
+    await lower.kubectl("-n", namespace, "delete", "pvc", "data", "--timeout=150s")
 
 
 async def test_an_ephemeral_volume_is_the_upper_clusters(
@@ -314,12 +327,12 @@ async def test_an_ephemeral_volume_is_the_upper_clusters(
     await create(upper, namespace, body)
     await ready(upper, namespace, "scratch")
     assert (await get(sandbox.lower[0], namespace, "pvc", "scratch-data"))["status"]["phase"] == "Bound"
-    await upper.kubectl("-n", namespace, "delete", "pod", "scratch", "--timeout=60s", timeout=90)
+    await upper.kubectl("-n", namespace, "delete", "pod", "scratch", "--timeout=150s")
 
     async def cleaned() -> bool:
-        return await gone(sandbox.lower[0], "-n", namespace, "pvc", "scratch-data")
+        return await gone(sandbox.lower[0], "pvc", "scratch-data", namespace=namespace)
 
-    await eventually(cleaned, within=60, what="the claim goes with the pod")
+    await eventually(cleaned, what="the claim goes with the pod")
 
 
 async def test_a_volume_that_no_lower_node_can_have_goes_back(
@@ -336,8 +349,8 @@ async def test_a_volume_that_no_lower_node_can_have_goes_back(
         )
         return "ProvisioningFailed" in done.stdout and "0/2 nodes are available" in done.stdout
 
-    await eventually(told, within=60, what="the claim's events tell why")
-    await upper.kubectl("-n", namespace, "delete", "pod/web", "pvc/data", "--timeout=60s", timeout=90)
+    await eventually(told, what="the claim's events tell why")
+    await upper.kubectl("-n", namespace, "delete", "pod/web", "pvc/data", "--timeout=150s")
 
 
 async def test_host_paths_need_a_policy(upper: Cluster, namespace):

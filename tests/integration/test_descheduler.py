@@ -21,9 +21,10 @@ from hack.sandbox.demo import configuration
 from hack.sandbox.kwok import kwok_node
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from tests.e2e.conftest import create, eventually, get
+from hack.sandbox.scheduling import start_webhook, stop_webhook
+from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
 SMALL, LARGE = "vn-lower1", "vn-lower2"
 """Two lower nodes of 2 CPUs each, and one of 64."""
@@ -36,13 +37,13 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         small = running.lower[0]
         await small.kubectl("delete", "node", "--all")
         await small.apply(kwok_node("small-0", cpu="2"), kwok_node("small-1", cpu="2"))
-        await small.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s", timeout=90)
+        for node in ("small-0", "small-1"):
+            await node_ready(small, node)
         file = running.directory / "virtual-node.yaml"
         file.write_text(json.dumps(configuration(running)), encoding="utf-8")
         await running.start_virtual_node("--config", str(file))
         for node in (SMALL, LARGE):
-            await running.upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s", timeout=90)
-            await running.upper.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s")
+            await node_ready(running.upper, node)
         yield running
 
 
@@ -56,10 +57,16 @@ def upper(sandbox: Sandbox) -> Cluster:
 async def namespace(upper: Cluster) -> AsyncIterator[str]:
     """A namespace of the test's own; what the descheduler remembers is there, too."""
     name = f"t-{secrets.token_hex(4)}"
-    await upper.kubectl("create", "namespace", name)
-    await upper.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+    await make_namespace(upper, name)
     yield name
-    await upper.kubectl("delete", "namespace", name, "--wait=false")
+    await upper.api.delete(f"/api/v1/namespaces/{name}")
+
+    async def room() -> list[str]:
+        found = (await get(upper, name, "pods"))["items"]
+        return [one["metadata"]["name"] for one in found]
+
+    # The next test counts on the room that these pods take.
+    await becomes(room, [], what="the pods of the test before are gone")
 
 
 @contextlib.asynccontextmanager
@@ -140,11 +147,11 @@ async def pods_of(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
 
 async def events_of(upper: Cluster, namespace: str, reason: str) -> list[str]:
     """The messages of a namespace's events of one reason."""
-    found = await get(upper, namespace, "events", f"--field-selector=reason={reason}")
+    found = await get(upper, namespace, "events", fields=f"reason={reason}")
     return [item["message"] for item in found["items"]]
 
 
-async def run_on(upper: Cluster, namespace: str, node: str, *, count: int, within: float = 60) -> None:
+async def run_on(upper: Cluster, namespace: str, node: str, *, count: int) -> None:
     """Wait until so many pods are there, all Running on that node."""
 
     async def settled() -> bool:
@@ -153,7 +160,7 @@ async def run_on(upper: Cluster, namespace: str, node: str, *, count: int, withi
             item["spec"].get("nodeName") == node and item["status"]["phase"] == "Running" for item in found
         )
 
-    await eventually(settled, within=within, what=f"{count} pods Running on {node}")
+    await eventually(settled, what=f"{count} pods Running on {node}")
 
 
 async def refused_below(upper: Cluster, namespace: str, *, count: int = 1) -> None:
@@ -208,7 +215,7 @@ async def no_records(upper: Cluster, namespace: str) -> None:
 
     async def none() -> bool:
         return not (
-            await get(upper, namespace, "configmaps", "-l", f"{names.LABEL_DESCHEDULER_RECORD}=true")
+            await get(upper, namespace, "configmaps", labels=f"{names.LABEL_DESCHEDULER_RECORD}=true")
         )["items"]
 
     await eventually(none, what="no records left")
@@ -262,9 +269,7 @@ async def test_deployment_pods_move(sandbox: Sandbox, upper: Cluster, namespace:
                 )
                 return places == [("stuck", LARGE, "Running")] + [("web", SMALL, "Running")] * 2
 
-            await eventually(
-                moved, within=60, what="the stuck pod on the other cluster, the others untouched"
-            )
+            await eventually(moved, what="the stuck pod on the other cluster, the others untouched")
             memory = await get(upper, namespace, "configmap", "virtual-node-unschedulable")
             value = json.loads(memory["data"][owner])
             assert value["namespace"] == namespace
@@ -299,8 +304,12 @@ async def test_dry_run_changes_nothing(sandbox: Sandbox, upper: Cluster, namespa
         async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
             assert "virtual_node_descheduler_moved_total{" not in await answer.text()
     assert {item["metadata"]["uid"] for item in await pods_of(upper, namespace)} == before
-    found = await get(upper, namespace, "configmaps,leases")
-    assert [item["metadata"]["name"] for item in found["items"]] == ["kube-root-ca.crt"]
+    found = [
+        item["metadata"]["name"]
+        for kind in ("configmaps", "leases")
+        for item in (await get(upper, namespace, kind))["items"]
+    ]
+    assert found == ["kube-root-ca.crt"]
     assert not await events_of(upper, namespace, "Rescheduled")
 
 
@@ -335,7 +344,7 @@ async def test_lost_cluster(sandbox: Sandbox, upper: Cluster, namespace: str) ->
                     for item in found
                 )
 
-            await eventually(bare_moved, within=90, what="the bare pod on the other cluster")
+            await eventually(bare_moved, what="the bare pod on the other cluster")
 
             async def budget_heard() -> bool:
                 return bool(await events_of(upper, namespace, "RescheduleDelayed"))
@@ -343,18 +352,17 @@ async def test_lost_cluster(sandbox: Sandbox, upper: Cluster, namespace: str) ->
             await eventually(budget_heard, what="a refused eviction")
             owned = [item for item in await pods_of(upper, namespace) if item["metadata"]["name"] != "bare"]
             assert [item["spec"]["nodeName"] for item in owned] == [LARGE, LARGE]
-            taints = (await get(upper, namespace, "node", LARGE))["spec"]["taints"]
+            taints = (await get(upper, "", "node", LARGE))["spec"]["taints"]
             assert names.TAINT_STALE_CLUSTER in {taint["key"] for taint in taints}
             await upper.kubectl("-n", namespace, "delete", "pdb", "all")
-            await run_on(upper, namespace, SMALL, count=3, within=90)
+            await run_on(upper, namespace, SMALL, count=3)
         finally:
-            await lost.apiserver.start()
-            await lost.wait_ready()
+            await lost.restore()
         moved = {item["metadata"]["uid"] for item in await pods_of(upper, namespace)}
-        await upper.kubectl("wait", "--for=condition=Ready", f"node/{LARGE}", "--timeout=60s", timeout=90)
+        await node_ready(upper, LARGE)
 
         async def healed() -> bool:
-            taints = (await get(upper, namespace, "node", LARGE))["spec"].get("taints") or ()
+            taints = (await get(upper, "", "node", LARGE))["spec"].get("taints") or ()
             return all(taint["key"] != names.TAINT_STALE_CLUSTER for taint in taints)
 
         await eventually(healed, what="the taint gone")
@@ -366,14 +374,11 @@ async def test_lost_cluster(sandbox: Sandbox, upper: Cluster, namespace: str) ->
         await asyncio.sleep(3)
         assert {item["metadata"]["uid"] for item in await pods_of(upper, namespace)} == moved
         # Back-fill: the healed cluster is used again.
-        await create(upper, namespace, pod("late", cpu="100m", prefer=LARGE))
-
-        async def back() -> bool:
-            found = await get(upper, namespace, "pod", "late")
-            return bool(found["spec"].get("nodeName") == LARGE and found["status"]["phase"] == "Running")
-
-        # A scheduler whose API server was away takes up to half a minute to look again.
-        await eventually(back, within=90, what="a new pod in the healed cluster")
+        late = pod("late", cpu="100m")
+        # It would rather be anywhere than wait until the last lower node is Ready again.
+        late["spec"]["nodeSelector"] = {"kubernetes.io/hostname": LARGE}
+        await create(upper, namespace, late)
+        await ready(upper, namespace, "late")
 
 
 async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
@@ -409,34 +414,15 @@ async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str
 
 @contextlib.asynccontextmanager
 async def webhook(sandbox: Sandbox, namespace: str, *arguments: str) -> AsyncIterator[Process]:
-    """The webhook, registered with the upper apiserver; stopped and unregistered at the end."""
-    (port,) = free_ports(1)
-    process = await sandbox.start_process(
-        f"webhook-{secrets.token_hex(3)}",
-        [
-            sys.executable,
-            "-m",
-            "webhook",
-            f"--kubeconfig={sandbox.upper.kubeconfig}",
-            "--address=127.0.0.1",
-            f"--port={port}",
-            f"--url=https://127.0.0.1:{port}",
-            "--hosts=127.0.0.1",
-            "--register",
-            "--leader-elect=false",
-            f"--namespace={namespace}",
-            f"--freeze-namespace={namespace}",
-            *arguments,
-        ],
-    )
-    kind = "mutatingwebhookconfiguration/virtual-node-webhook"
+    """The webhook, as soon as it changes pods; unregistered, then stopped, at the end."""
+    process = await start_webhook(
+        sandbox, "--leader-elect=false", f"--namespace={namespace}", f"--freeze-namespace={namespace}", *arguments
+    )  # fmt: skip
     try:
-        await sandbox.upper.kubectl("wait", "--for=create", kind, "--timeout=60s", timeout=90)
         yield process
     finally:
-        await process.stop()
-        both = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
-        await sandbox.upper.kubectl("delete", both, "virtual-node-webhook", check=False)
+        # While it is registered and does not answer no labelled pod can be created.
+        await stop_webhook(sandbox, process)
 
 
 async def test_deployment_moves_with_the_webhook(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
@@ -459,7 +445,7 @@ async def test_deployment_moves_with_the_webhook(sandbox: Sandbox, upper: Cluste
 
 async def test_freeze_ends(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
     """A pod that the freeze leaves without a node gets one back when the freeze is over."""
-    freeze = "--freeze-period=10s"
+    freeze = "--freeze-period=15s"
     # Nearly all of the large cluster is taken: a pod of three CPUs finds no room there.
     await create(upper, namespace, pod("taken", cpu="62", prefer=LARGE))
     await run_on(upper, namespace, LARGE, count=1)
@@ -477,7 +463,7 @@ async def test_freeze_ends(sandbox: Sandbox, upper: Cluster, namespace: str) -> 
             ] == [(node, avoids)]
 
         await eventually(lambda: web(node=None, avoids=True), what="the next pod waiting above")
-        await eventually(lambda: web(node=SMALL, avoids=False), within=60, what="one that avoids nothing")
+        await eventually(lambda: web(node=SMALL, avoids=False), what="one that avoids nothing")
 
 
 async def test_killed_again_and_again(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
@@ -493,7 +479,7 @@ async def test_killed_again_and_again(sandbox: Sandbox, upper: Cluster, namespac
             await process.kill()
     arguments = ("--leader-elect=false", "--backoff=100ms", "--max-deschedules=0")
     async with descheduler(sandbox, namespace, *arguments):
-        await run_on(upper, namespace, LARGE, count=40, within=90)
+        await run_on(upper, namespace, LARGE, count=40)
         await no_records(upper, namespace)
     found = await pods_of(upper, namespace)
     assert [item["metadata"]["name"] for item in found] == [body["metadata"]["name"] for body in bodies]
@@ -532,6 +518,6 @@ async def test_duplicates_spread(sandbox: Sandbox, upper: Cluster, namespace: st
 
         arguments = (f"--policy-config-file={policy}", "--descheduling-interval=2s")
         async with descheduler(sandbox, namespace, *arguments):
-            await eventually(spread, within=60, what="two pods in each cluster")
+            await eventually(spread, what="two pods in each cluster")
             await asyncio.sleep(5)
             assert await spread()

@@ -20,6 +20,7 @@ from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.leader_election import LeaderElector
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.sandbox import Sandbox
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -93,8 +94,8 @@ async def events_of(cluster: Cluster, name: str, *, namespace: str = "default") 
 class TestLeaderElection:
     """Real Leases."""
 
-    async def test_hand_over_takes_less_than_three_seconds(self, client: Client) -> None:
-        """With client-go's own durations a leader that ends cleanly is succeeded in under three seconds."""
+    async def test_hand_over_does_not_wait_for_the_lease_to_run_out(self, client: Client) -> None:
+        """With client-go's own durations a leader that ends cleanly is succeeded at the next try, every two seconds."""
         first, second = Work(), Work()
         loop = asyncio.get_running_loop()
         async with running(elector(client, first, name="hand-over", identity="a").run) as leading:
@@ -107,10 +108,11 @@ class TestLeaderElection:
                 leading.cancel()
                 await asyncio.wait({leading})
                 released = loop.time()
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE):
                     await second.started.wait()
                 assert first.stopped.is_set()
-                assert loop.time() - released < 3
+                # The lease would run for 13 s more: two seconds, and whatever the machine adds.
+                assert loop.time() - released < 10
                 lease = await client.get(resources.LEASES, "hand-over", namespace="default")
                 assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseTransitions"]) == ("b", 1)
 
@@ -121,7 +123,7 @@ class TestLeaderElection:
             for index, work in enumerate(works):
                 candidate = elector(client, work, name="rush", identity=f"c{index}", **SHORT)
                 await stack.enter_async_context(running(candidate.run))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 done, waiting = await asyncio.wait(
                     [asyncio.create_task(work.started.wait()) for work in works],
                     return_when=asyncio.FIRST_COMPLETED,
@@ -142,7 +144,7 @@ class TestLeaderElection:
         work = Work()
         candidate = elector(client, work, name="full-second", identity="a", now=lambda: moment)
         with capture_logs() as logs:
-            async with running(candidate.run), asyncio.timeout(10):
+            async with running(candidate.run), asyncio.timeout(PATIENCE):
                 await work.started.wait()
         assert [line for line in logs if line["log_level"] in {"warning", "error"}] == []
 
@@ -157,13 +159,13 @@ class TestLeaderElection:
             await work.started.wait()
             await cluster.apiserver.kill()
             died = loop.time()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await work.stopped.wait()
-            assert loop.time() - died <= SHORT["renew_deadline"] + 0.5
+            # Nobody else may lead before.
+            assert loop.time() - died < SHORT["lease_duration"]
             assert not candidate.is_leader
-            await cluster.apiserver.start()
-            await cluster.wait_ready()
-            async with asyncio.timeout(20):
+            await cluster.restore()
+            async with asyncio.timeout(PATIENCE):
                 await work.started.wait()
 
 
@@ -203,7 +205,7 @@ class TestEvents:
         recorder = EventRecorder(client, component="virtual-node")
         async with running(recorder.run):
             recorder.event(node, "Normal", "NodeReady", "ready")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while not (events := await events_of(cluster, "virtual")):
                     continue
             recorder.event(node, "Normal", "NodeReady", "ready")

@@ -18,9 +18,10 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
+from tests.waiting import PATIENCE, becomes, eventually
 from webhook.certificates import Certificates
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 SECRET = "virtual-node-webhook-tls"
 
 
@@ -62,16 +63,15 @@ async def webhook(sandbox: Sandbox) -> AsyncIterator[tuple[Cluster, Process, int
 async def registered(upper: Cluster) -> None:
     """Wait until labelled pods are mutated."""
     for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
-        await upper.kubectl(
-            "wait", "--for=create", f"{kind}/virtual-node-webhook", "--timeout=60s", timeout=90
+        await upper.kubectl("wait", "--for=create", f"{kind}/virtual-node-webhook", "--timeout=150s")
+
+    async def mutated() -> bool:
+        done = await upper.kubectl(
+            "create", "-f", "-", "--dry-run=server", "-o", "json", input=json.dumps(pod())
         )
-    for _ in range(100):
-        done = await upper.kubectl("create", "-f", "-", "--dry-run=server", "-o", "json", input=json.dumps(pod()),
-                                   check=False)  # fmt: skip
-        if done.returncode == 0 and "virtual-kubelet.io/provider" in done.stdout:
-            return
-        await asyncio.sleep(0.1)
-    pytest.fail(f"pods are not mutated: {done.stderr or done.stdout}")
+        return "virtual-kubelet.io/provider" in done.stdout
+
+    await eventually(mutated, what="labelled pods are mutated")
 
 
 def pod(name: str = "web", **spec: Any) -> dict[str, Any]:
@@ -177,17 +177,16 @@ async def test_nodes_that_were_full_are_avoided(webhook):
     body["metadata"]["ownerReferences"] = [
         {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "owner-1", "controller": True}
     ]
-    for _ in range(50):
+
+    async def terms() -> Any:
         done = await upper.kubectl(
             "create", "-f", "-", "--dry-run=server", "-o", "json", input=json.dumps(body)
         )
-        affinity = json.loads(done.stdout)["spec"].get("affinity")
-        if affinity:
-            break
-        await asyncio.sleep(0.1)
-    terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        affinity = json.loads(done.stdout)["spec"]["affinity"]["nodeAffinity"]
+        return affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+
     away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["vn-b"]}
-    assert terms == [{"matchExpressions": [away]}]
+    await becomes(terms, [{"matchExpressions": [away]}], what="the node that was full is avoided")
 
 
 async def test_certificates_are_renewed_without_a_refused_pod(webhook):
@@ -201,10 +200,12 @@ async def test_certificates_are_renewed_without_a_refused_pod(webhook):
         "-p", json.dumps({"data": Certificates(ca, ca.certificate, serving).data()}),
     )  # fmt: skip
     failures: list[str] = []
-    renewed = False
-    for number in range(60):
+    renewed, since = False, 0
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE
+    while since < 20 and loop.time() < deadline:
         done = await upper.kubectl(
-            "create", "-f", "-", "--dry-run=server", input=json.dumps(pod(f"r-{number}")), check=False
+            "create", "-f", "-", "--dry-run=server", input=json.dumps(pod("r")), check=False
         )
         # Until the old CA that the test has put there is announced, nobody can know of it.
         if done.returncode and renewed:
@@ -217,11 +218,8 @@ async def test_certificates_are_renewed_without_a_refused_pod(webhook):
             expiry(certificate) - datetime.now(UTC) < timedelta(days=91)
             and certificate != serving.certificate
         )
-        if now_renewed and not renewed:
-            renewed = True
-            stop_at = number + 20
-        if renewed and number >= stop_at:
-            break
+        renewed = renewed or now_renewed
+        since += renewed
         await asyncio.sleep(0.2)
     assert renewed
     assert failures == []
@@ -234,15 +232,14 @@ async def test_a_second_replica_serves_the_same_certificate(sandbox: Sandbox, we
     other = await start(sandbox, 1, other_port)
     try:
         log = sandbox.directory / "webhook-1.log"
-        for _ in range(100):
-            if "serving" in log.read_text():
-                break
-            await asyncio.sleep(0.1)
+
+        async def serves() -> bool:
+            return "serving" in log.read_text()
+
+        await eventually(serves, what="the second replica serves")
         await process.kill()
         await upper.kubectl("-n", "kube-system", "delete", "secret", SECRET)
-        await upper.kubectl(
-            "-n", "kube-system", "wait", "--for=create", f"secret/{SECRET}", "--timeout=60s", timeout=90
-        )
+        await upper.kubectl("-n", "kube-system", "wait", "--for=create", f"secret/{SECRET}", "--timeout=150s")
         await registered(upper)
         wanted = f"https://{LOOPBACK}:{other_port}/mutate"
         configuration = await upper.kubectl(

@@ -4,14 +4,17 @@ import base64
 import json
 import socket
 import ssl
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hack.sandbox import cli
+from hack.sandbox import cli, inotify, ports
 from hack.sandbox.cluster import Cluster
+from hack.sandbox.errors import SandboxError
 from hack.sandbox.kwok import kwok_node
 from hack.sandbox.network import Bridge
 from hack.sandbox.pki import USERS
@@ -84,10 +87,19 @@ def test_a_kubeconfig_stands_on_its_own(cluster):
 
 def test_ports_differ_and_are_free():
     """Many at once, none twice, and each can be listened on."""
-    ports = free_ports(50)
-    assert len(set(ports)) == 50
+    found = free_ports(50)
+    assert len(set(found)) == 50
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", ports[0]))
+        probe.bind(("127.0.0.1", found[0]))
+
+
+def test_a_port_is_given_once(monkeypatch):
+    """Though nobody listens there yet: a sandbox chooses all of its ports before the first is bound."""
+    one, other = free_ports(2)
+    monkeypatch.setattr(ports, "_given", set())
+    drawn = iter([one, one, other])
+    monkeypatch.setattr(ports.random, "randint", lambda *_: next(drawn))
+    assert [*free_ports(1), *free_ports(1)] == [one, other]
 
 
 def test_a_simulated_node_has_what_it_was_given():
@@ -136,3 +148,17 @@ def test_down_without_a_sandbox_is_fine(capsys, tmp_path):
     """Stopping what does not run says so and succeeds."""
     assert cli.main(["down", "--directory", str(tmp_path / "none")]) == 0
     assert capsys.readouterr().out == "nothing was running\n"
+
+
+def test_too_few_inotify_instances_are_told_before_anything_starts(monkeypatch):
+    """A kubelet that gets none registers no node, and says so in its log alone."""
+    monkeypatch.setattr(inotify, "_LIBC", SimpleNamespace(inotify_init1=lambda _flags: -1))
+    with pytest.raises(SandboxError, match=r"7 inotify instances are needed and 0 of .*max_user_instances="):
+        inotify.require(7)
+
+
+def test_inotify_instances_that_were_counted_are_given_back():
+    """To ask takes nothing."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    inotify.require(3)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -52,7 +52,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ref[Any]]]:
 
 async def left(made: list[ref[Any]]) -> list[object]:
     """What is alive a moment after the last connection has closed."""
-    for _ in range(50):
+    for _ in range(500):
         if not any(one() for one in made):
             break
         await asyncio.sleep(0.02)

@@ -1,0 +1,45 @@
+"""Is there room for a sandbox among the machine's inotify instances?
+
+Every component of Kubernetes watches the files it was started with, each file by an instance of its own, and Linux
+gives a user 128 of them (``fs.inotify.max_user_instances``). A kubelet that gets none registers no node and says so
+in its log alone; so it is asked before anything starts. Counted on Kubernetes 1.34.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from pathlib import Path
+
+from hack.sandbox.errors import SandboxError
+
+PER_CLUSTER = 12
+"""kube-apiserver 6, kube-controller-manager 5, one to spare."""
+PER_REAL_NODE = 8
+"""kubelet 6, containerd 1, one to spare."""
+_LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def require(count: int) -> None:
+    """Are so many instances left to this user?
+
+    Raises:
+        SandboxError: they are not; says what to do.
+    """
+    taken: list[int] = []
+    try:
+        for _ in range(count):
+            handle = _LIBC.inotify_init1(os.O_CLOEXEC)
+            if handle < 0:
+                limit = _LIMIT.read_text(encoding="ascii").strip() if _LIMIT.exists() else "?"
+                raise SandboxError(
+                    f"{count} inotify instances are needed and {len(taken)} of this user's {limit} are left: stop "
+                    "other sandboxes, or raise the limit (sysctl -w fs.inotify.max_user_instances=1024)"
+                )
+            taken.append(handle)
+    finally:
+        for handle in taken:
+            with contextlib.suppress(OSError):
+                os.close(handle)

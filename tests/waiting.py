@@ -1,0 +1,121 @@
+"""Waiting for clusters, as tests on real ones do: patiently, because only a machine under load makes it long.
+
+Nothing in Kubernetes is so at once: a status is patched in two steps, an event comes after the condition that it
+tells of, a container that is Ready has not yet written its first line. A test asks until it is so, and fails when
+that never comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.resources import Resource
+from hack.sandbox import Cluster, SandboxError
+
+PATIENCE = 150.0
+"""Seconds. Takes no time where things work; an apiserver's clients look again a minute after it was away."""
+_PAUSES = 0.05, 0.3
+"""Seconds between two looks: the first, and the longest."""
+
+_RESOURCES = [found for found in vars(resources).values() if isinstance(found, Resource)]
+_BY_WORD = {
+    **{found.plural: found for found in _RESOURCES},
+    **{found.kind.lower(): found for found in _RESOURCES},
+    "pv": resources.PERSISTENT_VOLUMES,
+    "pvc": resources.PERSISTENT_VOLUME_CLAIMS,
+}
+_BY_KIND = {(found.api_version, found.kind): found for found in _RESOURCES}
+
+
+async def eventually(
+    check: Callable[[], Awaitable[bool]], *, within: float = PATIENCE, what: str = ""
+) -> None:
+    """Ask until it is so. What cannot be read, or is not there to be looked up, is not so yet."""
+
+    async def so() -> bool:
+        return bool(await check())
+
+    await becomes(so, True, within=within, what=what or str(check))
+
+
+async def becomes(
+    read: Callable[[], Awaitable[Any]], wanted: Any, *, within: float = PATIENCE, what: str = ""
+) -> None:
+    """Read until it is what is wanted; fails with the last that was read."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    pause, longest = _PAUSES
+    while True:
+        try:
+            found: Any = await read()
+        except (SandboxError, LookupError, ValueError, aiohttp.ClientError) as error:
+            found = error
+        if found == wanted:
+            return
+        if loop.time() > deadline:
+            break
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.3, longest)
+    told = repr(found) if isinstance(found, Exception | bool) else json.dumps(found, default=repr, indent=1)
+    pytest.fail(f"not so within {within:g} s: {what}\nwanted {wanted!r}, last was {told}")
+
+
+async def get(
+    cluster: Cluster, namespace: str, kind: str, name: str = "", *, labels: str = "", fields: str = ""
+) -> dict[str, Any]:
+    """An object, or without a name the list of those that the selectors choose.
+
+    Raises:
+        SandboxError: there is none of the name.
+    """
+    query = {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
+    return await cluster.api.read(_BY_WORD[kind].path(namespace=namespace, name=name or None), query=query)
+
+
+async def create(cluster: Cluster, namespace: str, *objects: dict[str, Any]) -> None:
+    """Create objects in a namespace."""
+    for one in objects:
+        resource = _BY_KIND[one["apiVersion"], one["kind"]]
+        await cluster.api.create(resource.path(namespace=namespace), one)
+
+
+async def make_namespace(cluster: Cluster, name: str, **metadata: Any) -> None:
+    """A namespace in which pods may be created: its default ServiceAccount comes a moment later."""
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}}
+    await cluster.api.create(resources.NAMESPACES.path(), body)
+
+    async def usable() -> bool:
+        return bool(await get(cluster, name, "serviceaccount", "default"))
+
+    await eventually(usable, what=f"{cluster.name}: the default ServiceAccount of {name}")
+
+
+async def ready(cluster: Cluster, namespace: str, name: str) -> None:
+    """Wait until a pod is Ready."""
+    await _is_ready(cluster, namespace, "pod", name)
+
+
+async def node_ready(cluster: Cluster, name: str) -> None:
+    """Wait until a node is there and Ready."""
+    await _is_ready(cluster, "", "node", name)
+
+
+async def _is_ready(cluster: Cluster, namespace: str, kind: str, name: str) -> None:
+    status: dict[str, Any] = {}
+
+    async def so() -> bool:
+        status.clear()
+        status.update((await get(cluster, namespace, kind, name))["status"])
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in status["conditions"])
+
+    try:
+        await eventually(so, what=f"{cluster.name}: {kind} {name} is Ready")
+    except pytest.fail.Exception as error:
+        pytest.fail(f"{error}\n{json.dumps(status, indent=1)}")
