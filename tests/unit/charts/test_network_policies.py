@@ -1,0 +1,89 @@
+"""NetworkPolicies let in what pods serve, from whom it is meant for, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hack.chart.template import template
+from tests.unit.charts import rendering
+
+API_SERVER = {"ipBlock": {"cidr": "10.0.0.1/32"}}
+SCRAPER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+CLUSTERS = """
+virtualNode:
+  kubelet: {port: 10260}
+  clusters:
+    - name: a
+      kubeconfigSecret: {name: a}
+      config: {nodes: [{name: one}, {name: two}, {name: three, port: 10300}]}
+"""
+
+
+def _peers(values: dict[str, Any]) -> str:
+    return f"{CLUSTERS}networkPolicy: {json.dumps({'enabled': True, **values})}"
+
+
+def _ingress(values: str) -> dict[str, dict[int, Any]]:
+    """Component → port → who may come; None: everybody. Ranges are spelt out."""
+    found: dict[str, dict[int, Any]] = {}
+    for one in rendering.parse(template(values)):
+        if one["kind"] == "NetworkPolicy":
+            assert one["spec"]["policyTypes"] == ["Ingress"]
+            component = one["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+            found[component] = {
+                number: rule.get("from")
+                for rule in one["spec"]["ingress"] or []
+                for port in rule["ports"]
+                for number in range(port["port"], port.get("endPort", port["port"]) + 1)
+            }
+    return found
+
+
+def _served(values: str) -> dict[str, set[int]]:
+    """Component → ports that its containers declare."""
+    return {
+        one["metadata"]["labels"]["app.kubernetes.io/component"]: {
+            port["containerPort"]
+            for container in one["spec"]["template"]["spec"]["containers"]
+            for port in container["ports"]
+        }
+        for one in rendering.parse(template(values))
+        if one["kind"] == "Deployment"
+    }
+
+
+def test_what_pods_serve_can_be_reached():
+    """Every port that a container declares, and those of further virtual nodes; the scheduler's serve nobody."""
+    values = _peers({})
+    ingress, served = _ingress(values), _served(values)
+    assert set(ingress) == set(served), "a pod without a policy would be open"
+    assert ingress.pop("scheduler") == {}
+    served.pop("scheduler")
+    served["virtual-node"] |= {10261, 10262, 10300}
+    assert {component: set(ports) for component, ports in ingress.items()} == served
+
+
+def test_everybody_may_come_who_is_authenticated():
+    """With no peers named only the extender, which nobody authenticates to, is closed to all but the scheduler."""
+    ingress = _ingress(_peers({}))
+    (peer,) = ingress.pop("multi-scheduler")[8888]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "scheduler"
+    assert {peers is None for ports in ingress.values() for peers in ports.values()} == {True}
+
+
+def test_peers_reach_what_they_are_named_for():
+    """API servers call kubelets and the webhook; scrapers read metrics, also those that kubelets serve."""
+    ingress = _ingress(_peers({"apiServerFrom": [API_SERVER], "metricsFrom": [SCRAPER]}))
+    assert ingress["virtual-node"][10300] == [API_SERVER, SCRAPER], "kubectl top asks the kubelet API"
+    assert ingress["webhook"][8443] == [API_SERVER]
+    assert (
+        ingress["virtual-node"][9090] == ingress["webhook"][9090] == ingress["descheduler"][9090] == [SCRAPER]
+    )
+    assert SCRAPER in ingress["multi-scheduler"][8888]
+    assert API_SERVER not in ingress["multi-scheduler"][8888]
+
+
+def test_scrapers_alone_close_no_kubelet():
+    """Whoever names only scrapers has left open who may ask for logs."""
+    assert _ingress(_peers({"metricsFrom": [SCRAPER]}))["virtual-node"][10260] is None
