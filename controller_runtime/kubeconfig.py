@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from controller_runtime.credentials import (
 from controller_runtime.errors import ConfigError
 from controller_runtime.exec_credentials import API_VERSIONS, ExecCredentials, Plugin
 from controller_runtime.kubeconfig_file import Context, Section
+from controller_runtime.proxies import proxy_for
 
 __all__ = ["ClusterConfig", "Credentials", "load"]
 
@@ -63,7 +63,7 @@ async def load(
         config = ClusterConfig(
             server,
             tls=TlsMaterial(source="--server"),
-            proxy_url=_proxy_of_environment(server),
+            proxy_url=proxy_for(server, environment=os.environ),
             source="--server",
         )
     else:
@@ -117,7 +117,7 @@ def _from_pod(*, server: str) -> ClusterConfig:
         tls=TlsMaterial(source="in-cluster", authority=authority if authority.exists() else None),
         credentials=TokenFile(_ACCOUNT / "token", source="in-cluster"),
         namespace=namespace.read_text(encoding="utf-8").strip() if namespace.exists() else "",
-        proxy_url=_proxy_of_environment(url),
+        proxy_url=proxy_for(url, environment=os.environ),
         source="in-cluster",
     )
 
@@ -149,7 +149,7 @@ def _from_context(context: Context, *, server: str) -> ClusterConfig:
         credentials=_credentials(context, url=url),
         namespace=context.namespace,
         context_name=context.name,
-        proxy_url=proxy or _proxy_of_environment(url),
+        proxy_url=proxy or proxy_for(url, environment=os.environ),
         tls_server_name=cluster.text("tls-server-name") or None,
         source=context.source,
     )
@@ -282,15 +282,3 @@ class _AuthProvider(Credentials):
         elif self._headers is None:
             raise ConfigError(f"{self._source}: this provider is not supported")
         self._asked_at = asyncio.get_running_loop().time()
-
-
-def _proxy_of_environment(server: str) -> str | None:
-    """$HTTPS_PROXY, $HTTP_PROXY and $NO_PROXY, as Go reads them: never for this very machine."""
-    parts = urlsplit(server)
-    host = parts.hostname or ""
-    if host == "localhost" or host.startswith("127.") or host == "::1":
-        return None
-    proxy = urllib.request.getproxies_environment().get(parts.scheme)
-    if not proxy or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"

@@ -1,0 +1,92 @@
+"""The proxy that the environment names for a server, as Go's ``golang.org/x/net/http/httpproxy`` reads it.
+
+Python's ``urllib`` has the same variables and another reading: it knows no networks in $NO_PROXY, and a cluster's own
+addresses (``10.0.0.0/8``) are what people write there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from controller_runtime.errors import ConfigError
+
+
+def proxy_for(server: str, *, environment: Mapping[str, str]) -> str | None:
+    """The URL of the proxy to reach a server by; None: go there directly, as always to this very machine.
+
+    Args:
+        server: an http or https URL.
+        environment: $HTTPS_PROXY or $HTTP_PROXY, by the server's scheme, and $NO_PROXY; or in small letters.
+
+    Raises:
+        ConfigError: the proxy is not an http or https URL.
+    """
+    parts = urlsplit(server)
+    host = (parts.hostname or "").rstrip(".")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    name = f"{parts.scheme.upper()}_PROXY"
+    proxy = _variable(name, environment)
+    if not proxy or _goes_direct(host, port, _variable("NO_PROXY", environment)):
+        return None
+    url = proxy if "://" in proxy else f"http://{proxy}"
+    if urlsplit(url).scheme not in {"http", "https"}:
+        raise ConfigError(f"${name}: only http and https proxies are supported, not {urlsplit(url).scheme}")
+    return url
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    return environment.get(name) or environment.get(name.lower()) or ""
+
+
+def _goes_direct(host: str, port: int, exceptions: str) -> bool:
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    return any(
+        _excepts(entry.strip().lower(), host, port, address)
+        for entry in exceptions.split(",")
+        if entry.strip()
+    )
+
+
+def _excepts(
+    entry: str, host: str, port: int, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None
+) -> bool:
+    """Whether one entry means a host: ``*``, a network, an address or a domain, the last two perhaps with a port.
+
+    ``example.com`` means the name itself and everything below it, ``.example.com`` and ``*.example.com`` only the latter.
+    """
+    if entry == "*":
+        return True
+    if "/" in entry:
+        try:
+            return address is not None and address in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
+    name, wanted_port = _split(entry)
+    if wanted_port and wanted_port != str(port):
+        return False
+    named = _address(name)
+    if named is not None:
+        return named == address
+    if name.startswith("*."):
+        name = name[1:]
+    return host.endswith(name) if name.startswith(".") else host == name or host.endswith(f".{name}")
+
+
+def _split(entry: str) -> tuple[str, str]:
+    """Host and port; the port is empty where there is none."""
+    if entry.startswith("["):
+        host, _, rest = entry[1:].partition("]")
+        return host, rest.removeprefix(":")
+    host, colon, port = entry.rpartition(":")
+    return (host, port) if colon and ":" not in host else (entry, "")
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
