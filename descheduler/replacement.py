@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import names, node_avoidance, timestamps
+from controller_runtime.api import label_keys, names, node_avoidance, timestamps
 from controller_runtime.objects import Object
 
 _METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences", "finalizers")
@@ -67,7 +67,7 @@ def of(
     spec = {field: value for field, value in pod["spec"].items() if field not in _NOT_TO_CREATE}
     if spec.get("runtimeClassName"):
         spec.pop("overhead", None)  # computed by admission, too
-    spec = node_avoidance.avoid(node_avoidance.readmit(spec, before), nodes)
+    spec = node_avoidance.avoid(node_avoidance.readmit(label_keys.settled(spec), before), nodes)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
 
 

@@ -521,3 +521,134 @@ async def test_duplicates_spread(sandbox: Sandbox, upper: Cluster, namespace: st
             await eventually(spread, what="two pods in each cluster")
             await asyncio.sleep(5)
             assert await spread()
+
+
+async def test_clusters_are_evened_out(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """LowNodeUtilization: an overused cluster gives the underused one pods until it is at its target, and no more."""
+    policy = sandbox.directory / f"policy-{namespace}.yaml"
+    policy.write_text(
+        """
+        apiVersion: descheduler/v1alpha2
+        kind: DeschedulerPolicy
+        profiles:
+        - name: even
+          pluginConfig:
+          - name: LowNodeUtilization
+            args: {thresholds: {cpu: 20}, targetThresholds: {cpu: 50}}
+          plugins:
+            balance:
+              enabled: [LowNodeUtilization]
+        """,
+        encoding="utf-8",
+    )
+    async with webhook(sandbox, namespace):
+        await upper.kubectl("cordon", LARGE)
+        try:
+            await create(upper, namespace, deployment("web", replicas=4, cpu="900m"))
+            await run_on(upper, namespace, SMALL, count=4)
+        finally:
+            await upper.kubectl("uncordon", LARGE)
+
+        async def even() -> list[str]:
+            return sorted(item["spec"].get("nodeName", "") for item in await pods_of(upper, namespace))
+
+        arguments = (f"--policy-config-file={policy}", "--descheduling-interval=2s")
+        async with descheduler(sandbox, namespace, *arguments):
+            await becomes(even, [SMALL, SMALL, LARGE, LARGE], what="half of the small cluster's room is free")
+            await asyncio.sleep(5)
+            assert await even() == [SMALL, SMALL, LARGE, LARGE]
+
+
+async def test_pods_that_the_lower_quota_refuses_move(
+    sandbox: Sandbox, upper: Cluster, namespace: str
+) -> None:
+    """Only when that is asked for: ``--include-failures=quota``."""
+    small = sandbox.lower[0]
+    await create(upper, namespace, pod("first", cpu="10m"))
+    await run_on(upper, namespace, SMALL, count=1)
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "full", "namespace": namespace},
+    }
+    await small.apply({**quota, "spec": {"hard": {"pods": "1"}}})
+
+    async def enforced() -> bool:
+        done = await small.kubectl(
+            "-n", namespace, "get", "resourcequota", "full", "-o", "jsonpath={.status.used.pods}"
+        )
+        return done.stdout == "1"
+
+    await eventually(enforced, what="the quota is in force")
+    await create(upper, namespace, pod("second", cpu="10m"))
+
+    async def refused() -> str:
+        found = await get(upper, namespace, "pod", "second")
+        conditions = {one["type"]: one.get("reason") for one in found["status"].get("conditions") or ()}
+        return conditions.get(names.CONDITION_ADMITTED) or ""
+
+    await becomes(refused, "ExceededQuota", what="the lower cluster refuses the pod for its quota")
+    async with descheduler(sandbox, namespace):
+        await asyncio.sleep(5)
+        assert (await get(upper, namespace, "pod", "second"))["spec"]["nodeName"] == SMALL
+    async with descheduler(sandbox, namespace, "--include-failures=quota"):
+
+        async def moved() -> str:
+            return str((await get(upper, namespace, "pod", "second"))["spec"].get("nodeName"))
+
+        await becomes(moved, LARGE, what="the pod has moved")
+        await ready(upper, namespace, "second")
+
+
+async def test_pods_whose_image_cannot_be_pulled_move(
+    sandbox: Sandbox, upper: Cluster, namespace: str
+) -> None:
+    """Only when that is asked for: ``--include-failures=image``."""
+    await create(upper, namespace, pod("main", cpu="10m"))
+    await run_on(upper, namespace, SMALL, count=1)
+    waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+    status = {
+        "phase": "Pending",
+        "containerStatuses": [
+            {"name": "main", "image": "busybox:1.36", "imageID": "", "ready": False, "restartCount": 0,
+             "state": {"waiting": waiting}},
+        ],
+    }  # fmt: skip
+    await sandbox.lower[0].kubectl(
+        "-n", namespace, "patch", "pod", "main", "--subresource=status", "--type=merge",
+        "-p", json.dumps({"status": status}),
+    )  # fmt: skip
+
+    async def told() -> str:
+        found = await get(upper, namespace, "pod", "main")
+        return str(found["status"]["phase"])
+
+    await becomes(told, "Pending", what="the pod waits above, too")
+    async with descheduler(sandbox, namespace):
+        await asyncio.sleep(5)
+        assert (await get(upper, namespace, "pod", "main"))["spec"]["nodeName"] == SMALL
+    async with descheduler(sandbox, namespace, "--include-failures=image"):
+        await run_on(upper, namespace, LARGE, count=1)
+
+
+async def test_a_bare_pod_that_is_told_apart_by_revision_moves(
+    sandbox: Sandbox, upper: Cluster, namespace: str
+) -> None:
+    """What matchLabelKeys have added to a stored pod is not told twice, above or below: the pod would be refused."""
+    body = pod("bare")
+    selecting = {
+        "labelSelector": {"matchLabels": {"app": "other"}},
+        "matchLabelKeys": ["revision"],
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    body["metadata"]["labels"]["revision"] = "7"
+    body["spec"]["affinity"]["podAntiAffinity"] = {
+        "requiredDuringSchedulingIgnoredDuringExecution": [selecting]
+    }
+    body["spec"]["topologySpreadConstraints"] = [
+        {**selecting, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    ]
+    await create(upper, namespace, body)
+    await refused_below(upper, namespace)
+    async with descheduler(sandbox, namespace):
+        await run_on(upper, namespace, LARGE, count=1)

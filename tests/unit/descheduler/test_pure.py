@@ -194,6 +194,13 @@ def of(
 class TestReplacement:
     """The pod that takes a bare pod's place."""
 
+    def test_label_keys_are_not_told_twice(self):
+        """The apiserver has added them to the selector already, and would refuse what names them in both."""
+        selector = {"matchExpressions": [{"key": "rev", "operator": "In", "values": ["7"]}]}
+        constraint = {"labelSelector": selector, "matchLabelKeys": ["rev"], "maxSkew": 1}
+        found = of(pod(spec={"topologySpreadConstraints": [constraint]}))
+        assert found["spec"]["topologySpreadConstraints"] == [{"labelSelector": selector, "maxSkew": 1}]
+
     def test_what_stays_and_what_goes(self):
         """The user's fields stay; the server's and the old node's go."""
         whole = pod(

@@ -1,0 +1,55 @@
+"""``matchLabelKeys`` of pod (anti-)affinity and topology spread: told to an apiserver a second time. Pure.
+
+At a creation the apiserver adds ``key In [the pod's value]`` to the labelSelector for every key of ``matchLabelKeys``
+(``NotIn`` for ``mismatchLabelKeys``) and keeps the keys. A pod made from one that has been stored would get the
+expressions twice, and is refused: "exists in both matchLabelKeys and labelSelector". Affinity since 1.29, topology
+spread since 1.34 (KEP-3633, KEP-3243).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_LISTS = ("matchLabelKeys", "mismatchLabelKeys")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def settled(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored pod's spec for another creation: keys that its selectors name already are left to the selectors."""
+    made = dict(spec)
+    if affinity := spec.get("affinity"):
+        made["affinity"] = {
+            kind: _affinity(value) if kind in {"podAffinity", "podAntiAffinity"} else value
+            for kind, value in affinity.items()
+        }
+    if constraints := spec.get("topologySpreadConstraints"):
+        made["topologySpreadConstraints"] = [_selecting(constraint) for constraint in constraints]
+    return made
+
+
+def _affinity(affinity: Mapping[str, Any]) -> dict[str, Any]:
+    made = dict(affinity)
+    if required := affinity.get(_REQUIRED):
+        made[_REQUIRED] = [_selecting(term) for term in required]
+    if preferred := affinity.get(_PREFERRED):
+        made[_PREFERRED] = [
+            {**weighted, "podAffinityTerm": _selecting(weighted["podAffinityTerm"])} for weighted in preferred
+        ]
+    return made
+
+
+def _selecting(holder: Mapping[str, Any]) -> dict[str, Any]:
+    """A term or a constraint less the keys that its labelSelector has expressions for."""
+    made = dict(holder)
+    named = {
+        expression.get("key")
+        for expression in (holder.get("labelSelector") or {}).get("matchExpressions") or ()
+    }
+    for name in _LISTS:
+        if name in made and named:
+            made[name] = [key for key in made[name] if key not in named]
+            if not made[name]:
+                del made[name]
+    return made
