@@ -10,13 +10,12 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 
 from controller_runtime import lifecycle, log
 from controller_runtime.errors import ConfigError
 from virtual_node import flags, program
+from virtual_node.command_line import USAGE_ERROR
 
-_USAGE_ERROR = 2
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
 """What a shell says of a program that SIGINT, or SIGPIPE, has ended."""
@@ -37,7 +36,7 @@ COMMANDS: Mapping[str, str] = {
 }
 """Every command and what it is for, in the order of ``help``."""
 _MODULES: Mapping[str, str] = {
-    "check": "virtual_node.check",
+    "check": "virtual_node.commands.check",
     "status": "virtual_node.commands.status",
     "doctor": "virtual_node.commands.doctor",
     "diagnose": "virtual_node.commands.diagnose",
@@ -45,6 +44,7 @@ _MODULES: Mapping[str, str] = {
     "lower-cluster": "virtual_node.commands.lower_cluster",
     "cleanup": "virtual_node.commands.cleanup",
     "completion": "virtual_node.commands.completion",
+    "version": "virtual_node.commands.version",
 }
 """Commands with a module of their own: its ``main`` takes the arguments and returns the exit code."""
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # not first when the interpreter ends, where nobody could answer
     except ConfigError as error:
         print(f"{program.name()}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
-        return _USAGE_ERROR
+        return USAGE_ERROR
     except BrokenPipeError:
         if command in _DAEMON:
             raise
@@ -93,18 +93,13 @@ def _command(command: str, arguments: list[str]) -> int:
         case "help":
             print(overview())  # noqa: T201 - the answer
             return 0
-        case "version":
-            print(version())  # noqa: T201 - the answer
-            return 0
         case "providers":
             print("k8s")  # noqa: T201 - the answer
             return 0
         case _:
-            print(  # noqa: T201 - one line, no traceback
-                f"{program.name()}: unknown command {command!r}: {', '.join(COMMANDS)} are known{_guess(command)}",
-                file=sys.stderr,
+            raise ConfigError(
+                f"unknown command {command!r}{_guess(command)}\nSee '{program.name('help')}' for a list."
             )
-            return _USAGE_ERROR
 
 
 def _guess(command: str) -> str:
@@ -128,7 +123,7 @@ def overview() -> str:
 def _as_plugin(arguments: list[str]) -> int:
     """``kubectl virtual-node`` without a command: whoever types that wants to know what there is, not a daemon."""
     if arguments in (["--version"], ["-version"]):
-        print(version())  # noqa: T201 - the answer
+        print(program.version() or "unknown")  # noqa: T201 - the answer
         return 0
     if not arguments or arguments[0] in {"-h", "--help"}:
         print(overview())  # noqa: T201 - the answer
@@ -136,17 +131,9 @@ def _as_plugin(arguments: list[str]) -> int:
     raise ConfigError(f"{arguments[0]}: a command comes first; {program.name('run')} is the daemon")
 
 
-def version() -> str:
-    """The installed version."""
-    try:
-        return metadata.version("virtual-node")
-    except metadata.PackageNotFoundError:
-        return "unknown (not installed)"
-
-
 def _daemon(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-version"]):
-        print(version())  # noqa: T201 - the answer
+        print(program.version() or "unknown")  # noqa: T201 - the answer
         return 0
     options = flags.parse(arguments, prog=program.name("run") if program.is_plugin() else "virtual-node")
     log.configure(options.log_level, options.log_format, klog_v=options.klog_verbosity)

@@ -15,7 +15,8 @@ from controller_runtime.api import names
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import comma_list, positive, take_klog
 from virtual_node import config as configuration
-from virtual_node import config_file, config_validation
+from virtual_node import config_file, config_validation, program
+from virtual_node.command_line import Parser
 from virtual_node.config import (
     CapacityPolicy,
     ClusterConfig,
@@ -25,6 +26,11 @@ from virtual_node.config import (
     Taint,
 )
 from virtual_node.flag_declarations import DEFAULT_NODE_NAME, WITHOUT_EFFECT, add_flags
+
+_EXAMPLES = (
+    ("One lower cluster", "--nodename vn-tokyo --kubeconfig upper.yaml --client-kubeconfig tokyo.yaml"),
+    ("Many, in a file that is applied live", "--config clusters.yaml"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,15 @@ def parse(
     """
     environment = os.environ if environment is None else environment
     rest, klog_verbosity = take_klog(list(argv))
-    parser = argparse.ArgumentParser(prog=prog, allow_abbrev=False, description=__doc__.splitlines()[0])
+    parser = Parser(
+        "",
+        about="The daemon: virtual nodes in an upper cluster that stand for lower ones. Commands for people: "
+        f"{program.name('help')}.",
+        examples=[(what, f"run {line}" if program.is_plugin() else line) for what, line in _EXAMPLES],
+        notes="A flag beats the environment, the environment beats the default; --config beats the flags that "
+        "describe one lower cluster.",
+    )
+    parser.prog = prog
     add_flags(parser)
     flags = parser.parse_args(rest)
     if flags.provider != "k8s":

@@ -38,7 +38,7 @@ Every flag of every program. `--help` says the same.
 - A flag cannot be shortened. An unknown flag is an error (exit code 2).
 - `--klog.v=N` sets the verbosity of every program; other `--klog.*` flags are accepted and ignored.
 - `--version`, or `version`, as the only argument prints the version.
-- `virtual-node check` takes the flags of `virtual-node`, and `-o json`. `virtual-node inspect` takes them beside its own."""
+- `virtual-node check` and `virtual-node inspect` take the flags of `virtual-node` beside their own."""
 
 
 class _BuiltError(Exception):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from virtual_node import program
+from virtual_node.command_line import Parser
 from virtual_node.commands import completing, completion_scripts
 
 _FILES, _NO_FILES = 0, 4
@@ -30,7 +31,14 @@ class _Parsing(BaseException):
 
 def main(argv: Sequence[str]) -> int:
     """Print the script for a shell."""
-    parser = argparse.ArgumentParser(prog=program.name("completion"), description=__doc__)
+    parser = Parser(
+        "completion",
+        about="A script that completes commands, flags and values. It asks the program, so it need not be made again "
+        "after an update.",
+        examples=tuple((f"In {shell}", f"completion {shell}") for shell in completion_scripts.SCRIPTS),
+        notes="bash and zsh: source <(virtual-node completion SHELL); fish: virtual-node completion fish | source. "
+        "docs/cli.md says where to put that.",
+    )
     parser.add_argument("shell", choices=tuple(completion_scripts.SCRIPTS), help="which shell's")
     options = parser.parse_args(argv)
     print(completion_scripts.SCRIPTS[options.shell].strip())  # noqa: T201 - the answer

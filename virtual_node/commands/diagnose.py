@@ -1,143 +1,181 @@
-"""``virtual-node diagnose pod NAMESPACE/NAME``: one readable verdict on why a pod is not running."""
+"""``virtual-node diagnose TYPE/NAME``: one readable verdict on why a pod, a workload's pods or a node do not work."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from rich.console import Console
+from controller_runtime import resources
+from controller_runtime.errors import ConfigError
+from controller_runtime.resources import Resource
+from virtual_node.command_line import Parser
+from virtual_node.commands import connect, diagnose_node, diagnose_pod, diagnose_workload, output
+from virtual_node.commands.diagnosing.facts import FINE, Finding
+from virtual_node.commands.diagnosis import diagnose, is_well
+from virtual_node.commands.reader import Reader
 
-from controller_runtime import kubeconfig, resources
-from controller_runtime.api import names, timestamps
-from controller_runtime.client import Client
-from controller_runtime.errors import ApiError, ConfigError, NotFound
-from virtual_node import program
-from virtual_node.commands import output
-from virtual_node.commands.diagnosing.facts import Facts, Finding
-from virtual_node.commands.diagnosis import diagnose
+_PODS_AT_ONCE = 8
+_KINDS: Mapping[str, Resource] = {
+    "pod": resources.PODS,
+    "node": resources.NODES,
+    "deployment": resources.DEPLOYMENTS,
+    "statefulset": resources.STATEFUL_SETS,
+    "daemonset": resources.DAEMON_SETS,
+    "replicaset": resources.REPLICA_SETS,
+    "job": resources.JOBS,
+}
+_SHORT = {"po": "pod", "no": "node", "deploy": "deployment", "sts": "statefulset", "ds": "daemonset",
+          "rs": "replicaset"}  # fmt: skip
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+_MARKS = {0: output.BAD, FINE: output.GOOD}
 
-_LEASES = "kube-node-lease"
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found."""
+
+    kind: str
+    name: str
+    """``namespace/name``, or a node's name."""
+    findings: Sequence[Finding]
+    pods: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    """Of a workload: what was found of each pod, by name."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when nothing is wrong, 1 when something is, 2 for trouble of our own."""
-    parser = argparse.ArgumentParser(prog=program.name("diagnose"), description=__doc__)
-    parser.add_argument("kind", choices=("pod",), help="what to diagnose")
-    parser.add_argument("name", metavar="[NAMESPACE/]NAME")
-    parser.add_argument("-n", "--namespace", default="default", help="where NAME has none (default)")
-    parser.add_argument(
-        "--kubeconfig", default="", metavar="FILE", help="upper cluster's ($KUBECONFIG, ~/.kube/config)"
+    """Run the command; 0 when nothing is wrong, 1 when something is.
+
+    Raises:
+        ConfigError: there is no such thing, or it may not be seen; exit code 2.
+    """
+    options = _parser().parse_args(argv)
+    verdict, reader = asyncio.run(_examine(options))
+    if options.output == "text":
+        _print(verdict)
+        output.note(reader.note())
+    else:
+        rows = {
+            "kind": verdict.kind,
+            "name": verdict.name,
+            "findings": _rows(verdict.findings),
+            "pods": [{"name": pod, "findings": _rows(found)} for pod, found in verdict.pods.items()],
+            "missingRights": reader.rights(),
+        }
+        output.data(rows, options.output)
+    return 0 if is_well(verdict.findings) else 1
+
+
+async def _examine(options: argparse.Namespace) -> tuple[Verdict, Reader]:
+    kind, given, name = _target(options.kind, options.name)
+    async with connect.upper(options, agent="virtual-node-diagnose") as client:
+        reader = Reader(client)
+        if kind == "node":
+            return Verdict("Node", name, await diagnose_node.examine(reader, name)), reader
+        namespace = given or options.namespace or client.config.namespace or "default"
+        resource = _KINDS[kind]
+        if kind == "pod":
+            pods = [await diagnose_pod.find(reader, namespace, name)]
+        else:
+            workload, pods = await diagnose_workload.pods_of(reader, resource, namespace, name)
+        limit = asyncio.Semaphore(_PODS_AT_ONCE)
+
+        async def judged(pod: dict[str, object]) -> Sequence[Finding]:
+            async with limit:
+                facts = await diagnose_pod.gather(
+                    reader, pod, lower=options.client_kubeconfig, timeout=options.timeout
+                )
+            output.note(facts.silence_below)
+            return diagnose(facts)
+
+        verdicts = await asyncio.gather(*map(judged, pods))
+    key = f"{namespace}/{name}"
+    if kind == "pod":
+        return Verdict(resource.kind, key, verdicts[0]), reader
+    by_pod = {pod["metadata"]["name"]: found for pod, found in zip(pods, verdicts, strict=True)}
+    return Verdict(resource.kind, key, diagnose_workload.judge(workload, by_pod), by_pod), reader
+
+
+def _target(first: str, second: str | None) -> tuple[str, str, str]:
+    """Kind, namespace if there is one, and name, of ``pod/web``, ``pod web``, ``pod shop/web`` or ``pod/shop/web``."""
+    word, slash, rest = first.partition("/")
+    if bool(slash) == (second is not None):
+        raise ConfigError("diagnose: say TYPE/NAME or TYPE NAME, such as pod/web, deploy/web, node/vn-tokyo")
+    kind = _Kinds.full(word)
+    namespace, _, name = (second or rest).rpartition("/")
+    for what, text in (("namespace", namespace), (kind, name)):
+        if (text or what == kind) and not _NAME.fullmatch(text):
+            raise ConfigError(f"{text!r} is not the name of a {what}")
+    return kind, namespace, name
+
+
+class _Kinds(tuple[str, ...]):
+    """argparse's choices: completed by their full names, taken by kubectl's short ones and with a name behind."""
+
+    __slots__ = ()
+
+    def __contains__(self, word: object) -> bool:
+        return isinstance(word, str) and self.full(word.partition("/")[0]) in _KINDS
+
+    @staticmethod
+    def full(word: str) -> str:
+        """``deployment`` of ``deploy``, ``deployments`` and ``deployment.apps``."""
+        word = word.partition(".")[0].lower()
+        return _SHORT.get(word, word if word in _KINDS else word.removesuffix("s"))
+
+
+def _print(verdict: Verdict) -> None:
+    output.listing(
+        [
+            output.Entry(output.NOTHING, f"{verdict.kind.lower()} {verdict.name}"),
+            *(
+                output.Entry(_MARKS.get(one.rank, output.DOUBTFUL), one.title, one.evidence, one.next_steps)
+                for one in verdict.findings
+            ),
+        ]
     )
-    parser.add_argument("--context", default="", metavar="NAME", help="the kubeconfig's context")
+
+
+def _rows(findings: Sequence[Finding]) -> list[dict[str, object]]:
+    return [
+        {"title": one.title, "evidence": list(one.evidence), "nextSteps": list(one.next_steps)}
+        for one in findings
+    ]
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "diagnose",
+        about="Why is this pod not running? One verdict from everything that can be seen, with evidence and what to "
+        "do next. Of a workload, its pods; of a node, whether the virtual node lives and can be reached.",
+        examples=(
+            ("A pod", "diagnose pod web-7d4b9 -n shop"),
+            (
+                "The same, with a look into its lower cluster",
+                "diagnose pod/web-7d4b9 -n shop --client-kubeconfig tokyo.yaml",
+            ),
+            ("All pods of a Deployment", "diagnose deploy/web -n shop"),
+            ("A virtual node", "diagnose node vn-tokyo"),
+        ),
+        exit_codes="0 nothing is wrong, 1 something is, 2 there is no such thing, or it cannot be seen",
+    )
+    parser.add_argument(
+        "kind",
+        choices=_Kinds(_KINDS),
+        metavar="TYPE[/NAME]",
+        help=f"{', '.join(_KINDS)}, or kubectl's short names",
+    )
+    parser.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="where TYPE has none")
+    parser.add_argument(
+        "-n", "--namespace", default="", metavar="NS", help="its namespace (the context's, default)"
+    )
+    connect.add_flags(parser)
     parser.add_argument(
         "--client-kubeconfig", default="", metavar="FILE", help="lower cluster's, to look there too"
     )
-    parser.add_argument("-o", "--output", default="text", choices=("text", "json", "yaml"))
-    options = parser.parse_args(argv)
-    namespace, _, name = options.name.rpartition("/")
-    namespace = namespace or options.namespace
-    try:
-        facts = asyncio.run(_gather(options, namespace, name))
-    except NotFound:
-        raise ConfigError(f"there is no pod {namespace}/{name} in the upper cluster") from None
-    except ApiError as error:
-        raise ConfigError(f"the upper cluster: {error}") from None
-    findings = diagnose(facts)
-    if options.output == "text":
-        _print(namespace, name, findings)
-    else:
-        rows = [
-            {"title": one.title, "evidence": list(one.evidence), "nextSteps": list(one.next_steps)}
-            for one in findings
-        ]
-        output.data({"pod": f"{namespace}/{name}", "findings": rows}, options.output)
-    return 0 if findings[0].rank == 9 and "running" in findings[0].title else 1
-
-
-async def _gather(options: argparse.Namespace, namespace: str, name: str) -> Facts:
-    config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
-    async with Client(config, user_agent="virtual-node-diagnose", cluster="upper") as upper:
-        pod = await upper.get(resources.PODS, name, namespace=namespace)
-        node_name = pod["spec"].get("nodeName", "")
-        selector = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
-        involved = f"involvedObject.uid={pod['metadata']['uid']}"
-        nodes, events = await asyncio.gather(
-            upper.list(resources.NODES, label_selector=selector),
-            upper.list(resources.EVENTS, namespace=namespace, field_selector=involved),
-        )
-        virtual = [node.to_dict() for node in nodes.items]
-        node = next((one for one in virtual if one["metadata"]["name"] == node_name), None)
-        heartbeat = await _heartbeat(upper, node_name) if node_name else None
-        logs = await _logs(upper, pod)
-    lower = await _lower(options.client_kubeconfig, pod) if options.client_kubeconfig else None
-    listed = [event.to_dict() for event in events.items]
-    listed.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
-    return Facts(
-        pod=pod,
-        node=node,
-        heartbeat_seconds=heartbeat,
-        lower=lower,
-        events=listed,
-        virtual_nodes=virtual,
-        now=datetime.now(UTC),
-        asked_below=bool(options.client_kubeconfig),
-        logs=logs,
+    parser.add_argument(
+        "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"
     )
-
-
-async def _heartbeat(upper: Client, node: str) -> float | None:
-    try:
-        lease = await upper.get(resources.LEASES, node, namespace=_LEASES)
-    except ApiError:
-        return None
-    renewed = (lease.get("spec") or {}).get("renewTime")
-    return (datetime.now(UTC) - timestamps.parse(renewed)).total_seconds() if renewed else None
-
-
-async def _logs(upper: Client, pod: dict[str, Any]) -> list[str]:
-    """The last words of the first container that has ended badly."""
-    metadata = pod["metadata"]
-    for status in (pod.get("status") or {}).get("containerStatuses") or ():
-        previous = "terminated" in (status.get("lastState") or {})
-        if not previous and "terminated" not in (status.get("state") or {}):
-            continue
-        params = {"container": status["name"], "tailLines": "5", "previous": "true" if previous else "false"}
-        path = resources.PODS.path(namespace=metadata["namespace"], name=metadata["name"], subresource="log")
-        try:
-            return (await upper.request("GET", path, params=params)).decode("utf-8", "replace").splitlines()
-        except ApiError:
-            return []
-    return []
-
-
-async def _lower(path: str, pod: dict[str, Any]) -> dict[str, Any] | None:
-    config = await kubeconfig.load(path, in_cluster=False)
-    async with Client(config, user_agent="virtual-node-diagnose", cluster="lower") as client:
-        selector = f"{names.LABEL_UPPER_UID}={pod['metadata']['uid']}"
-        try:
-            found = (await client.list(resources.PODS, label_selector=selector)).items
-        except ApiError as error:
-            raise ConfigError(f"--client-kubeconfig {path}: {error}") from None
-    return found[0].to_dict() if found else None
-
-
-def _print(namespace: str, name: str, findings: Sequence[Finding]) -> None:
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    console.print(f"[bold]pod {namespace}/{name}[/]")
-    for number, finding in enumerate(findings):
-        mark, style = (
-            ("✗", "bold red")
-            if finding.rank == 0
-            else ("•", "yellow")
-            if finding.rank < 9
-            else ("✓", "green")
-        )
-        console.print(f"{mark} {finding.title}", style=style if number == 0 else "", markup=False)
-        for line in finding.evidence:
-            console.print(f"    {line}", markup=False, style="dim")
-        for step in finding.next_steps:
-            console.print(f"    → {step}", markup=False)
+    return parser

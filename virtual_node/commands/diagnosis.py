@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from virtual_node.commands.diagnosing import containers, endings, placement
-from virtual_node.commands.diagnosing.facts import Facts, Finding, Rule, pod_name, pod_namespace
+from virtual_node.commands.diagnosing.facts import FINE, Facts, Finding, Rule, pod_name, pod_namespace
 from virtual_node.web.rows import status_word
 
 _RULES: Sequence[Rule] = (*placement.RULES, *containers.RULES, *endings.RULES)
@@ -22,12 +22,19 @@ def diagnose(facts: Facts) -> list[Finding]:
         return found
     word, why = status_word(facts.pod)
     if word == "Running":
-        return [Finding(9, "The pod is running; nothing is wrong that can be seen from here.")]
+        return [Finding(FINE, "The pod is running; nothing is wrong that can be seen from here.")]
+    if word in {"Completed", "Succeeded"}:
+        return [Finding(FINE, "The pod has completed; nothing is wrong.")]
     return [
         Finding(
-            9,
+            FINE - 1,
             f"The pod is {word}; nothing explains it yet.",
             [why] if why else [],
             [f"kubectl -n {pod_namespace(facts)} describe pod {pod_name(facts)}"],
         )
     ]
+
+
+def is_well(findings: Sequence[Finding]) -> bool:
+    """Whether nothing is wrong."""
+    return all(finding.rank == FINE for finding in findings)

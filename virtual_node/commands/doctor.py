@@ -10,52 +10,31 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Sequence
-
-from rich.console import Console
 
 from controller_runtime import kubeconfig
 from controller_runtime.client import Client
-from virtual_node import program
-from virtual_node.commands import doctor_probes, output
+from virtual_node.command_line import Parser
+from virtual_node.commands import connect, doctor_probes, output
 from virtual_node.commands.doctoring.chain import examine, first_broken, sentence
 from virtual_node.commands.doctoring.facts import Facts
-from virtual_node.commands.doctoring.links import Link
+from virtual_node.commands.doctoring.links import Link, State
 
 _COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")
-_TIMEOUT = 10.0
+_MARKS = {State.OK: output.GOOD, State.BROKEN: output.BAD, State.SKIPPED: output.NOTHING}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when all links hold, 1 when one is broken, 2 for trouble of our own."""
-    parser = argparse.ArgumentParser(prog=program.name("doctor"), description=__doc__)
-    parser.add_argument(
-        "--kubeconfig", default="", metavar="FILE", help="upper cluster's ($KUBECONFIG, ~/.kube/config)"
-    )
-    parser.add_argument("--context", default="", metavar="NAME", help="the kubeconfig's context")
-    parser.add_argument(
-        "--client-kubeconfig",
-        default=[],
-        action="append",
-        metavar="FILE",
-        help="a lower cluster's, to look there too; may be given more than once",
-    )
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        default="default",
-        metavar="NS",
-        help="where a labelled pod is created on trial, by dry run (default)",
-    )
-    parser.add_argument(
-        "-o", "--output", default="table", choices=("table", "json", "yaml"), help="table, json or yaml"
-    )
-    options = parser.parse_args(argv)
+    """Run the command; 0 when all links hold, 1 when one is broken.
+
+    Raises:
+        ConfigError: a kubeconfig cannot be used; exit code 2.
+    """
+    options = _parser().parse_args(argv)
     links = examine(asyncio.run(_look(options)))
     broken = first_broken(links)
     if options.output == "table":
-        _print(links)
+        _print(links, headers=not options.no_headers)
     else:
         rows = [
             {"name": one.name, "state": one.state.value, "detail": one.detail, "next": one.next}
@@ -72,7 +51,7 @@ async def _look(options: argparse.Namespace) -> Facts:
     async with contextlib.AsyncExitStack() as stack:
         upper, *lower = [
             await stack.enter_async_context(
-                Client(one, user_agent="virtual-node-doctor", cluster=cluster, timeout=_TIMEOUT)
+                Client(one, user_agent="virtual-node-doctor", cluster=cluster, timeout=options.timeout)
             )
             for cluster, one in zip(("upper", *files), (config, *below), strict=True)
         ]
@@ -85,8 +64,52 @@ async def _look(options: argparse.Namespace) -> Facts:
     return dataclasses.replace(above.result(), lower=[task.result() for task in seen])
 
 
-def _print(links: Sequence[Link]) -> None:
-    output.table(_COLUMNS, [(one.title, one.state.value, one.detail, one.next) for one in links])
-    Console(file=sys.stdout, highlight=False, soft_wrap=True).print(
-        sentence(links), style="bold", markup=False
+def _print(links: Sequence[Link], *, headers: bool) -> None:
+    output.report(
+        _COLUMNS,
+        [(one.title, one.state.value, one.detail, one.next) for one in links],
+        [
+            output.Entry(_MARKS[one.state], one.title, [one.detail], [one.next] if one.next else [])
+            for one in links
+        ],
+        headers=headers,
     )
+    output.conclusion(sentence(links))
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "doctor",
+        about="Why is everything pending? Walks the chain by which a pod gets from the upper API to a running container "
+        "in a lower cluster, and names its first broken link. Changes nothing: the one pod that it creates is a "
+        "server-side dry run.",
+        examples=(
+            ("The chain, as far as the upper cluster knows", "doctor"),
+            (
+                "With a look into two lower clusters",
+                "doctor --client-kubeconfig tokyo.yaml --client-kubeconfig paris.yaml",
+            ),
+            ("The broken link's name, for a script", "doctor -o json"),
+        ),
+        exit_codes="0 all links hold, 1 one is broken, 2 usage, or no usable kubeconfig",
+    )
+    connect.add_flags(parser)
+    parser.add_argument(
+        "--client-kubeconfig",
+        default=[],
+        action="append",
+        metavar="FILE",
+        help="a lower cluster's, to look there too; may be given more than once",
+    )
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        default="default",
+        metavar="NS",
+        help="where a labelled pod is created on trial, by dry run (default)",
+    )
+    parser.add_argument(
+        "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
+    )
+    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    return parser

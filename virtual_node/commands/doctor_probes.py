@@ -6,24 +6,22 @@ What cannot be read is noted and keeps nothing else from being read: the chain s
 from __future__ import annotations
 
 import asyncio
-import email.utils
-from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from controller_runtime import resources
-from controller_runtime.api import names, pod_resources
+from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource
+from virtual_node.commands import probes
+from virtual_node.commands.callers_rights import missing, need
+from virtual_node.commands.doctor_installation import look_at_installation
 from virtual_node.commands.doctor_webhook import look_at_webhook
 from virtual_node.commands.doctoring.facts import (
     DESCHEDULER_LEASE,
-    INSTALLED_AS,
-    LABEL_NAME,
-    PROXY_REFUSES,
     SCHEDULER_LEASE,
     Facts,
     Installation,
@@ -32,47 +30,23 @@ from virtual_node.commands.doctoring.facts import (
     Probe,
     Webhook,
     is_virtual,
-    key,
 )
+from virtual_node.commands.status_rows import requested
 
 _NODE_LEASES = "kube-node-lease"
 _SYSTEM = "kube-system"
-_LOG_LINES = "5"
-_FINISHED = ("Succeeded", "Failed")
-_LABEL_PART_OF = "app.kubernetes.io/part-of"
-"""With the chart's nameOverride the name is another; this stays."""
-_LABEL_COMPONENT = "app.kubernetes.io/component"
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Need:
-    """A right that looking takes."""
-
-    verb: str
-    resource: str
-    group: str = ""
-    subresource: str = ""
-    namespace: str = ""
-
-    @property
-    def words(self) -> str:
-        """``get nodes/proxy``, ``create pods in shop``."""
-        full = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
-        return f"{self.verb} {full}" + (f" in {self.namespace}" if self.namespace else "")
-
-
 _NEEDS = (
-    _Need("list", "nodes"),
-    _Need("get", "nodes", subresource="proxy"),
-    _Need("list", "pods"),
-    _Need("get", "pods", subresource="log"),
-    _Need("list", "events"),
-    _Need("list", "leases", "coordination.k8s.io", namespace=_NODE_LEASES),
-    _Need("get", "leases", "coordination.k8s.io", namespace=_SYSTEM),
-    _Need("list", "deployments", "apps"),
-    _Need("list", "mutatingwebhookconfigurations", "admissionregistration.k8s.io"),
-    _Need("list", "endpointslices", "discovery.k8s.io"),
+    need("list", resources.NODES),
+    need("get", resources.NODES, subresource="proxy"),
+    need("list", resources.PODS),
+    need("get", resources.PODS, subresource="log"),
+    need("list", resources.EVENTS),
+    need("list", resources.LEASES, namespace=_NODE_LEASES),
+    need("get", resources.LEASES, namespace=_SYSTEM),
+    need("list", resources.DEPLOYMENTS),
+    need("list", resources.MUTATING_WEBHOOK_CONFIGURATIONS),
+    need("list", resources.ENDPOINT_SLICES),
 )
 
 
@@ -83,7 +57,7 @@ async def look(upper: Client, *, namespace: str) -> Facts:
         upper: its client.
         namespace: where a labelled pod is created on trial.
     """
-    answer = await _version(upper)
+    answer = await probes.version(upper)
     if not answer.ok:
         return Facts(now=datetime.now(UTC), server=upper.config.server, answer=answer)
     return await _Look(upper, namespace).facts(answer)
@@ -91,7 +65,7 @@ async def look(upper: Client, *, namespace: str) -> Facts:
 
 async def look_below(lower: Client, file: str) -> Lower:
     """Look at a lower cluster."""
-    answer = await _version(lower)
+    answer = await probes.version(lower)
     if not answer.ok:
         return Lower(file, answer)
     try:
@@ -118,7 +92,7 @@ class _Look:
         pending = _list(self.upper, resources.PODS, field_selector="status.phase=Pending")
         no_leases: list[Json] = []
         async with asyncio.TaskGroup() as group:
-            now = group.create_task(_clock(self.upper))
+            now = group.create_task(probes.clock(self.upper))
             denied = group.create_task(self._read("denied", self._denied(), []))
             leases = group.create_task(
                 self._read("leases", _list(self.upper, resources.LEASES, namespace=_NODE_LEASES), no_leases)
@@ -126,11 +100,13 @@ class _Look:
             waiting = group.create_task(self._read("pending", pending, []))
             events = group.create_task(self._read("events", self._events(), []))
             kubelets = {
-                name: group.create_task(self._kubelet(node, bound.get(name, ())))
+                name: group.create_task(probes.kubelet(self.upper, node, bound.get(name, ())))
                 for node in nodes
                 if (name := node["metadata"]["name"]) in virtual
             }
-            installation = group.create_task(self._read("installation", self._installation(), Installation()))
+            installation = group.create_task(
+                self._read("installation", look_at_installation(self.upper), Installation())
+            )
             webhook = group.create_task(
                 self._read("webhook", look_at_webhook(self.upper, self.namespace), Webhook())
             )
@@ -144,7 +120,7 @@ class _Look:
             unread=self.unread,
             nodes=nodes,
             leases={lease["metadata"]["name"]: lease for lease in leases.result()},
-            requests={name: _requests(pods) for name, pods in bound.items()},
+            requests={name: requested(pods) for name, pods in bound.items()},
             pending=waiting.result(),
             events=events.result(),
             kubelets={name: task.result() for name, task in kubelets.items()},
@@ -162,23 +138,8 @@ class _Look:
             return otherwise
 
     async def _denied(self) -> list[str]:
-        trial = _Need("create", "pods", namespace=self.namespace)
-        needs = (*_NEEDS, trial)
-        reviews = await asyncio.gather(*(self._review(need) for need in needs))
-        return [need.words for need, allowed in zip(needs, reviews, strict=True) if not allowed]
-
-    async def _review(self, need: _Need) -> bool:
-        attributes = {
-            "verb": need.verb,
-            "group": need.group,
-            "resource": need.resource,
-            "subresource": need.subresource,
-            "namespace": need.namespace,
-        }
-        review = await self.upper.create(
-            resources.SELF_SUBJECT_ACCESS_REVIEWS, {"spec": {"resourceAttributes": attributes}}
-        )
-        return bool((review.get("status") or {}).get("allowed"))
+        needs = (*_NEEDS, need("create", resources.PODS, namespace=self.namespace))
+        return [one.words for one in await missing(self.upper, needs)]
 
     async def _events(self) -> list[Json]:
         found = await _list(
@@ -195,65 +156,6 @@ class _Look:
         )
         return dict(zip(virtual, listed, strict=True))
 
-    async def _kubelet(self, node: Json, bound: Sequence[Json]) -> Probe:
-        path = resources.NODES.path(name=node["metadata"]["name"], subresource="proxy/healthz")
-        probe = await self._get(path)
-        running = next((pod for pod in bound if (pod.get("status") or {}).get("phase") == "Running"), None)
-        if PROXY_REFUSES not in probe.text or running is None:
-            return probe
-        # The proxy goes to no loopback address; logs do, and take the same way.
-        metadata = running["metadata"]
-        path = resources.PODS.path(namespace=metadata["namespace"], name=metadata["name"], subresource="log")
-        container = running["spec"]["containers"][0]["name"]
-        log = await self._get(path, {"container": container, "tailLines": "1"})
-        # Whatever comes from behind the node's own address has got through to it.
-        told = log.ok or log.code in {0, 401, 403, 504} or _address(node) in log.text
-        return log if told else Probe(200)
-
-    async def _get(self, path: str, params: Mapping[str, str] | None = None) -> Probe:
-        try:
-            return Probe(
-                200, (await self.upper.request("GET", path, params=params)).decode("utf-8", "replace")
-            )
-        except ApiError as error:
-            return Probe(error.code, error.message)
-
-    async def _installation(self) -> Installation:
-        for label in (LABEL_NAME, _LABEL_PART_OF):
-            selector = f"{label}={INSTALLED_AS}"
-            deployments, pods = (
-                [one for one in found if _runs_virtual_nodes(one)]
-                for found in await asyncio.gather(
-                    _list(self.upper, resources.DEPLOYMENTS, label_selector=selector),
-                    _list(self.upper, resources.PODS, label_selector=selector),
-                )
-            )
-            if deployments or pods:
-                break
-        return Installation(deployments, pods, {key(pod): await self._logs(pod) for pod in pods})
-
-    async def _logs(self, pod: Json) -> list[str]:
-        """The last words of the first container that has ended badly."""
-        metadata = pod["metadata"]
-        for status in (pod.get("status") or {}).get("containerStatuses") or ():
-            previous = "terminated" in (status.get("lastState") or {})
-            if not previous and "terminated" not in (status.get("state") or {}):
-                continue
-            path = resources.PODS.path(
-                namespace=metadata["namespace"], name=metadata["name"], subresource="log"
-            )
-            params = {
-                "container": status["name"],
-                "tailLines": _LOG_LINES,
-                "previous": "true" if previous else "false",
-            }
-            try:
-                text = await self.upper.request("GET", path, params=params)
-            except ApiError:
-                return []
-            return text.decode("utf-8", "replace").splitlines()
-        return []
-
     async def _lease(self, name: str) -> Json | None:
         try:
             return await self.upper.get(resources.LEASES, name, namespace=_SYSTEM)
@@ -267,43 +169,5 @@ class _Look:
         return found[0] if found else None
 
 
-def _runs_virtual_nodes(one: Json) -> bool:
-    """Whether it is a virtual node's: not the webhook's, say, or the pod of a `helm test` that failed."""
-    component = (one["metadata"].get("labels") or {}).get(_LABEL_COMPONENT)
-    return component in {None, INSTALLED_AS}
-
-
 async def _list(client: Client, resource: Resource, **selection: Any) -> list[Json]:
     return [found.to_dict() for found in (await client.list(resource, **selection)).items]
-
-
-def _requests(pods: Sequence[Json]) -> Mapping[str, int]:
-    used: Counter[str] = Counter()
-    for pod in pods:
-        if (pod.get("status") or {}).get("phase") not in _FINISHED:
-            used.update({**pod_resources.pod_requests(pod["spec"]), "pods": 1})
-    return used
-
-
-def _address(node: Json) -> str:
-    """``host:port`` of a node's kubelet API."""
-    status = node.get("status") or {}
-    hosts = [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"]
-    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port", "")
-    return f"{hosts[0] if hosts else node['metadata']['name']}:{port}"
-
-
-async def _version(client: Client) -> Probe:
-    try:
-        return Probe(200, str((await client.version()).get("gitVersion", "?")))
-    except ApiError as error:
-        return Probe(error.code, error.message)
-
-
-async def _clock(client: Client) -> datetime:
-    """The server's time: leases are compared with it, and this machine's clock may be wrong."""
-    try:
-        async with client.stream("GET", "/version") as response:
-            return email.utils.parsedate_to_datetime(response.headers["Date"]).astimezone(UTC)
-    except (ApiError, KeyError, ValueError):
-        return datetime.now(UTC)

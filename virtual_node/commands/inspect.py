@@ -14,15 +14,16 @@ from typing import Any
 from controller_runtime import kubeconfig
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import parse_duration, take_klog
-from virtual_node import flag_declarations, flags, program
-from virtual_node.commands import inspect_expiries, inspect_reading, inspection, output
-from virtual_node.commands.inspection_facts import UPPER, Facts, Finding, Limits
+from controller_runtime.flags import parse_duration
+from virtual_node.command_line import Parser
+from virtual_node.commands import beside_daemon, inspect_expiries, inspect_reading, inspection, output
+from virtual_node.commands.inspection_facts import ERROR, INFO, UPPER, WARNING, Facts, Finding, Limits
 from virtual_node.config import Config
 
-_COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "WHAT TO DO")
+_COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
 _SECOND_LOOK = 5.0
 """Seconds after which what may have been a change on its way is looked at again; changes take one, if all is well."""
+_MARKS = {ERROR: output.BAD, WARNING: output.DOUBTFUL, INFO: output.NOTHING}
 _DAYS = re.compile(r"(\d+)d(.*)")
 
 
@@ -32,19 +33,14 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: flags, configuration or a kubeconfig are wrong; exit code 2.
     """
-    # The whole parser answers --help, completion and what is wrong; the daemon's flags are then read by their own.
-    whole = _parser()
-    flag_declarations.add_flags(whole)
-    whole.parse_args(take_klog(list(argv))[0])
-    options, rest = _parser().parse_known_args(argv)
+    options, daemon = beside_daemon.parse(_parser, argv)
     limits = Limits(
         grace=options.grace, expiry_warning=options.expiry_warning, expiry_error=options.expiry_error
     )
     if limits.expiry_error > limits.expiry_warning:
         raise ConfigError("--expiry-error: must not be longer than --expiry-warning")
-    config = flags.parse(rest, prog=program.name("inspect")).config
-    facts, findings = asyncio.run(run(config, limits, context=options.context))
-    _show(facts, findings, form=options.output)
+    facts, findings = asyncio.run(run(daemon.config, limits, context=options.context))
+    _show(facts, findings, form=options.output, headers=not options.no_headers)
     return inspection.exit_code(facts, findings, fail_on=options.fail_on)
 
 
@@ -93,7 +89,7 @@ async def _opened(config: Config, context: str) -> AsyncIterator[inspect_reading
         yield inspect_reading.Opened(config, upper, lowers, credentials)
 
 
-def _show(facts: Facts, findings: Sequence[Finding], *, form: str) -> None:
+def _show(facts: Facts, findings: Sequence[Finding], *, form: str, headers: bool) -> None:
     summary = inspection.summary(facts, findings)
     if form != "table":
         clusters = [
@@ -109,14 +105,24 @@ def _show(facts: Facts, findings: Sequence[Finding], *, form: str) -> None:
         output.data(report, form)
         return
     if findings:
-        output.table(
+        output.report(
             _COLUMNS,
             [
                 (one.severity, one.cluster, one.check, one.kind, one.object, one.message, one.next_step)
                 for one in findings
             ],
+            [
+                output.Entry(
+                    _MARKS[one.severity],
+                    f"{one.severity} {one.cluster}: {one.check} {one.kind} {one.object}",
+                    [one.message],
+                    [one.next_step] if one.next_step else [],
+                )
+                for one in findings
+            ],
+            headers=headers,
         )
-    print(summary)  # noqa: T201 - the answer
+    output.conclusion(summary)
 
 
 def _row(finding: Finding) -> dict[str, Any]:
@@ -126,16 +132,24 @@ def _row(finding: Finding) -> dict[str, Any]:
     return row
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=program.name("inspect"),
-        description=__doc__,
-        epilog="The other flags are the daemon's own and say which clusters. Exit codes: 0 nothing to worry about, "
-        "1 findings, 2 usage or configuration, 3 a cluster could not be read.",
-        allow_abbrev=False,
+def _parser() -> Parser:
+    parser = Parser(
+        "inspect",
+        about="Is all well, in all clusters? Leaks, drift, skew, expiry and capacity, for people and for CI. Reads, "
+        "compares, and changes nothing.",
+        examples=(
+            ("All clusters of a configuration", "inspect --config clusters.yaml"),
+            ("One lower cluster", "inspect --client-kubeconfig tokyo.yaml --nodename vn-tokyo"),
+            ("In CI: warnings fail, too", "inspect --config clusters.yaml --fail-on warning -o json"),
+        ),
+        notes="The other flags are the daemon's own and say which clusters.",
+        exit_codes="0 nothing to worry about, 1 findings, 2 usage or configuration, 3 a cluster could not be read",
     )
     parser.add_argument("--context", default="", metavar="NAME", help="context of the upper kubeconfig")
-    parser.add_argument("-o", "--output", default="table", choices=("table", "json", "yaml"))
+    parser.add_argument(
+        "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
+    )
+    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
     parser.add_argument(
         "--fail-on",
         default="error",

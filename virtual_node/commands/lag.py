@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller_runtime.api import names
 from controller_runtime.client import Client
-from controller_runtime.errors import ApiError
+from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.objects import Object
 
 _METRIC = "virtual_node_mirror_seconds"
@@ -22,10 +22,16 @@ Lag = dict[str, dict[str, float]]
 
 
 async def of_node(upper: Client, node: Object) -> Lag | None:
-    """The lag of one virtual node since its process started; None when it cannot be read, or nothing was mirrored."""
+    """The lag of one virtual node since its process started; None when it cannot be read, or nothing was mirrored.
+
+    Raises:
+        Forbidden: the caller may not get ``nodes/proxy``.
+    """
     cluster = node.labels.get(names.LABEL_LOWER_CLUSTER, node.name)
     try:
         answer = await upper.request("GET", f"/api/v1/nodes/{node.name}/proxy/metrics", timeout=_TIMEOUT)
+    except Forbidden:
+        raise
     except ApiError:
         return None
     try:

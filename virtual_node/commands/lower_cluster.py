@@ -19,7 +19,8 @@ from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError
 from controller_runtime.resources import Resource
-from virtual_node import manifests, program, rights
+from virtual_node import manifests, rights
+from virtual_node.command_line import Parser
 
 _CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
 _BINDINGS = Resource(
@@ -37,30 +38,7 @@ _TOKEN_SECONDS = 30
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 when it is done, 2 for trouble."""
-    parser = argparse.ArgumentParser(prog=program.name("lower-cluster"), description=__doc__)
-    parser.add_argument(
-        "action", choices=("register", "manifest"), help="make the account, or only print what it is"
-    )
-    parser.add_argument("--name", required=True, help="the lower cluster's name in the upper one")
-    parser.add_argument(
-        "--client-kubeconfig", default="", metavar="FILE", help="an administrator's, of the lower cluster"
-    )
-    parser.add_argument("--client-context", default="", metavar="NAME", help="its context")
-    parser.add_argument(
-        "--server", default="", metavar="URL", help="the lower API server as the upper cluster reaches it"
-    )
-    parser.add_argument(
-        "--account-namespace", default="virtual-node", metavar="NS", help="below (virtual-node)"
-    )
-    parser.add_argument("--keep-namespaces", action="store_true", help="do not ask for the right to list everything, "
-                        "which removing an empty namespace takes")  # fmt: skip
-    parser.add_argument(
-        "--kubeconfig", default="", metavar="FILE", help="upper cluster's: create the Secret there"
-    )
-    parser.add_argument(
-        "--namespace", default="kube-system", metavar="NS", help="of the Secret above (kube-system)"
-    )
-    options = parser.parse_args(argv)
+    options = _parser().parse_args(argv)
     objects = _objects(options)
     if options.action == "manifest":
         print(yaml.safe_dump_all(objects, sort_keys=False).rstrip())  # noqa: T201 - the answer
@@ -134,3 +112,47 @@ async def _token(lower: Client, namespace: str) -> tuple[str, str]:
     raise ConfigError(
         f"the lower cluster gave ServiceAccount {namespace}/{manifests.NAME} no token within {_TOKEN_SECONDS} s"
     )
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "lower-cluster",
+        about="A least-privilege account in a lower cluster, and its kubeconfig: a ServiceAccount with exactly the "
+        "rights that a virtual node needs, and a Secret for the upper cluster. Doing it twice brings the rights up to "
+        "date and changes nothing else.",
+        examples=(
+            (
+                "Make the account, and the Secret in the upper cluster",
+                "lower-cluster register --name tokyo --client-kubeconfig tokyo-admin.yaml --kubeconfig upper.yaml",
+            ),
+            (
+                "Print the Secret instead",
+                "lower-cluster register --name tokyo --client-kubeconfig tokyo-admin.yaml",
+            ),
+            ("What the account is, for those who apply it themselves", "lower-cluster manifest --name tokyo"),
+        ),
+        exit_codes="0 done, 2 not",
+    )
+    parser.add_argument(
+        "action", choices=("register", "manifest"), help="make the account, or only print what it is"
+    )
+    parser.add_argument("--name", required=True, help="the lower cluster's name in the upper one")
+    parser.add_argument(
+        "--client-kubeconfig", default="", metavar="FILE", help="an administrator's, of the lower cluster"
+    )
+    parser.add_argument("--client-context", default="", metavar="NAME", help="its context")
+    parser.add_argument(
+        "--server", default="", metavar="URL", help="the lower API server as the upper cluster reaches it"
+    )
+    parser.add_argument(
+        "--account-namespace", default="virtual-node", metavar="NS", help="below (virtual-node)"
+    )
+    parser.add_argument("--keep-namespaces", action="store_true", help="do not ask for the right to list everything, "
+                        "which removing an empty namespace takes")  # fmt: skip
+    parser.add_argument(
+        "--kubeconfig", default="", metavar="FILE", help="upper cluster's: create the Secret there"
+    )
+    parser.add_argument(
+        "--namespace", default="kube-system", metavar="NS", help="of the Secret above (kube-system)"
+    )
+    return parser

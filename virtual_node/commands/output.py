@@ -1,51 +1,138 @@
-"""Tables for people and data for programs: rich on a terminal, plain text in a pipe, JSON and YAML on demand."""
+"""Tables for people and data for programs, as kubectl prints them; colour on a terminal that wants it."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import yaml
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
-FORMATS = ("table", "wide", "json", "yaml")
-_GOOD, _BAD = (
+FORMATS = ("table", "wide", "json", "yaml", "name")
+DATA = ("json", "yaml")
+GOOD, BAD, DOUBTFUL, NOTHING = "✓", "✗", "•", "-"
+"""Marks of entries."""
+_MARKS = {GOOD: "green", BAD: "bold red", DOUBTFUL: "yellow", NOTHING: "dim"}
+_GAP = "   "
+_GREEN, _RED, _YELLOW = (
     frozenset({"True", "Ready", "Running", "ok"}),
-    frozenset({"False", "NotReady", "Unknown", "fail", "broken"}),
+    frozenset({"False", "NotReady", "Unknown", "no", "fail", "broken", "error"}),
+    frozenset({"warning"}),
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One point of a listing."""
+
+    mark: str
+    title: str
+    said: Sequence[str] = ()
+    """What is known of it."""
+    steps: Sequence[str] = ()
+    """What to do next."""
+
+
 def table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, stream: TextIO | None = None, empty: str = ""
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    stream: TextIO | None = None,
+    empty: str = "",
+    headers: bool = True,
+    spare: Collection[str] = (),
 ) -> None:
-    """Print a table the way kubectl does; with colour on a terminal only."""
+    """Print a table the way kubectl does: a line is never broken, for that is what makes a table unreadable.
+
+    Args:
+        columns: the headings.
+        rows: a text for each column.
+        stream: where to; standard output by default.
+        empty: what to say, on standard error, when there are no rows.
+        headers: print the headings.
+        spare: headings of columns that a narrow terminal does without, the least important first.
+    """
     stream = stream or sys.stdout
     if not rows:
         print(empty, file=sys.stderr)  # noqa: T201 - the answer
         return
-    if not stream.isatty():
-        widths = [max(len(row[place]) for row in [columns, *rows]) for place in range(len(columns))]
-        for row in [columns, *rows]:
-            line = "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            print(line.rstrip(), file=stream)
-        return
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in columns:
-        shown.add_column(column, overflow="fold")
-    for row in rows:
-        shown.add_row(*(_coloured(cell) for cell in row))
-    Console(file=stream).print(shown)
+    console = Console(file=stream, highlight=False, soft_wrap=True)
+    lines = [[one_line(cell) for cell in row] for row in rows]
+    shown = list(range(len(columns)))
+    if stream.isatty():
+        for name in spare:
+            if _width(columns, lines, shown) <= console.width:
+                break
+            shown.remove(columns.index(name))
+    widths = [max(cell_len(line[place]) for line in [columns, *lines]) for place in range(len(columns))]
+    for number, line in enumerate([columns, *lines] if headers else lines):
+        text = Text(style="bold" if headers and number == 0 else "")
+        for place in shown:
+            padding = " " * (widths[place] - cell_len(line[place]))
+            text.append(line[place], style=_style(line[place])).append(padding + _GAP)
+        text.rstrip()
+        console.print(text)
+
+
+def listing(entries: Sequence[Entry], *, stream: TextIO | None = None) -> None:
+    """Print long texts below each other, for terminals of any width; a pipe gets them unbroken."""
+    stream = stream or sys.stdout
+    console = Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
+    for entry in entries:
+        console.print(
+            Text.assemble((entry.mark, _MARKS.get(entry.mark, "")), " ", (one_line(entry.title), "bold"))
+        )
+        below = [(one_line(text), "") for text in entry.said]
+        below += [(f"→ {one_line(step)}", "cyan") for step in entry.steps]
+        for text, style in below:
+            console.print(Padding(Text(text, style=style), (0, 0, 0, 4), expand=False))
+
+
+def report(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    entries: Sequence[Entry],
+    *,
+    stream: TextIO | None = None,
+    headers: bool = True,
+) -> None:
+    """Print a table, or, on a terminal that is too narrow for it, the same as a listing."""
+    stream = stream or sys.stdout
+    lines = [[one_line(cell) for cell in row] for row in rows]
+    if stream.isatty() and _width(columns, lines, range(len(columns))) > Console(file=stream).width:
+        listing(entries, stream=stream)
+    else:
+        table(columns, rows, stream=stream, headers=headers)
+
+
+def conclusion(text: str, *, stream: TextIO | None = None) -> None:
+    """Print the one sentence to read."""
+    console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+    console.print(Text(one_line(text), style="bold"))
 
 
 def data(value: Mapping[str, Any] | Sequence[Any], form: str, *, stream: TextIO | None = None) -> None:
     """Print data as ``json`` or ``yaml``."""
     text = json.dumps(value, indent=2) if form == "json" else yaml.safe_dump(value, sort_keys=False).rstrip()
     print(text, file=stream or sys.stdout)
+
+
+def note(text: str) -> None:
+    """Say something beside the answer, on standard error; nothing for an empty text."""
+    if text:
+        print(one_line(text), file=sys.stderr)  # noqa: T201 - what the command says
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks and control characters: what a cluster says must not move the cursor."""
+    joined = " ".join(text.split())
+    return "".join(character if character.isprintable() else "?" for character in joined)
 
 
 def age(seconds: float) -> str:
@@ -56,6 +143,10 @@ def age(seconds: float) -> str:
     return f"{int(seconds // 86400)}d"
 
 
-def _coloured(cell: str) -> Text:
-    style = "green" if cell in _GOOD else "bold red" if cell in _BAD else ""
-    return Text(cell, style=style)
+def _width(columns: Sequence[str], lines: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
+    widths = [max(cell_len(line[place]) for line in [columns, *lines]) for place in shown]
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _style(cell: str) -> str:
+    return "green" if cell in _GREEN else "bold red" if cell in _RED else "yellow" if cell in _YELLOW else ""

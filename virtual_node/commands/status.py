@@ -1,169 +1,141 @@
-"""``virtual-node status``: every virtual node of an upper cluster in one line."""
+"""``virtual-node status``: every virtual node of an upper cluster in a line."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime import kubeconfig, resources
-from controller_runtime.api import names, pod_resources, quantity, timestamps
-from controller_runtime.client import Client
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.errors import ConfigError, Forbidden
+from controller_runtime.objects import Object
 from virtual_node import program
-from virtual_node.commands import lag, output
-from virtual_node.web.rows import pod_row
+from virtual_node.command_line import Parser
+from virtual_node.commands import connect, lag, output, status_rows
+from virtual_node.commands.callers_rights import need
+from virtual_node.commands.reader import Reader
 
 _LEASES = "kube-node-lease"
-_COLUMNS = (
-    "NODE",
-    "READY",
-    "CLUSTER",
-    "VERSION",
-    "PODS",
-    "TROUBLE",
-    "CPU",
-    "MEMORY",
-    "LAG",
-    "HEARTBEAT",
-    "AGE",
-)
-_WIDE = ("ADDRESS", "TAINTS", "LAST ERROR")
-_FINISHED = ("Succeeded", "Failed")
+_VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
+_LEASES_RIGHT = need("list", resources.LEASES, namespace=_LEASES)
+_REFUSED = "cannot get resource"
+"""The API server's words when it is the caller that it refuses, and not the virtual node the API server."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when every virtual node is Ready, 1 when one is not, 2 for trouble of our own."""
-    parser = argparse.ArgumentParser(prog=program.name("status"), description=__doc__)
-    parser.add_argument(
-        "--kubeconfig", default="", metavar="FILE", help="upper cluster's ($KUBECONFIG, ~/.kube/config)"
-    )
-    parser.add_argument("--context", default="", metavar="NAME", help="the kubeconfig's context")
-    parser.add_argument(
-        "-o", "--output", default="table", choices=output.FORMATS, help="table, wide, json or yaml"
-    )
-    options = parser.parse_args(argv)
-    try:
-        found = asyncio.run(_gather(options))
-    except ApiError as error:
-        raise ConfigError(f"the upper cluster: {error}") from None
-    if options.output in {"json", "yaml"}:
-        output.data({"nodes": found}, options.output)
-    else:
-        wide = options.output == "wide"
-        rows = [_line(node, wide=wide) for node in found]
-        columns = (*_COLUMNS, *_WIDE) if wide else _COLUMNS
-        output.table(
-            columns, rows, empty="There are no virtual nodes (label type=virtual-kubelet) in this cluster."
-        )
-    return 0 if found and all(node["ready"] == "True" for node in found) else 1
+    """Run the command; 0 when every virtual node is Ready, 1 when one is not, or there is none.
+
+    Raises:
+        ConfigError: the nodes cannot be seen, or there is none of a name; exit code 2.
+    """
+    options = _parser().parse_args(argv)
+    nodes, reader = asyncio.run(_gather(options))
+    _show(nodes, reader, options)
+    return 0 if nodes and all(node["ready"] == "True" for node in nodes) else 1
 
 
-async def _gather(options: argparse.Namespace) -> list[dict[str, Any]]:
-    config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
-    async with Client(config, user_agent="virtual-node-status", cluster="upper") as upper:
-        selector = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
-        nodes = (await upper.list(resources.NODES, label_selector=selector)).items
-        listed = await asyncio.gather(
-            upper.list(resources.LEASES, namespace=_LEASES),
-            *(upper.list(resources.PODS, field_selector=f"spec.nodeName={node.name}") for node in nodes),
+def _show(nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace) -> None:
+    if options.output in output.DATA:
+        output.data({"nodes": nodes, "missingRights": reader.rights()}, options.output)
+        return
+    if options.output == "name":
+        for node in nodes:
+            print(f"node/{node['name']}")  # noqa: T201 - the answer
+        return
+    wide = options.output == "wide"
+    leases_seen = _LEASES_RIGHT not in reader.missing
+    output.table(
+        (*status_rows.COLUMNS, *status_rows.WIDE) if wide else status_rows.COLUMNS,
+        [status_rows.line(node, wide=wide, leases_seen=leases_seen) for node in nodes],
+        empty=f"There are no virtual nodes (label {_VIRTUAL}) in this cluster; {program.name('doctor')} says why.",
+        headers=not options.no_headers,
+        spare=() if wide else status_rows.SPARE,
+    )
+    output.note(reader.note())
+
+
+async def _gather(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Reader]:
+    async with connect.upper(options, agent="virtual-node-status") as client:
+        reader = Reader(client)
+        nodes = _named(await _nodes(reader, options.selector), options.names)
+        leases, *pods = await asyncio.gather(
+            reader.all(resources.LEASES, namespace=_LEASES),
+            *(reader.all(resources.PODS, field_selector=f"spec.nodeName={node.name}") for node in nodes),
         )
-        lags = await asyncio.gather(*(lag.of_node(upper, node) for node in nodes))
-    leases = {lease.name: lease.to_dict() for lease in listed[0].items}
+        lags = await asyncio.gather(*(_lag(reader, node) for node in nodes))
+    by_name = {lease.name: lease.to_dict() for lease in leases or ()}
     now = datetime.now(UTC)
     return [
         {
-            **describe(node.to_dict(), [pod.to_dict() for pod in pods.items], leases.get(node.name), now=now),
+            **status_rows.describe(
+                node.to_dict(),
+                None if bound is None else [pod.to_dict() for pod in bound],
+                by_name.get(node.name),
+                now=now,
+            ),
             "lag": behind,
         }
-        for node, pods, behind in zip(nodes, listed[1:], lags, strict=True)
-    ]
+        for node, bound, behind in zip(nodes, pods, lags, strict=True)
+    ], reader
 
 
-def describe(
-    node: Mapping[str, Any],
-    pods: Sequence[Mapping[str, Any]],
-    lease: Mapping[str, Any] | None,
-    *,
-    now: datetime,
-) -> dict[str, Any]:
-    """What ``-o json`` says of one virtual node.
+async def _nodes(reader: Reader, selector: str) -> list[Object]:
+    found = await reader.all(resources.NODES, label_selector=",".join(filter(None, (_VIRTUAL, selector))))
+    if found is None:
+        raise ConfigError(
+            f"nothing can be shown without the right to list nodes: {need('list', resources.NODES).question}"
+        )
+    return found
 
-    Args:
-        node: the Node.
-        pods: those bound to it.
-        lease: its Lease; None: it has none.
-        now: aware.
-    """
-    metadata, status = node["metadata"], node.get("status") or {}
-    ready: Mapping[str, Any] = next(
-        (one for one in status.get("conditions") or () if one["type"] == "Ready"), {}
+
+def _named(nodes: list[Object], wanted: Sequence[str]) -> list[Object]:
+    there = {node.name for node in nodes}
+    for name in wanted:
+        if name not in there:
+            close = difflib.get_close_matches(name, there, n=1)
+            guess = f"; did you mean {close[0]}?" if close else ""
+            raise ConfigError(f"there is no virtual node {name!r}{guess}")
+    return [node for node in nodes if not wanted or node.name in wanted]
+
+
+async def _lag(reader: Reader, node: Object) -> lag.Lag | None:
+    try:
+        return await lag.of_node(reader.client, node)
+    except Forbidden as error:
+        if _REFUSED in error.message:
+            reader.missing[need("get", resources.NODES, subresource="proxy")] = None
+        return None
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "status",
+        about="Every virtual node of an upper cluster in a line: Ready, lower cluster and its version, pods running "
+        "and in trouble, what they ask for, how far it is behind, and its last heartbeat.",
+        examples=(
+            ("Every virtual node", "status"),
+            ("With our own release, address, taints and the last error", "status -o wide"),
+            (
+                "Those of one lower cluster, for a script",
+                f"status -l {names.LABEL_LOWER_CLUSTER}=tokyo -o name",
+            ),
+            ("One of them, as data", "status vn-tokyo -o json"),
+        ),
+        exit_codes="0 every virtual node is Ready, 1 one is not, or there is none, 2 it could not be found out",
+        notes="What you may not see is shown as '?', and the missing rights are named; that does not change the exit "
+        "code. TROUBLE counts pods that do not run and are not about to.",
     )
-    rows = [pod_row(pod, None) for pod in pods]
-    used: Counter[str] = Counter()
-    for pod in pods:
-        if (pod.get("status") or {}).get("phase") not in _FINISHED:
-            used.update({**pod_resources.pod_requests(pod["spec"]), "pods": 1})
-    allocatable = status.get("allocatable") or {}
-    renewed = ((lease or {}).get("spec") or {}).get("renewTime")
-    return {
-        "name": metadata["name"],
-        "ready": ready.get("status", "Unknown"),
-        "reason": ready.get("reason", ""),
-        "message": ready.get("message", ""),
-        "cluster": (metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER, ""),
-        "version": (status.get("nodeInfo") or {}).get("kubeletVersion", ""),
-        "pods": {
-            "total": len(pods),
-            "running": sum(row["status"] == "Running" for row in rows),
-            "trouble": sum(row["trouble"] for row in rows),
-        },
-        "resources": {
-            name: {
-                "used": quantity.render(name, used.get(name, 0)),
-                "allocatable": allocatable.get(name, "0"),
-            }
-            for name in ("cpu", "memory", "pods")
-        },
-        "heartbeatSeconds": _since(renewed, now),
-        "ageSeconds": _since(metadata.get("creationTimestamp"), now),
-        "addresses": [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"],
-        "taints": [f"{one['key']}:{one['effect']}" for one in (node.get("spec") or {}).get("taints") or ()],
-    }
-
-
-def _line(node: Mapping[str, Any], *, wide: bool) -> list[str]:
-    pods, resource = node["pods"], node["resources"]
-    line = [
-        node["name"],
-        node["ready"],
-        node["cluster"] or "?",
-        node["version"] or "?",
-        f"{pods['running']}/{pods['total']}",
-        str(pods["trouble"]) if pods["trouble"] else "-",
-        f"{resource['cpu']['used']}/{resource['cpu']['allocatable']}",
-        f"{_human(resource['memory']['used'])}/{_human(resource['memory']['allocatable'])}",
-        lag.shown(node.get("lag")),
-        "never" if node["heartbeatSeconds"] is None else f"{output.age(node['heartbeatSeconds'])} ago",
-        "?" if node["ageSeconds"] is None else output.age(node["ageSeconds"]),
-    ]
-    if wide:
-        error = node["message"] if node["ready"] != "True" else "-"
-        line += [",".join(node["addresses"]) or "?", ",".join(node["taints"]) or "-", error]
-    return line
-
-
-def _since(moment: str | None, now: datetime) -> float | None:
-    return round((now - timestamps.parse(moment)).total_seconds(), 1) if moment else None
-
-
-def _human(text: str) -> str:
-    amount = float(quantity.amount(text))
-    for unit in ("", "Ki", "Mi", "Gi", "Ti"):
-        if amount < 1024 or unit == "Ti":
-            break
-        amount /= 1024
-    return f"{amount:.0f}{unit}" if amount >= 10 or amount == int(amount) else f"{amount:.1f}{unit}"
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these virtual nodes")
+    connect.add_flags(parser)
+    parser.add_argument(
+        "-l", "--selector", default="", metavar="LABELS", help="only virtual nodes with these labels"
+    )
+    parser.add_argument(
+        "-o", "--output", default="table", choices=output.FORMATS, help="table, wide, json, yaml or name"
+    )
+    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    return parser

@@ -11,13 +11,14 @@ from controller_runtime.client import PatchType
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
-from virtual_node import metrics
+from virtual_node import metrics, program
 from virtual_node.config import NodeConfig
 from virtual_node.controllers.capacity import CapacityController
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.health import HealthController
 from virtual_node.translate import node as translate
 
+_RELEASE = program.version()
 _COALESCE = 0.25
 """Seconds over which changes below are gathered before the Node is patched."""
 _RETRY = 2.0
@@ -156,6 +157,7 @@ class NodeController:
             kubelet_port=self._kubelet_port,
             lower_nodes=self.capacity.nodes(),
             kubelet_version=self._health.version,
+            release=_RELEASE,
             capacity=capacity,
             allocatable=allocatable,
             conditions=translate.node_conditions(

@@ -30,6 +30,7 @@ def node_object(
     kubelet_port: int,
     lower_nodes: Sequence[Mapping[str, Any]],
     kubelet_version: str,
+    release: str,
     capacity: Mapping[str, str],
     allocatable: Mapping[str, str],
     conditions: Sequence[Mapping[str, Any]],
@@ -45,6 +46,7 @@ def node_object(
         kubelet_port: where the kubelet API listens.
         lower_nodes: ``labels`` and ``nodeInfo`` of the lower nodes, as ``Capacity.nodes`` gives them.
         kubelet_version: the lower cluster's version.
+        release: our own version; empty: unknown.
         capacity: quantities.
         allocatable: quantities.
         conditions: as ``node_conditions`` gives them.
@@ -61,6 +63,7 @@ def node_object(
         "beta.kubernetes.io/os": info["operatingSystem"],
         "beta.kubernetes.io/arch": info["architecture"],
         names.LABEL_LOWER_CLUSTER: _label_value(cluster_name),
+        **({names.LABEL_VERSION: _label_value(release)} if release else {}),
         **_shared_labels(lower_nodes),
         **labels,
     }

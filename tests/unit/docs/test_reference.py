@@ -50,8 +50,8 @@ def test_every_flag_is_in_the_page(program):
     """Each flag that a parser knows is in the section of its program."""
     section = flags.render().split(f"\n## {program}\n")[1].split("\n## ")[0]
     elsewhere = {"-h", "--help"}
-    if program == "virtual-node inspect":
-        elsewhere |= flags.flag_names(flags.DAEMON)  # it takes the daemon's flags, too
+    if program in {"virtual-node check", "virtual-node inspect"}:
+        elsewhere |= flags.flag_names(flags.DAEMON)  # they take the daemon's flags, too
     missing = [name for name in flags.flag_names(program) - elsewhere if f"`{name}`" not in section]
     assert missing == []
 

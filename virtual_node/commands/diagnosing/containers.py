@@ -86,9 +86,12 @@ def _probes(facts: Facts) -> Iterator[Finding]:
         if event.get("reason") == "Unhealthy":
             yield Finding(1, "A probe fails.", [event.get("message", "")])
             return
-    gates = condition(facts.pod, "Ready").get("message", "")
-    if "readiness gate" in gates:
-        yield Finding(1, "A readiness gate is not open.", [gates])
+    ready = condition(facts.pod, "Ready")
+    said = ready.get("message", "")
+    if "readiness gate" in said:
+        yield Finding(1, "A readiness gate is not open.", [said])
+    elif ready.get("status") == "False":
+        yield Finding(1, "The pod runs, and is not ready.", [said] if said else [])
 
 
 RULES: Sequence[Rule] = (

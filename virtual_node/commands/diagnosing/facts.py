@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+FINE = 9
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -14,15 +16,20 @@ class Facts:
 
     pod: Mapping[str, Any]
     node: Mapping[str, Any] | None
-    """The virtual node that it is bound to."""
+    """The node that it is bound to."""
     heartbeat_seconds: float | None
+    """Since the node's Lease was renewed; None: unknown."""
     lower: Mapping[str, Any] | None
     """Its lower pod, as far as the lower cluster was asked."""
     events: Sequence[Mapping[str, Any]]
-    virtual_nodes: Sequence[Mapping[str, Any]]
+    """About the pod, the oldest first."""
+    virtual_nodes: Sequence[Mapping[str, Any]] | None
+    """None: they may not be seen, which says nothing about nodes."""
     now: datetime
     asked_below: bool = False
-    """Whether the lower cluster was asked at all."""
+    """Whether the lower cluster was asked, and has answered."""
+    silence_below: str = ""
+    """Why it has not answered."""
     logs: Sequence[str] = field(default_factory=tuple)
     """The last lines of the container that fails."""
 
@@ -32,7 +39,7 @@ class Finding:
     """One thing that is wrong, or the one thing that is right."""
 
     rank: int
-    """0: this alone stops the pod; higher: follows from something, or may be transient."""
+    """0: this alone stops the pod; higher: follows from something, or may be transient; ``FINE``: all is well."""
     title: str
     evidence: Sequence[str] = ()
     next_steps: Sequence[str] = ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from controller_runtime.api import cluster_selector, names
-from virtual_node.commands.diagnosing.facts import Facts, Finding, Rule, condition, pairs
+from virtual_node import program
+from virtual_node.commands.diagnosing.facts import Facts, Finding, Rule, condition, is_running, pairs
 
 _STALE_SECONDS = 60.0
 
@@ -20,13 +21,17 @@ def _unscheduled(facts: Facts) -> Iterator[Finding]:
         return
     said = condition(facts.pod, "PodScheduled").get("message", "")
     evidence = [f"kube-scheduler: {said}"] if said else []
-    if not facts.virtual_nodes:
-        yield Finding(0, "There is no virtual node in this cluster.", evidence, ["virtual-node doctor"])
+    if facts.virtual_nodes is not None and not facts.virtual_nodes:
+        yield Finding(0, "There is no virtual node in this cluster.", evidence, [program.name("doctor")])
         return
     labels = facts.pod["metadata"].get("labels") or {}
     selector = facts.pod["spec"].get("nodeSelector") or {}
-    known = [node["metadata"].get("labels") or {} for node in facts.virtual_nodes]
-    lost = {key: value for key, value in selector.items() if not any(one.get(key) == value for one in known)}
+    known = [node["metadata"].get("labels") or {} for node in facts.virtual_nodes or ()]
+    lost = {
+        key: value
+        for key, value in selector.items()
+        if known and not any(one.get(key) == value for one in known)
+    }
     if lost and labels.get(names.LABEL_VIRTUAL_POD) != "true":
         yield Finding(
             0,
@@ -41,10 +46,10 @@ def _unscheduled(facts: Facts) -> Iterator[Finding]:
             f"No virtual node has {pairs(lost)}: the webhook has not moved the selector. Was it down, or are these "
             "keys in its --ignore-selector-keys?",
             evidence,
-            ["kubectl get mutatingwebhookconfigurations", "virtual-node doctor"],
+            ["kubectl get mutatingwebhookconfigurations", program.name("doctor")],
         )
     elif "lower cluster" in said:
-        yield Finding(0, "No lower cluster has a node for the pod.", evidence, ["virtual-node status"])
+        yield Finding(0, "No lower cluster has a node for the pod.", evidence, [program.name("status")])
     elif "untolerated taint" in said:
         yield Finding(
             0,
@@ -55,7 +60,7 @@ def _unscheduled(facts: Facts) -> Iterator[Finding]:
             ],
         )
     elif "Insufficient" in said:
-        yield Finding(0, "No virtual node has enough left.", evidence, ["virtual-node status"])
+        yield Finding(0, "No virtual node has enough left.", evidence, [program.name("status")])
     elif said:
         yield Finding(1, "The upper scheduler finds no node.", evidence)
 
@@ -73,19 +78,27 @@ def _selector(facts: Facts) -> Iterator[Finding]:
 
 def _node(facts: Facts) -> Iterator[Finding]:
     name = facts.pod["spec"].get("nodeName")
-    if not name:
+    if not name or facts.virtual_nodes is None:
         return
     if facts.node is None:
-        yield Finding(0, f"The pod is bound to {name}, which does not exist.", [], ["virtual-node status"])
+        yield Finding(0, f"The pod is bound to {name}, which does not exist.", [], [program.name("status")])
+        return
+    if (facts.node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
+        if not is_running(facts.pod):
+            yield Finding(8, f"{name} is a node of the upper cluster itself, not a virtual one.")
         return
     ready = condition(facts.node, "Ready")
     if ready.get("status") != "True":
         evidence = [f"{ready.get('reason', '?')}: {ready.get('message', '')}"]
-        yield Finding(0, f"The virtual node {name} is not Ready.", evidence, ["virtual-node status -o wide"])
+        yield Finding(
+            0, f"The virtual node {name} is not Ready.", evidence, [program.name(f"diagnose node {name}")]
+        )
     elif facts.heartbeat_seconds is not None and facts.heartbeat_seconds > _STALE_SECONDS:
         yield Finding(
             0,
             f"The virtual node {name} has not been heard of for {facts.heartbeat_seconds:.0f} s: is its process running?",
+            [],
+            [program.name(f"diagnose node {name}")],
         )
 
 

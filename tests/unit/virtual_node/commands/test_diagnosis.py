@@ -11,7 +11,7 @@ from controller_runtime.api import timestamps
 from virtual_node.commands.diagnosing.facts import Facts
 from virtual_node.commands.diagnosis import diagnose
 from virtual_node.commands.output import age
-from virtual_node.commands.status import describe
+from virtual_node.commands.status_rows import describe
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NODE: dict[str, Any] = {

@@ -13,7 +13,7 @@ import pytest
 from virtual_node import cli, program
 
 ROOT = Path(__file__).parents[4]
-FLAGGED = [command for command in cli.COMMANDS if command not in {"version", "providers", "help"}]
+FLAGGED = [command for command in cli.COMMANDS if command not in {"providers", "help"}]
 """Commands that take flags."""
 
 
@@ -83,7 +83,7 @@ def test_the_plugin_starts_no_daemon_by_flags_alone(plugin: None, capsys: pytest
 def test_the_plugin_knows_its_version(plugin: None, capsys: pytest.CaptureFixture[str]):
     """As the program does."""
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == cli.version()
+    assert capsys.readouterr().out.strip() == program.version()
 
 
 def test_errors_name_the_plugin(plugin: None, capsys: pytest.CaptureFixture[str]):

@@ -149,6 +149,7 @@ def build(**changes: Any) -> dict[str, Any]:
             {"labels": {"topology.kubernetes.io/zone": "z1"}, "nodeInfo": {"architecture": "arm64"}}
         ],
         "kubelet_version": "v1.34.4",
+        "release": "",
         "capacity": {"pods": "10000"},
         "allocatable": {"pods": "10000"},
         "conditions": conditions,
@@ -163,6 +164,16 @@ def test_the_node_shows_what_the_lower_nodes_are():
     assert labels["topology.kubernetes.io/zone"] == "z1"
     assert labels["type"] == "virtual-kubelet"
     assert labels["kubernetes.io/hostname"] == "vn"
+
+
+def test_the_release_is_a_label_and_the_kubelets_version_the_lower_clusters():
+    """Two versions, each where it is looked for; what no label may have is replaced, and an unknown one left out."""
+    node = build(release="1.2.0+dirty")
+    assert node["metadata"]["labels"]["virtual-node.io/version"] == "1.2.0-dirty"
+    assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
+    assert "virtual-node.io/version" not in build()["metadata"]["labels"]
+    patch = translate.node_metadata_patch(build(release="1.1.0"), node)
+    assert patch == {"metadata": {"labels": {"virtual-node.io/version": "1.2.0-dirty"}}}
 
 
 def test_transition_times_change_with_the_status_only():

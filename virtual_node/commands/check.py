@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
-import json
-import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from rich.console import Console
-from rich.table import Table
-
 from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
+from controller_runtime.cluster_config import ClusterConfig as KubeconfigCluster
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.rights import Right
-from virtual_node import flags, program, rights
+from virtual_node import rights
+from virtual_node.command_line import Parser
+from virtual_node.commands import beside_daemon, connect, output
 from virtual_node.config import ClusterConfig, Config
 
 _SKEW_LIMIT = 5.0
 """Seconds two clocks may differ before leases, tokens and events start to mislead."""
 _OLDEST_MINOR = 24
+_COLUMNS = ("CLUSTER", "CHECK", "OK", "DETAIL", "NEXT")
 _TIMEOUT = 10.0
 _PARALLEL = 8
 
@@ -39,23 +38,19 @@ class Finding:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check what the given daemon flags describe. Exit code 0: all good, 1: something is not."""
-    arguments = list(argv)
-    as_json = False
-    for spelling in (["-o", "json"], ["--output", "json"], ["-ojson"], ["-o=json"], ["--output=json"]):
-        for position in range(len(arguments)):
-            if arguments[position : position + len(spelling)] == spelling:
-                del arguments[position : position + len(spelling)]
-                as_json = True
-                break
-    options = flags.parse(arguments, prog=program.name("check"))
-    findings = asyncio.run(run(options.config))
-    if as_json:
-        json.dump([asdict(finding) for finding in findings], sys.stdout, indent=2)
-        print()  # noqa: T201 - the answer
+    """Check what the given daemon flags describe; 0: all good, 1: something is not.
+
+    Raises:
+        ConfigError: flags or configuration are wrong; exit code 2.
+    """
+    options, daemon = beside_daemon.parse(_parser, argv)
+    findings = asyncio.run(run(daemon.config))
+    wrong = [finding for finding in findings if not finding.ok]
+    if options.output in output.DATA:
+        output.data({"findings": [asdict(finding) for finding in findings]}, options.output)
     else:
-        Console().print(_table(findings))
-    return 0 if all(finding.ok for finding in findings) else 1
+        _print(findings, headers=not options.no_headers)
+    return 1 if wrong else 0
 
 
 async def run(config: Config) -> list[Finding]:
@@ -77,17 +72,13 @@ async def _collect(cluster: str, checks: AsyncIterator[Finding]) -> list[Finding
         found.append(
             Finding(cluster, "kubeconfig", ok=False, detail=str(error), fix="correct the kubeconfig")
         )
-    except ApiError as error:
-        fix = "is the address right, and reachable from here?" if error.code == 0 else "see the message"
-        found.append(Finding(cluster, "reachable", ok=False, detail=str(error), fix=fix))
     return found
 
 
 async def _upper(config: Config) -> AsyncIterator[Finding]:
     loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
-    async with Client(loaded, cluster="upper", user_agent="virtual-node-check", timeout=_TIMEOUT) as client:
-        async for finding in _cluster("upper", client, _upper_rights(config)):
-            yield finding
+    async for finding in _answering("upper", loaded, _upper_rights(config), path=config.kubeconfig):
+        yield finding
 
 
 def _upper_rights(config: Config) -> tuple[Right, ...]:
@@ -98,12 +89,25 @@ def _upper_rights(config: Config) -> tuple[Right, ...]:
 
 
 async def _lower(cluster: ClusterConfig) -> AsyncIterator[Finding]:
-    loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
-    async with Client(
-        loaded, cluster=cluster.name, user_agent="virtual-node-check", timeout=_TIMEOUT
-    ) as client:
-        async for finding in _cluster(cluster.name, client, rights.LOWER):
-            yield finding
+    context = cluster.context
+    loaded = await kubeconfig.load(cluster.kubeconfig, context=context or None, in_cluster=False)
+    async for finding in _answering(
+        cluster.name, loaded, rights.LOWER, path=cluster.kubeconfig, context=context
+    ):
+        yield finding
+
+
+async def _answering(
+    name: str, loaded: KubeconfigCluster, needed: Sequence[Right], *, path: str, context: str = ""
+) -> AsyncIterator[Finding]:
+    """The findings of a cluster, up to where it answers no more."""
+    async with Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=_TIMEOUT) as client:
+        try:
+            async for finding in _cluster(name, client, needed):
+                yield finding
+        except ApiError as error:
+            trouble = connect.explain(error, loaded, path=path, context=context, in_cluster=name == "upper")
+            yield Finding(name, "reachable", ok=False, detail=trouble.what, fix=trouble.step)
 
 
 async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncIterator[Finding]:
@@ -193,16 +197,40 @@ def _same_cluster(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _table(findings: Sequence[Finding]) -> Table:
-    table = Table(title="virtual-node check", title_justify="left")
-    for column in ("cluster", "check", "", "detail", "what to do"):
-        table.add_column(column, overflow="fold")
-    previous = ""
-    for finding in findings:
-        if previous and finding.cluster != previous:
-            table.add_section()
-        mark = "[green]ok[/]" if finding.ok else "[bold red]no[/]"
-        shown = finding.cluster if finding.cluster != previous else ""
-        table.add_row(shown, finding.check, mark, finding.detail, finding.fix)
-        previous = finding.cluster
-    return table
+def _print(findings: Sequence[Finding], *, headers: bool) -> None:
+    wrong = [finding for finding in findings if not finding.ok]
+    output.report(
+        _COLUMNS,
+        [(one.cluster, one.check, "ok" if one.ok else "no", one.detail, one.fix) for one in findings],
+        # On a narrow terminal what is good is counted, not listed.
+        [
+            output.Entry(
+                output.BAD, f"{one.cluster}: {one.check}", [one.detail], [one.fix] if one.fix else []
+            )
+            for one in wrong
+        ],
+        headers=headers,
+    )
+    verdict = (
+        f"{len(wrong)} of {len(findings)} checks fail" if wrong else f"All {len(findings)} checks are good"
+    )
+    output.conclusion(f"{verdict}.")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "check",
+        about="Would it work? Kubeconfigs, versions, clocks, rights and reachability of all clusters, before the "
+        "daemon is started with the same flags.",
+        examples=(
+            ("One lower cluster", "check --kubeconfig upper.yaml --client-kubeconfig tokyo.yaml"),
+            ("All of a configuration, for a script", "check --config clusters.yaml -o json"),
+        ),
+        notes="The other flags are the daemon's own and say which clusters.",
+        exit_codes="0 all good, 1 something is not, 2 usage or configuration",
+    )
+    parser.add_argument(
+        "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
+    )
+    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    return parser

@@ -1,0 +1,102 @@
+"""A person at a command line, and a small API server that lets them see what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from controller_runtime.api import matching
+from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
+from virtual_node import cli
+
+Objects = Mapping[str, list[dict[str, Any]]]
+"""Path of a collection → its objects."""
+NODES = "/api/v1/nodes"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+PODS = "/api/v1/pods"
+SHOP = "/api/v1/namespaces/shop/pods"
+EVENTS = "/api/v1/namespaces/shop/events"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/shop/deployments"
+
+
+class Person:
+    """Types commands against one API server."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        self.capsys = capsys
+        self.folder = folder
+        self.server: Server | None = None
+
+    def kubeconfig(self, url: str) -> str:
+        """A file that leads there."""
+        path = self.folder / "kubeconfig"
+        cluster = {"name": "c", "cluster": {"server": url}}
+        user = {"name": "u", "user": {"token": "t"}}
+        context = {"name": "prod", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}
+        whole = {"clusters": [cluster], "users": [user], "contexts": [context], "current-context": "prod"}
+        path.write_text(json.dumps(whole), encoding="utf-8")
+        return str(path)
+
+    async def types(
+        self,
+        *words: str,
+        objects: Objects | None = None,
+        forbidden: tuple[str, ...] = (),
+        answers: Mapping[str, Callable[[web.Request], web.StreamResponse]] | None = None,
+    ) -> tuple[int, str, str]:
+        """Exit code, output and errors of a command.
+
+        Args:
+            words: the command line; ``--kubeconfig`` is added.
+            objects: what there is.
+            forbidden: shell patterns of paths that are not for this person.
+            answers: paths that answer in their own way.
+        """
+
+        async def script(request: web.Request) -> web.StreamResponse:
+            if any(fnmatch.fnmatchcase(request.path, pattern) for pattern in forbidden):
+                return failure(
+                    403, "Forbidden", f'"{request.path}" is forbidden: User "dev" cannot get resource'
+                )
+            if answers and request.path in answers:
+                return answers[request.path](request)
+            return _answer(request, objects or {})
+
+        async with serve(script) as server:
+            self.server = server
+            command = [*words, "--kubeconfig", self.kubeconfig(server.url)]
+            try:
+                code = await asyncio.to_thread(cli.main, command)
+            except SystemExit as end:
+                code = int(end.code or 0)
+        out, err = self.capsys.readouterr()
+        return code, out, err
+
+
+def _answer(request: web.Request, objects: Objects) -> web.StreamResponse:
+    found = objects.get(request.path)
+    if found is None and request.path == PODS:
+        found = [pod for path, pods in objects.items() if path == SHOP for pod in pods]
+    if found is not None:
+        labels = request.query.get("labelSelector", "")
+        fields = dict(part.split("=") for part in request.query.get("fieldSelector", "").split(",") if part)
+        items = [
+            one
+            for one in found
+            if matching.parse_selector(labels)(one["metadata"].get("labels") or {})
+            and fields.get("spec.nodeName", (one.get("spec") or {}).get("nodeName"))
+            == (one.get("spec") or {}).get("nodeName")
+        ]
+        return reply({"kind": "List", "metadata": {}, "items": items})
+    collection, _, name = request.path.rpartition("/")
+    for one in objects.get(collection, ()):
+        if one["metadata"]["name"] == name:
+            return reply(one)
+    return failure(404, "NotFound", f"{request.path} not found")

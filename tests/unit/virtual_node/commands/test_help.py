@@ -1,0 +1,103 @@
+"""What the command line says of itself is true: examples can be typed, guesses are good, errors are short."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+
+import pytest
+
+from virtual_node import cli, program
+from virtual_node.command_line import Parser
+from virtual_node.commands import completion
+
+COMMANDS = [command for command in cli.COMMANDS if command not in {"providers", "help", "cleanup"}]
+
+
+def _parser(command: str) -> Parser:
+    parser = completion.parser_of(command, cli.main)
+    assert isinstance(parser, Parser)
+    return parser
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_example_is_a_command_line_that_is_taken(command: str):
+    """Each begins with the command's name, and its flags and values are those that there are."""
+    parser = _parser(command)
+    assert parser.examples
+    for what, line in parser.examples:
+        assert what
+        words = shlex.split(line)
+        if command != "run":
+            assert words.pop(0) == command
+        parser.parse_args(words)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_them_under_the_name_that_was_typed(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """As a plugin of kubectl, too; no line of it is too long for most terminals, and none is reStructuredText."""
+    monkeypatch.setattr(sys, "argv", [f"/x/{program.PLUGIN_FILE}"])
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "--help"])
+    out = capsys.readouterr().out
+    assert end.value.code == 0
+    assert "examples:\n  # " in out
+    assert f"\n  kubectl virtual-node {command}" in out
+    assert "``" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["status", "--contxt=x"],
+            "virtual-node status: unrecognized arguments: --contxt=x; did you mean --context?",
+        ),
+        (["check", "--client-kubeconf=x"], "did you mean --client-kubeconfig?"),
+        (["--nodname=x"], "virtual-node: unrecognized arguments: --nodname=x; did you mean --nodename?"),
+        (["inspect", "--fail-one=error"], "did you mean --fail-on?"),
+        (["status", "--zzz"], "unrecognized arguments: --zzz\n"),
+        (
+            ["status", "-o", "xml"],
+            "invalid choice: 'xml' (choose from 'table', 'wide', 'json', 'yaml', 'name')",
+        ),
+        (["status", "--timeout", "soon"], "'soon' is not a duration such as 10s or 1m30s"),
+        (["status", "--kube", "x"], "did you mean --kubeconfig?"),  # a flag cannot be shortened
+    ],
+)
+def test_a_flag_that_there_is_not_is_guessed_in_two_lines(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+):
+    """What is wrong, and where help is; not the usage of forty flags."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(words)
+    err = capsys.readouterr().err
+    assert end.value.code == 2
+    assert told in err
+    name = f"virtual-node {words[0]}" if not words[0].startswith("-") else "virtual-node"
+    assert err.splitlines()[1:] == [f"See '{name} --help' for usage."]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("statsu", "status"), ("doktor", "doctor"), ("lower-clusters", "lower-cluster")]
+)
+def test_a_command_that_there_is_not_is_guessed(typed: str, meant: str, capsys: pytest.CaptureFixture[str]):
+    """As kubectl does."""
+    assert cli.main([typed]) == 2
+    err = capsys.readouterr().err
+    assert err == (
+        f"virtual-node: unknown command {typed!r}; did you mean {meant}?\nSee 'virtual-node help' for a list.\n"
+    )
+
+
+def test_the_version_is_a_line_or_data(capsys: pytest.CaptureFixture[str]):
+    """For people, and for a bug report."""
+    assert cli.main(["version"]) == 0
+    assert capsys.readouterr().out == f"{program.version()}\n"
+    assert cli.main(["version", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["version"], set(found)) == (program.version(), {"version", "python", "platform"})

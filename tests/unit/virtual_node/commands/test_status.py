@@ -1,0 +1,124 @@
+"""``virtual-node status``: what can be seen is shown, what cannot is named, and the exit code means Ready."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.virtual_node.commands.patients import conditions, lease, node, pod
+from tests.unit.virtual_node.commands.people import LEASES, NODES, PODS, SHOP, Person
+
+
+def _objects(*nodes: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    running = pod(nodeName="vn", status={"phase": "Running"})
+    return {NODES: list(nodes) or [node()], LEASES: [lease()], SHOP: [running]}
+
+
+async def test_everything_is_shown_to_whoever_may_see_it(person: Person):
+    """A line for each, sorted by name, and nothing on stderr."""
+    code, out, err = await person.types(
+        "status", objects=_objects(node("vn"), node("vn-a"), node("other", virtual=False))
+    )
+    lines = [line.split() for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert lines[0][:2] == ["NODE", "READY"]
+    assert [line[0] for line in lines[1:]] == ["vn", "vn-a"]
+    assert lines[1][4] == "1/1"
+
+
+async def test_what_may_not_be_seen_is_a_question_mark_and_the_right_is_named(person: Person):
+    """Without pods and Leases there is still Ready, which is what the exit code says."""
+    code, out, err = await person.types("status", objects=_objects(), forbidden=(PODS, LEASES))
+    row = out.splitlines()[1].split()
+    assert (code, row[0], row[1], row[4], row[5], row[9]) == (0, "vn", "True", "?", "?", "?")
+    assert len(err.splitlines()) == 1
+    assert "kubectl auth can-i list pods --all-namespaces" in err
+    assert "kubectl auth can-i list leases.coordination.k8s.io --namespace=kube-node-lease" in err
+
+
+async def test_data_names_the_missing_rights_too(person: Person):
+    """For programs, that would take zero for an answer."""
+    code, out, err = await person.types("status", "-o", "json", objects=_objects(), forbidden=(PODS,))
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["nodes"][0]["pods"] is None
+    assert found["nodes"][0]["resources"]["cpu"] == {"used": None, "allocatable": "8"}
+    assert found["missingRights"] == [
+        {"right": "list pods", "check": "kubectl auth can-i list pods --all-namespaces"}
+    ]
+
+
+async def test_without_the_nodes_there_is_nothing_to_show(person: Person):
+    """One line: the right that it takes."""
+    code, out, err = await person.types("status", objects=_objects(), forbidden=(NODES,))
+    assert (code, out) == (2, "")
+    assert err == (
+        "virtual-node: nothing can be shown without the right to list nodes: kubectl auth can-i list nodes\n"
+    )
+
+
+async def test_metrics_that_the_api_server_does_not_pass_on_cost_the_lag_only(person: Person):
+    """nodes/proxy is a right of administrators."""
+    code, out, err = await person.types("status", objects=_objects(), forbidden=(f"{NODES}/vn/proxy/*",))
+    assert (code, out.splitlines()[1].split()[8]) == (0, "-")
+    assert "kubectl auth can-i get nodes --subresource=proxy\n" in err
+
+
+@pytest.mark.parametrize(
+    ("broken", "cell"),
+    [({"status": conditions("Ready", "False", "X", "m\nn")}, "False"), ({"status": {}}, "Unknown")],
+)
+async def test_a_node_that_is_not_ready_is_exit_code_1(person: Person, broken: dict[str, Any], cell: str):
+    """So a script can wait for it; its last error is in the wide table, in one line."""
+    code, out, _ = await person.types("status", "-o", "wide", objects=_objects({**node(), **broken}))
+    assert (code, len(out.splitlines()), out.splitlines()[1].split()[1]) == (1, 2, cell)
+
+
+async def test_a_cordoned_node_says_so_as_kubectl_does(person: Person):
+    """It is Ready, and takes nothing."""
+    code, out, _ = await person.types("status", objects=_objects(node(unschedulable=True)))
+    assert (code, out.splitlines()[1].split()[1]) == (0, "True,SchedulingDisabled")
+
+
+async def test_our_release_is_in_the_wide_table(person: Person):
+    """Beside the lower cluster's version, which is the kubelet's."""
+    told = node()
+    told["metadata"]["labels"]["virtual-node.io/version"] = "1.2.3"
+    told["status"]["nodeInfo"] = {"kubeletVersion": "v1.34.1"}
+    _, out, _ = await person.types("status", "-o", "wide", objects=_objects(told))
+    headings, row = (line.split() for line in out.splitlines())
+    assert (row[headings.index("VERSION")], row[headings.index("AGE") + 2]) == ("v1.34.1", "1.2.3")
+
+
+async def test_names_and_labels_choose(person: Person):
+    """As with kubectl get; a name that is not there is guessed."""
+    objects = _objects(node("vn-tokyo"), node("vn-paris"))
+    objects[NODES][0]["metadata"]["labels"]["zone"] = "asia"
+    assert (await person.types("status", "-o", "name", objects=objects))[
+        1
+    ] == "node/vn-paris\nnode/vn-tokyo\n"
+    assert (await person.types("status", "vn-tokyo", "-o", "name", objects=objects))[1] == "node/vn-tokyo\n"
+    assert (await person.types("status", "-l", "zone=asia", "-o", "name", objects=objects))[
+        1
+    ] == "node/vn-tokyo\n"
+    code, _, err = await person.types("status", "vn-tokio", objects=objects)
+    assert (code, err) == (2, "virtual-node: there is no virtual node 'vn-tokio'; did you mean vn-tokyo?\n")
+
+
+async def test_headings_can_be_left_out(person: Person):
+    """For awk."""
+    _, out, _ = await person.types("status", "--no-headers", objects=_objects())
+    assert [line.split()[0] for line in out.splitlines()] == ["vn"]
+
+
+async def test_an_empty_cluster_is_told_where_to_look_next(person: Person):
+    """On stderr, so that a script reads no table; and data is an empty list."""
+    code, out, err = await person.types("status", objects={NODES: [], LEASES: []})
+    assert (code, out) == (1, "")
+    assert (
+        "There are no virtual nodes (label type=virtual-kubelet) in this cluster; virtual-node doctor" in err
+    )
+    code, out, _ = await person.types("status", "-o", "json", objects={NODES: [], LEASES: []})
+    assert (code, json.loads(out)["nodes"]) == (1, [])

@@ -1,0 +1,74 @@
+"""How our command lines are read: argparse, with kubectl's manners in what it says."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import NoReturn
+
+from virtual_node import program
+
+USAGE_ERROR = 2
+_WIDTH = 100
+_UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
+
+
+class Parser(argparse.ArgumentParser):
+    """A command's parser: examples and exit codes in its help, a line and a guess for what it does not know."""
+
+    def __init__(
+        self,
+        command: str,
+        *,
+        about: str,
+        examples: Sequence[tuple[str, str]] = (),
+        exit_codes: str = "",
+        notes: str = "",
+    ) -> None:
+        """Set up.
+
+        Args:
+            command: its name; empty: the daemon, without a name.
+            about: what it is for.
+            examples: what is wanted, and the command line for it, from the command's name on.
+            exit_codes: ``0 …, 1 …``.
+            notes: what else to say below the flags.
+        """
+        self.examples = examples
+        parts = [_wrapped(notes)]
+        if examples:
+            lines = (f"  # {what}\n  {program.name(line)}" for what, line in examples)
+            parts.append("examples:\n" + "\n\n".join(lines))
+        if exit_codes:
+            parts.append(_wrapped(f"exit codes: {exit_codes}"))
+        super().__init__(
+            prog=program.name(command),
+            description=_wrapped(about),
+            epilog="\n\n".join(filter(None, parts)) or None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in a line, and where help is; the usage of forty flags would hide it."""
+        self.exit(
+            USAGE_ERROR,
+            f"{self.prog}: {message}{self._guess(message)}\nSee '{self.prog} --help' for usage.\n",
+        )
+
+    def _guess(self, message: str) -> str:
+        found = _UNKNOWN.fullmatch(message)
+        for word in found[1].split() if found else ():
+            known = (flag for flag in self._option_string_actions if flag.startswith("--"))
+            if word.startswith("-") and (
+                close := difflib.get_close_matches(word.partition("=")[0], known, n=1)
+            ):
+                return f"; did you mean {close[0]}?"
+        return ""
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), _WIDTH, break_on_hyphens=False)

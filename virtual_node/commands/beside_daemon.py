@@ -1,0 +1,28 @@
+"""Commands that take the daemon's flags beside their own: those say which clusters, as they do for the daemon."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from controller_runtime.flags import take_klog
+from virtual_node import flag_declarations, flags
+from virtual_node.command_line import Parser
+
+
+def parse(parser_of: Callable[[], Parser], argv: Sequence[str]) -> tuple[argparse.Namespace, flags.Options]:
+    """The command's own flags, and what the others mean to the daemon.
+
+    Args:
+        parser_of: makes a parser of the command's own flags.
+        argv: the arguments.
+
+    Raises:
+        ConfigError: flags or configuration are wrong.
+    """
+    # The whole parser answers --help, completion and what is wrong; the daemon's flags are then read by their own.
+    whole = parser_of()
+    flag_declarations.add_flags(whole)
+    whole.parse_args(take_klog(list(argv))[0])
+    own, rest = parser_of().parse_known_args(argv)
+    return own, flags.parse(rest, prog=whole.prog)

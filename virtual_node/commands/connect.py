@@ -1,0 +1,97 @@
+"""How the commands for people get to clusters: kubectl's flags, and a word that helps when it is in vain."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+from controller_runtime import kubeconfig
+from controller_runtime.client import Client
+from controller_runtime.cluster_config import ClusterConfig
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.flags import duration
+from virtual_node.commands import inspect_expiries, trouble
+from virtual_node.commands.inspection_facts import UPPER
+from virtual_node.commands.trouble import Trouble
+
+TIMEOUT = 10.0
+"""Seconds for one answer."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--kubeconfig``, ``--context`` and ``--timeout``."""
+    parser.add_argument(
+        "--kubeconfig",
+        default="",
+        metavar="FILE",
+        help="upper cluster's ($KUBECONFIG, ~/.kube/config, in-cluster)",
+    )
+    parser.add_argument(
+        "--context", default="", metavar="NAME", help="the kubeconfig's context (its current one)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=duration,
+        default=TIMEOUT,
+        metavar="D",
+        help="how long the cluster may take for one answer (10s)",
+    )
+
+
+@contextlib.asynccontextmanager
+async def upper(options: argparse.Namespace, *, agent: str) -> AsyncIterator[Client]:
+    """The upper cluster's client, by the flags of ``add_flags``.
+
+    Args:
+        options: the parsed flags.
+        agent: names us in the server's audit log.
+
+    Raises:
+        ConfigError: there is no usable kubeconfig, or an ``ApiError`` ended what was done with the client; says what
+            to do next.
+    """
+    config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
+    async with Client(config, user_agent=agent, cluster=UPPER, timeout=options.timeout or TIMEOUT) as client:
+        try:
+            yield client
+        except ApiError as error:
+            told = explain(error, config, path=options.kubeconfig, context=options.context, in_cluster=True)
+            raise ConfigError(str(told)) from None
+
+
+@contextlib.asynccontextmanager
+async def lower(path: str, *, agent: str, timeout: float) -> AsyncIterator[Client]:  # noqa: ASYNC109 - of each request
+    """A lower cluster's client.
+
+    Args:
+        path: its kubeconfig; nothing else is tried.
+        agent: names us in the server's audit log.
+        timeout: seconds for one answer.
+
+    Raises:
+        ConfigError: as for ``upper``.
+    """
+    config = await kubeconfig.load(path, in_cluster=False)
+    async with Client(config, user_agent=agent, cluster=path, timeout=timeout or TIMEOUT) as client:
+        try:
+            yield client
+        except ApiError as error:
+            raise ConfigError(str(explain(error, config, path=path))) from None
+
+
+def explain(
+    error: ApiError, config: ClusterConfig, *, path: str, context: str = "", in_cluster: bool = False
+) -> Trouble:
+    """See ``trouble.explain``.
+
+    Args:
+        error: what a request ended with.
+        config: where it went.
+        path: the kubeconfig that it came from; empty: found as ``kubeconfig.load`` finds it.
+        context: of that kubeconfig; empty: its current one.
+        in_cluster: a pod's own account counts, too.
+    """
+    expiries = inspect_expiries.of_kubeconfig("", path, context=context, in_cluster=in_cluster)
+    return trouble.explain(error, config, expiries=expiries, now=datetime.now(UTC))

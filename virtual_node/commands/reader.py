@@ -1,0 +1,83 @@
+"""Reads a cluster for a person: what they may not see is noted, and keeps nothing else from being seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, Forbidden, NotFound
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from virtual_node.commands import last_words
+from virtual_node.commands.callers_rights import Need, need
+
+
+class Reader:
+    """One person's view of one cluster."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.missing: dict[Need, None] = {}
+        """Rights that were missing, in the order in which they were."""
+
+    async def all(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> list[Object] | None:
+        """A collection, sorted by key; None: it is not for this person.
+
+        Raises:
+            ApiError: anything else.
+        """
+        try:
+            listed = await self.client.list(
+                resource, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+            )
+        except Forbidden:
+            self.missing[need("list", resource, namespace=namespace)] = None
+            return None
+        return sorted(listed.items, key=lambda one: one.key)
+
+    async def get(
+        self, resource: Resource, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any] | None:
+        """An object; None: there is none, or it is not for this person.
+
+        Raises:
+            ApiError: anything else.
+        """
+        try:
+            return await self.client.get(resource, name, namespace=namespace)
+        except NotFound:
+            return None
+        except Forbidden:
+            self.missing[need("get", resource, namespace=namespace)] = None
+            return None
+
+    async def last_words(self, pod: Mapping[str, Any]) -> list[str]:
+        """See ``last_words.of``; none where the log cannot be had."""
+        try:
+            return await last_words.of(self.client, pod)
+        except Forbidden:
+            namespace = pod["metadata"]["namespace"]
+            self.missing[need("get", resources.PODS, namespace=namespace, subresource="log")] = None
+        except ApiError:
+            pass  # its node is away, or the container: what is told without a log is told all the same
+        return []
+
+    def rights(self) -> list[dict[str, str]]:
+        """What was missing, for ``-o json``: the right, and the command that asks for it."""
+        return [{"right": one.words, "check": one.question} for one in self.missing]
+
+    def note(self) -> str:
+        """What was missing, in a line for people; empty: nothing was."""
+        if not self.missing:
+            return ""
+        rights = "; ".join(one.question for one in self.missing)
+        return f"some of it is not shown, for these say no: {rights}"

@@ -1,0 +1,150 @@
+"""What ``status`` says of a virtual node, as data and as a line. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from controller_runtime.api import names, pod_resources, quantity, timestamps
+from virtual_node.commands import lag, output
+from virtual_node.web.rows import pod_row
+
+COLUMNS = (
+    "NODE",
+    "READY",
+    "CLUSTER",
+    "VERSION",
+    "PODS",
+    "TROUBLE",
+    "CPU",
+    "MEMORY",
+    "LAG",
+    "HEARTBEAT",
+    "AGE",
+)
+WIDE = ("RELEASE", "ADDRESS", "TAINTS", "LAST-ERROR")
+SPARE = ("LAG", "AGE", "VERSION", "HEARTBEAT", "MEMORY", "CPU", "CLUSTER")
+"""Columns that a narrow terminal does without, the least important first."""
+_FINISHED = ("Succeeded", "Failed")
+_UNKNOWN = "?"
+
+
+def describe(
+    node: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]] | None,
+    lease: Mapping[str, Any] | None,
+    *,
+    now: datetime,
+) -> dict[str, Any]:
+    """What ``-o json`` says of one virtual node.
+
+    Args:
+        node: the Node.
+        pods: those bound to it; None: they may not be seen.
+        lease: its Lease; None: it has none, or it may not be seen.
+        now: aware.
+    """
+    metadata, status = node["metadata"], node.get("status") or {}
+    labels = metadata.get("labels") or {}
+    ready: Mapping[str, Any] = next(
+        (one for one in status.get("conditions") or () if one["type"] == "Ready"), {}
+    )
+    allocatable = status.get("allocatable") or {}
+    used = None if pods is None else requested(pods)
+    renewed = ((lease or {}).get("spec") or {}).get("renewTime")
+    return {
+        "name": metadata["name"],
+        "ready": ready.get("status", "Unknown"),
+        "reason": ready.get("reason", ""),
+        "message": ready.get("message", ""),
+        "unschedulable": bool((node.get("spec") or {}).get("unschedulable")),
+        "cluster": labels.get(names.LABEL_LOWER_CLUSTER, ""),
+        "version": (status.get("nodeInfo") or {}).get("kubeletVersion", ""),
+        "release": labels.get(names.LABEL_VERSION, ""),
+        "pods": None if pods is None else _counts(pods),
+        "resources": {
+            name: {
+                "used": None if used is None else quantity.render(name, used.get(name, 0)),
+                "allocatable": allocatable.get(name, "0"),
+            }
+            for name in ("cpu", "memory", "pods")
+        },
+        "heartbeatSeconds": _since(renewed, now),
+        "ageSeconds": _since(metadata.get("creationTimestamp"), now),
+        "addresses": [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"],
+        "taints": [f"{one['key']}:{one['effect']}" for one in (node.get("spec") or {}).get("taints") or ()],
+    }
+
+
+def requested(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
+    """What pods that have not finished ask for, by resource, ``pods`` among it."""
+    used: Counter[str] = Counter()
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") not in _FINISHED:
+            used.update({**pod_resources.pod_requests(pod["spec"]), "pods": 1})
+    return used
+
+
+def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> list[str]:
+    """A row of the table.
+
+    Args:
+        node: as ``describe`` has it; ``lag`` beside.
+        wide: the columns of ``-o wide``, too.
+        leases_seen: whether a node without a Lease is known to have none.
+    """
+    pods, resource = node["pods"], node["resources"]
+    cells = [
+        node["name"],
+        node["ready"] + (",SchedulingDisabled" if node["unschedulable"] else ""),
+        node["cluster"] or _UNKNOWN,
+        node["version"] or _UNKNOWN,
+        _UNKNOWN if pods is None else f"{pods['running']}/{pods['total']}",
+        _UNKNOWN if pods is None else str(pods["trouble"] or "-"),
+        f"{resource['cpu']['used'] or _UNKNOWN}/{resource['cpu']['allocatable']}",
+        f"{_human(resource['memory']['used'])}/{_human(resource['memory']['allocatable'])}",
+        lag.shown(node.get("lag")),
+        _heartbeat(node["heartbeatSeconds"], leases_seen=leases_seen),
+        _UNKNOWN if node["ageSeconds"] is None else output.age(node["ageSeconds"]),
+    ]
+    if wide:
+        error = node["message"] if node["ready"] != "True" else "-"
+        cells += [
+            node["release"] or _UNKNOWN,
+            ",".join(node["addresses"]) or _UNKNOWN,
+            ",".join(node["taints"]) or "-",
+            error or node["reason"] or _UNKNOWN,
+        ]
+    return cells
+
+
+def _counts(pods: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    rows = [pod_row(pod, None) for pod in pods]
+    return {
+        "total": len(pods),
+        "running": sum(row["status"] == "Running" for row in rows),
+        "trouble": sum(row["trouble"] for row in rows),
+    }
+
+
+def _heartbeat(seconds: float | None, *, leases_seen: bool) -> str:
+    if seconds is not None:
+        return f"{output.age(seconds)} ago"
+    return "never" if leases_seen else _UNKNOWN
+
+
+def _since(moment: str | None, now: datetime) -> float | None:
+    return round((now - timestamps.parse(moment)).total_seconds(), 1) if moment else None
+
+
+def _human(text: str | None) -> str:
+    if text is None:
+        return _UNKNOWN
+    amount = float(quantity.amount(text))
+    for unit in ("", "Ki", "Mi", "Gi", "Ti"):
+        if amount < 1024 or unit == "Ti":
+            break
+        amount /= 1024
+    return f"{amount:.0f}{unit}" if amount >= 10 or amount == int(amount) else f"{amount:.1f}{unit}"

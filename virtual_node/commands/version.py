@@ -1,0 +1,34 @@
+"""``virtual-node version``: what is installed here."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+
+from controller_runtime.api import names
+from virtual_node import program
+from virtual_node.command_line import Parser
+from virtual_node.commands import output
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the version."""
+    parser = Parser(
+        "version",
+        about="The version that is installed here.",
+        examples=(("With what it runs on, as data", "version -o json"),),
+        notes=f"That of each virtual node is its label {names.LABEL_VERSION}: {program.name('status')} -o wide.",
+    )
+    parser.add_argument(
+        "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"
+    )
+    options = parser.parse_args(argv)
+    version = program.version() or "unknown"
+    if options.output == "text":
+        print(version)  # noqa: T201 - the answer
+    else:
+        machine = f"{platform.system().lower()}/{platform.machine()}"
+        output.data(
+            {"version": version, "python": platform.python_version(), "platform": machine}, options.output
+        )
+    return 0
