@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from controller_runtime import retries
 from tests.unit.virtual_node.kubelet.conftest import Rig, unchunk
 from tests.unit.virtual_node.kubelet.lower import Exchange
 
@@ -149,8 +150,12 @@ async def test_a_log_that_breaks_off_does_not_look_complete(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("status", "code"), [(400, 400), (403, 403), (404, 400), (422, 400), (429, 429), (500, 500), (503, 500)]
 )
-async def test_the_lower_clusters_words_reach_the_user(rig: Rig, status: int, code: int) -> None:
+async def test_the_lower_clusters_words_reach_the_user(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, status: int, code: int
+) -> None:
     """The message passes, with a code for which the upper apiserver prints a kubelet's own words."""
+    # A server that sheds load is asked again for as long as there is time: here there is none.
+    monkeypatch.setattr(retries, "_PAUSES", (3600.0, 3600.0))
     message = 'container "main" in pod "web-1-x" is waiting to start: ContainerCreating'
     body = json.dumps({"kind": "Status", "message": message, "code": status}).encode()
     async with rig(answering(status, body)) as (_lower, node):
