@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import cluster_selector, names
+from controller_runtime.api import cluster_selector, label_keys, names
 from virtual_node.translate import downward, service_account, volumes
 from virtual_node.translate import labels as tripping
 from virtual_node.translate.ownership import Owner, ownership_labels
@@ -154,6 +154,7 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
 
 
 def _scheduling(above: Mapping[str, Any], selector: Mapping[str, Any] | None) -> dict[str, Any]:
+    above = label_keys.settled(above)  # the lower apiserver would add to selectors what the upper one has added
     scheduling: dict[str, Any] = {}
     affinity = {
         kind: kept

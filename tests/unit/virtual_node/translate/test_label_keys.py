@@ -1,0 +1,24 @@
+"""matchLabelKeys of a stored pod below: the lower apiserver would refuse to be told twice."""
+
+from __future__ import annotations
+
+from virtual_node.translate import pod_down
+from virtual_node.translate.ownership import Owner
+
+
+def test_selectors_go_below_as_the_upper_apiserver_has_completed_them():
+    """Without the keys: they are in the selector, which every version of Kubernetes understands."""
+    selector = {"matchExpressions": [{"key": "pod-template-hash", "operator": "In", "values": ["5d"]}]}
+    term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+    stored = {**term, "matchLabelKeys": ["pod-template-hash"]}
+    upper = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"pod-template-hash": "5d"}},
+        "spec": {
+            "containers": [{"name": "c", "image": "i"}],
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [stored]}},
+            "topologySpreadConstraints": [stored],
+        },
+    }
+    spec = pod_down.lower_pod(upper, pod_down.PodOptions(owner=Owner("c", "vn")))["spec"]
+    assert spec["affinity"]["podAntiAffinity"] == {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    assert spec["topologySpreadConstraints"] == [term]
