@@ -2,13 +2,15 @@
 
 ``ensure`` is called before a pod is created below: it starts watching what the pod names and has the copies
 made. Later changes and deletions above, and meddling below, come through the queue. A copy goes when no pod
-of ours needs it any more; an object of the same name that is not ours is never touched.
+of ours needs it any more, or when the upper cluster, asked again, says that its original is gone; an object of the
+same name that is not ours is never touched.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +74,9 @@ class DependencyController:
         self._watches = ObjectWatches(context.upper, on_change=self._upper_changed)
         self._users: defaultdict[ObjectKey, set[str]] = defaultdict(set)
         self._needs: dict[str, frozenset[ObjectKey]] = {}
-        self._locks: defaultdict[ObjectKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: weakref.WeakValueDictionary[ObjectKey, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._in_step: dict[ObjectKey, tuple[Object, Object]] = {}
+        """Originals and copies that were compared and found the same: the thousandth pod that names them need not."""
         queue: WorkQueue[ObjectKey] = WorkQueue(
             f"dependencies-{context.name}", rate_limiter=ExponentialBackoff(0.2, 60.0)
         )
@@ -84,10 +88,9 @@ class DependencyController:
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
-        try:
-            await self.controller.run()
-        finally:
-            await self._watches.close()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.controller.run())
+            group.create_task(self._watches.run())
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any], namespace: str) -> list[Problem]:
         """Have everything that a pod names there below before the pod is.
@@ -156,7 +159,7 @@ class DependencyController:
         """Bring one lower copy in step with its upper object, or remove it when it has no user."""
         if key not in self._users:
             self._watches.stop(key)
-            self._locks.pop(key, None)
+            self._in_step.pop(key, None)
             await self._remove(key)
             return None
         source = await self._watches.get(key)
@@ -198,11 +201,21 @@ class DependencyController:
         options = next(iter(self._context.options.values()))
         return options.namespace_map(key.namespace), name
 
+    def _lock(self, key: ObjectKey) -> asyncio.Lock:
+        """One writer at a time for one copy; the lock is there while somebody has it or waits for it."""
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
+
     async def _copy(self, key: ObjectKey, source: Object) -> Problem | None:
         """Create or patch the lower copy; a Problem when the name below is not ours."""
-        async with self._locks[key]:
+        namespace, name = self._lower_name(key)
+        existing = self._lower[key.kind].store.get(f"{namespace}/{name}")
+        if existing is not None and self._in_step.get(key) == (source, existing):
+            return None
+        async with self._lock(key):
             options = next(iter(self._context.options.values()))
-            namespace, name = self._lower_name(key)
             desired = copies.lower_copy(source.to_dict(), options)
             desired["metadata"]["name"] = name
             desired["metadata"]["namespace"] = namespace
@@ -226,6 +239,8 @@ class DependencyController:
                 return _foreign(key, namespace, name, self._context.name)
             patch = copies.copy_patch(current, desired)
             if patch is None:
+                if existing is not None:
+                    self._in_step[key] = (source, existing)
                 return None
             uid = current["metadata"]["uid"]
             try:
@@ -242,11 +257,22 @@ class DependencyController:
 
     async def _remove(self, key: ObjectKey) -> None:
         namespace, name = self._lower_name(key)
-        copy = self._lower[key.kind].store.get(f"{namespace}/{name}")
-        if copy is None or await self._needed_by_others(namespace):
-            return
-        with contextlib.suppress(NotFound, Conflict):
-            await self._context.lower.delete(KINDS[key.kind], name, namespace=namespace, uid=copy.uid)
+        async with self._lock(key):
+            copy = self._lower[key.kind].store.get(f"{namespace}/{name}")
+            if copy is None or await self._needed_by_others(namespace) or await self._is_needed(key):
+                return
+            with contextlib.suppress(NotFound, Conflict):
+                await self._context.lower.delete(KINDS[key.kind], name, namespace=namespace, uid=copy.uid)
+
+    async def _is_needed(self, key: ObjectKey) -> bool:
+        """Whether a pod of ours names it, and it exists above after all: our watch of it may be behind."""
+        if key not in self._users:
+            return False
+        try:
+            await self._context.upper.get(KINDS[key.kind], key.name, namespace=key.namespace)
+        except NotFound:
+            return False
+        return True
 
     async def _needed_by_others(self, namespace: str) -> bool:
         """Whether another virtual-node process of the same upper cluster has pods in that namespace."""

@@ -43,6 +43,23 @@ class ObjectWatches:
         self._client = client
         self._on_change = on_change
         self._informers: dict[ObjectKey, tuple[Informer, asyncio.Task[None]]] = {}
+        self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Keep the watches until cancelled, then end every one.
+
+        Raises:
+            Exception: what one of them ended with by itself. It is a fault of ours, and what it watched would go
+                stale unseen: only a fresh start mends that.
+        """
+        try:
+            raise await self._faults.get()
+        finally:
+            tasks = [task for _, task in self._informers.values()]
+            self._informers.clear()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def get(self, key: ObjectKey) -> Object | None:
         """The object as the upper cluster has it now; starts watching it. None: it does not exist.
@@ -75,14 +92,6 @@ class ObjectWatches:
         if entry is not None:
             entry[1].cancel()
 
-    async def close(self) -> None:
-        """End every watch."""
-        tasks = [task for _, task in self._informers.values()]
-        self._informers.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     def __len__(self) -> int:
         return len(self._informers)
 
@@ -99,4 +108,10 @@ class ObjectWatches:
             on_update=lambda _old, _new: self._on_change(key),
             on_delete=lambda _object: self._on_change(key),
         )
-        return informer, asyncio.create_task(informer.run(), name=f"watch {key}")
+        task = asyncio.create_task(informer.run(), name=f"watch {key}")
+        task.add_done_callback(self._ended)
+        return informer, task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._faults.put_nowait(task.exception() or RuntimeError(f"{task.get_name()} ended"))

@@ -63,8 +63,8 @@ class Watches:
     def stop(self, _key) -> None:
         pass
 
-    async def close(self) -> None:
-        pass
+    async def run(self) -> None:
+        await asyncio.Event().wait()
 
 
 class Scene:

@@ -1,0 +1,115 @@
+"""Copies of ConfigMaps and Secrets where watches fail, lie behind, or meet another process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from controller_runtime.informer import Informer
+from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, running
+
+pytestmark = pytest.mark.looptime
+
+KEY = "shop/settings"
+OPTIONAL = [{"name": "s", "configMap": {"name": "settings", "optional": True}}]
+
+
+def config_map(**labels: str) -> dict[str, Any]:
+    """A ConfigMap."""
+    metadata = {"name": "settings", "namespace": "shop", "labels": labels}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "1"}}
+
+
+async def test_a_copy_goes_with_its_original():
+    """What is deleted above is deleted below."""
+    async with running() as scene:
+        scene.upper.put("configmaps", config_map())
+        scene.bind(volumes=OPTIONAL)
+        await asyncio.sleep(1)
+        assert scene.lower.find("configmaps", KEY) is not None
+        scene.upper.vanish("configmaps", KEY)
+        await asyncio.sleep(5)
+        assert scene.lower.find("configmaps", KEY) is None
+
+
+async def test_a_copy_stays_while_only_our_watch_says_that_its_original_is_gone():
+    """Another process has seen the new original and copied it; ours will, later."""
+    async with running() as scene:
+        scene.bind(volumes=OPTIONAL)
+        await asyncio.sleep(1)
+        scene.upper.held.add("configmaps")
+        scene.upper.put("configmaps", config_map())
+        ours = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_NODE: "another", names.LABEL_UPPER_UID: "x"}
+        scene.lower.put("configmaps", config_map(**ours))
+        await asyncio.sleep(1)
+        scene.lower.change("configmaps", KEY, metadata={"labels": {"meddled": "with"}})
+        await asyncio.sleep(120)
+        assert scene.lower.asked("delete", "configmaps") == []
+
+
+async def test_a_copy_that_is_wanted_again_in_the_last_moment_stays():
+    """The next pod of a Job comes while the copy is being removed."""
+    async with running() as scene:
+        scene.upper.put("configmaps", config_map())
+        scene.bind(volumes=OPTIONAL)
+        await asyncio.sleep(1)
+        scene.upper.vanish("pods", "shop/web")
+        scene.lower.vanish("pods", "shop/web")
+        list_pods, looking = scene.lower.list, asyncio.Event()
+
+        async def slow_list(resource: Any, **selection: Any) -> Any:
+            if "notin" in str(selection.get("label_selector")):
+                looking.set()
+                await asyncio.sleep(1)
+            return await list_pods(resource, **selection)
+
+        scene.lower.list = slow_list  # type: ignore[method-assign]
+        await looking.wait()
+        scene.bind("next", uid="u-2", volumes=OPTIONAL)
+        await asyncio.sleep(60)
+        assert scene.lower.asked("delete", "configmaps") == []
+        assert scene.below("next") is not None
+
+
+async def test_a_watch_that_dies_ends_its_cluster(monkeypatch: pytest.MonkeyPatch):
+    """A fault of ours in one of thousands of watches: started again by the supervisor, never stale unseen."""
+    run = Informer.run
+
+    async def break_down(self: Informer) -> None:
+        if self.name == "single-configmaps":
+            await asyncio.sleep(1)
+            raise ZeroDivisionError
+        await run(self)
+
+    monkeypatch.setattr(Informer, "run", break_down)
+    scene = Scene(*clusters())
+    scene.bind(volumes=OPTIONAL)
+    with pytest.raises(ExceptionGroup) as fault:
+        async with asyncio.timeout(60):
+            await scene.run()
+    assert fault.group_contains(ZeroDivisionError)
+
+
+async def test_a_thousand_pods_of_one_config_map_compare_it_once(monkeypatch: pytest.MonkeyPatch):
+    """Decoding a megabyte for each pod would hold up all the others."""
+    async with running() as scene:
+        scene.upper.put("configmaps", config_map())
+        scene.bind("first", uid="u-0", volumes=OPTIONAL)
+        await asyncio.sleep(1)
+        scene.bind("second", uid="u-1", volumes=OPTIONAL)
+        await asyncio.sleep(1)
+        compared: list[str] = []
+        compare = "virtual_node.translate.copies.lower_copy"
+        monkeypatch.setattr(compare, lambda *_what: compared.append("again"))
+        for number in range(2, 10):
+            scene.bind(f"pod-{number}", uid=f"u-{number}", volumes=OPTIONAL)
+        await asyncio.sleep(1)
+        assert compared == []
+        assert scene.below("pod-9") is not None
+        monkeypatch.undo()
+        scene.upper.change("configmaps", KEY, data={"a": "2"})
+        await asyncio.sleep(1)
+        assert scene.lower.find("configmaps", KEY)["data"] == {"a": "2"}  # type: ignore[index]
