@@ -31,7 +31,7 @@ from controller_runtime.credentials import (
 from controller_runtime.errors import ConfigError
 from controller_runtime.exec_credentials import API_VERSIONS, ExecCredentials, Plugin
 from controller_runtime.kubeconfig_file import Context, Section
-from controller_runtime.proxies import proxy_for
+from controller_runtime.proxies import proxy_for, without_password
 
 __all__ = ["ClusterConfig", "Credentials", "load"]
 
@@ -130,7 +130,7 @@ def _from_context(context: Context, *, server: str) -> ClusterConfig:
     proxy = cluster.text("proxy-url")
     if proxy and urlsplit(proxy).scheme not in {"http", "https"}:
         raise ConfigError(
-            f"{cluster.at('proxy-url')}: {proxy!r} is not an http(s) URL; others are not supported"
+            f"{cluster.at('proxy-url')}: {without_password(proxy)!r} is not an http(s) URL; others are not supported"
         )
     split_server(url, source="--server" if server else cluster.at("server"))
     certificate, key = user.material("client-certificate"), user.material("client-key")
@@ -157,7 +157,7 @@ def _from_context(context: Context, *, server: str) -> ClusterConfig:
 
 def _credentials(context: Context, *, url: str) -> Credentials:
     user = context.user
-    if user.values.get("as") or user.values.get("as-uid") or user.values.get("as-groups"):
+    if any(user.values.get(name) for name in ("as", "as-uid", "as-groups", "as-user-extra")):
         raise ConfigError(
             f"{user.at('as')}: impersonation is not supported; bind the rights to the user itself"
         )

@@ -36,6 +36,12 @@ def proxy_for(server: str, *, environment: Mapping[str, str]) -> str | None:
     return url
 
 
+def without_password(url: str) -> str:
+    """A proxy's URL for people: without the user and the password."""
+    scheme, separator, rest = url.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2]
+
+
 def _variable(name: str, environment: Mapping[str, str]) -> str:
     return environment.get(name) or environment.get(name.lower()) or ""
 

@@ -3,7 +3,8 @@
 What is tried again, and what is not:
 
 - 429, and 503 with Retry-After, for every verb: the server says that it has not acted. Not an eviction's 429,
-  which is a disruption budget's answer.
+  which is a disruption budget's answer. Any other 5xx with Retry-After, for reads only: client-go repeats writes,
+  too, but a server whose etcd did not answer in time (500 ServerTimeout) may have acted.
 - 401, once, with renewed credentials.
 - A connection that breaks before the answer, once, for reads only. Nobody knows whether a write has been done;
   that is for the caller to find out.
@@ -29,9 +30,10 @@ _READS = frozenset({"GET", "HEAD"})
 class Retry:
     """Decides after a failure whether to send the same request again."""
 
-    def __init__(self, config: ClusterConfig, path: str) -> None:
+    def __init__(self, config: ClusterConfig, method: str, path: str) -> None:
         self._config = config
-        self._path = path
+        self._is_read = method in _READS
+        self._is_eviction = path.partition("?")[0].endswith("/eviction")
         self._sent: Mapping[str, str] = {}
         self._context: ssl.SSLContext | None = None
         self._refused = self._renew = self._broken = False
@@ -46,10 +48,10 @@ class Retry:
         self._sent, self._context = headers, self._config.ssl
         return headers
 
-    def after_break(self, method: str, error: Exception) -> bool:
+    def after_break(self, error: Exception) -> bool:
         """Whether a read fails as a kept connection does that the server has closed in the meantime."""
         again = (
-            method in _READS
+            self._is_read
             and not self._broken
             and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
             and not isinstance(error, aiohttp.ClientConnectorError)
@@ -63,11 +65,12 @@ class Retry:
             self._refused = self._renew = True
             return
         shed = isinstance(failure, TooManyRequests) or (
-            failure.code == 503 and failure.retry_after is not None
+            failure.retry_after is not None
+            and (failure.code == 503 or (self._is_read and failure.code >= 500))
         )
         first, longest = _PAUSES
         pause = max(failure.retry_after or 0.0, min(first * 2**self._attempts, longest))
-        if not shed or self._path.partition("?")[0].endswith("/eviction") or pause > left:
+        if not shed or self._is_eviction or pause > left:
             raise failure
         self._attempts += 1
         await asyncio.sleep(pause * (1 + random.random() / 10))  # noqa: S311 - spreads those told the same

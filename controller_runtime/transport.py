@@ -16,6 +16,7 @@ from yarl import URL
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.connection_pool import ConnectionPool
 from controller_runtime.errors import ConnectionFailed, NotConnected, error_from_response
+from controller_runtime.proxies import without_password
 from controller_runtime.rate_limiter import TokenBucket
 from controller_runtime.retries import Retry
 
@@ -114,7 +115,7 @@ class Transport:
         url = self._url(path, params)
         limit = self._default_timeout if timeout is None else _timeout(timeout)
         deadline: float | None = None
-        retry = Retry(self._config, path)
+        retry = Retry(self._config, method, path)
         while True:
             await self._bucket.acquire(flow)
             started = loop.time()
@@ -129,7 +130,7 @@ class Transport:
                 )
             except NETWORK_ERRORS as error:
                 self._count(verb, 0)
-                if retry.after_break(method, error):
+                if retry.after_break(error):
                     continue
                 raise self.failure(error) from error
             self._count(verb, code)
@@ -177,7 +178,7 @@ class Transport:
         limit = aiohttp.ClientTimeout(
             total=None, connect=None, sock_connect=_CONNECT_TIMEOUT, sock_read=read_timeout
         )
-        retry = Retry(self._config, path)
+        retry = Retry(self._config, method, path)
         deadline: float | None = None
         while True:
             await self._bucket.acquire(flow)
@@ -192,7 +193,7 @@ class Transport:
                         )
                 except NETWORK_ERRORS as error:
                     self._count(verb, 0)
-                    if retry.after_break(method, error):
+                    if retry.after_break(error):
                         continue
                     raise self.failure(error) from error
                 async with response:
@@ -212,6 +213,8 @@ class Transport:
     def failure(self, error: BaseException) -> ConnectionFailed:
         """What a broken connection is called above this module."""
         text = " ".join(str(error).split())
+        if isinstance(error, aiohttp.ClientHttpProxyError):  # its own text has the proxy's password
+            text = f"the proxy {without_password(self._config.proxy_url or '')} answered {error.status} {error.message}"
         if isinstance(error, TimeoutError):
             text = f"no answer in time ({text})" if text else "no answer in time"
         # A certificate that does not verify is an answer of sorts: somebody is there and does work for us.

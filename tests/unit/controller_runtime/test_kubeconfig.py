@@ -424,6 +424,8 @@ def broken(**changes: Any) -> dict[str, Any]:
         (whole(user={"token": "a b"}), r"user\.token: is no token"),
         (whole(user={"token": ["a"]}), r"user\.token: must be text"),
         (whole(user={"as": "root"}), r"user\.as: impersonation is not supported"),
+        (whole(user={"as-user-extra": {"a": ["b"]}}), r"user\.as: impersonation is not supported"),
+        (whole(cluster={"proxy-url": "socks5://me:secret@p:1"}), r"proxy-url: 'socks5://p:1' is not an http"),
         (whole(user={"exec": "x"}), r"user\.exec: must be a mapping"),
         (whole(user={"exec": {}}), r"user\.exec\.command: is missing"),
         (whole(user={"exec": {"command": "x"}}), r"user\.exec\.apiVersion: '' is not supported \(known: "),

@@ -104,6 +104,38 @@ async def test_shedding_without_end() -> None:
     assert 3 <= len(server.asked) <= 5
 
 
+@pytest.mark.parametrize("code", [500, 504])
+async def test_server_that_asks_for_a_read_again(code: int) -> None:
+    """Any 5xx with Retry-After is asked again for reads, as client-go does; a write may have been done."""
+    script = answers(failure(code, "ServerTimeout", Retry_After="0"), reply(NODE))
+    async with serve(script) as server, client_of(server) as client:
+        assert await client.get(resources.NODES, "n") == NODE
+    assert len(server.asked) == 2
+    for write in WRITES:
+        script = answers(failure(code, "ServerTimeout", Retry_After="0"))
+        async with serve(script) as server, client_of(server) as client:
+            with pytest.raises(Unavailable):
+                await write(client)
+
+
+@pytest.mark.parametrize("call", [READS[0], WRITES[0]])
+async def test_answer_that_breaks_off(call: Call) -> None:
+    """Half an answer is none, for a read and a write alike, and neither is sent again."""
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "100"})
+        await response.prepare(request)
+        await response.write(b'{"kind":')
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    async with serve(script) as server, client_of(server) as client:
+        with pytest.raises(ConnectionFailed, match="not completed"):
+            await call(client)
+    assert len(server.asked) == 1
+
+
 async def test_unavailable_without_retry_after_is_not_repeated() -> None:
     """A plain 503 may come from a server that has acted."""
     async with serve(answers(failure(503, "x"))) as server, client_of(server) as client:
@@ -512,6 +544,61 @@ async def test_proxy() -> None:
             assert await client.get(resources.NODES, "n") == {"by": "proxy"}
     assert proxy.asked[0].headers["Host"] == "api.example:8080"
     assert proxy.asked[0].path == "/prefix/api/v1/nodes/n"
+
+
+async def test_tunnel_through_a_proxy() -> None:
+    """An https server is reached by CONNECT with the proxy's credentials, verified by its own name, and kept."""
+    heads: list[str] = []
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while chunk := await source.read(2**16):
+                target.write(chunk)
+            target.close()
+
+        await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer), return_exceptions=True)
+
+    async with serve(answers(reply(), reply()), tls=True) as server:
+        proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+        config = ClusterConfig(
+            server.url,
+            ssl_context=client_context(),
+            proxy_url=f"http://me:p%40ss@127.0.0.1:{proxy.sockets[0].getsockname()[1]}",
+            tls_server_name="inside.example",
+        )
+        async with proxy, Client(config, qps=0) as client:
+            await client.get(resources.NODES, "n")
+            await client.get(resources.NODES, "n")
+    assert len(heads) == 1
+    assert heads[0].startswith(f"CONNECT 127.0.0.1:{server.port} HTTP/1.1\r\n")
+    assert "Proxy-Authorization: Basic bWU6cEBzcw==\r\n" in heads[0]
+
+
+async def test_proxy_that_refuses_is_named_without_its_password() -> None:
+    """A proxy's 407 is told with its address; a log is no place for its password."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        config = ClusterConfig(
+            "https://api.example",
+            ssl_context=client_context(),
+            proxy_url=f"http://me:secret@127.0.0.1:{port}",
+        )
+        async with Client(config, qps=0) as client:
+            with pytest.raises(ConnectionFailed) as caught:
+                await client.get(resources.NODES, "n")
+    assert str(caught.value) == (
+        f"https://api.example: the proxy http://127.0.0.1:{port} answered 407 Proxy Authentication Required"
+    )
 
 
 async def test_paths_and_queries_arrive_as_meant() -> None:
