@@ -18,6 +18,8 @@ ANNOTATION_SOURCE = f"{DOMAIN}/source"
 """Name of the upper object where the copy's name differs."""
 ANNOTATION_TOKEN_EXPIRES = f"{DOMAIN}/token-expires"
 """When the first token in a Secret expires, RFC 3339."""
+ALWAYS_PREFIX = f"always.{DOMAIN}/"
+"""On a Service: with a virtual node's name behind it, an annotation that says whose ``services.always`` wants it."""
 ANNOTATION_APPLIED = f"{DOMAIN}/applied"
 """JSON: label and annotation keys that we set, so that ones removed above are removed below."""
 

@@ -12,6 +12,8 @@ from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.controllers.leftovers import Leftovers, UnknownError
+from virtual_node.controllers.preconditions import patch_only
+from virtual_node.translate import endpoints, services
 
 _KINDS = (*(resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS),)
 _POLL = 0.5
@@ -60,15 +62,46 @@ class LowerCleanup:
             self._say(
                 f"{self._client.cluster}: namespace {namespace} has pods of other virtual nodes; what they may use stays"
             )
-        counts = {resource.kind: await self._remove_all(resource, shared) for resource in _KINDS}
+        kept = await self._always_wanted()
+        counts = {resource.kind: await self._remove_all(resource, shared, kept) for resource in _KINDS}
         removed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
         if removed:
             self._say(f"{self._client.cluster}: removed {removed}")
         await self._claims()
-        await self._namespaces()
+        await self._namespaces({namespace for namespace, _ in kept})
 
-    async def _remove_all(self, resource: Resource, shared: Collection[str]) -> int:
-        found = [one for one in await self._ours(resource) if one.namespace not in shared]
+    async def _always_wanted(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of the Services that another installation's ``services.always`` wants; ours is taken back."""
+        kept = set()
+        for service in await self._ours(resources.SERVICES):
+            wanted = services.wanted_by(service.annotations)
+            if not wanted - self._nodes:
+                continue
+            kept.add((service.namespace, service.name))
+            self._say(
+                f"{self._client.cluster}: Service {service.key} is kept: {', '.join(sorted(wanted - self._nodes))} "
+                "always wants it"
+            )
+            if own := wanted & self._nodes:
+                marks = {services.always_mark(node): None for node in own}
+                await patch_only(
+                    self._client,
+                    resources.SERVICES,
+                    service.name,
+                    {"metadata": {"annotations": marks}},
+                    uid=service.uid,
+                    namespace=service.namespace,
+                )
+        return frozenset(kept)
+
+    async def _remove_all(
+        self, resource: Resource, shared: Collection[str], kept: Collection[tuple[str, str]]
+    ) -> int:
+        found = [
+            one
+            for one in await self._ours(resource)
+            if one.namespace not in shared and (one.namespace, _service(resource, one)) not in kept
+        ]
         for one in found:
             await self._delete(resource, one)
         return len(found)
@@ -89,11 +122,15 @@ class LowerCleanup:
             elif not claim.metadata.deletion_timestamp:
                 self._say(f"{self._client.cluster}: claim {claim.key} is kept: it was kept before")
 
-    async def _namespaces(self) -> None:
-        """Remove namespaces that we made and nobody else uses."""
+    async def _namespaces(self, kept: Collection[str]) -> None:
+        """Remove namespaces that we made and nobody else uses.
+
+        Args:
+            kept: namespaces with something that is kept.
+        """
         leftovers = Leftovers(self._client, self._cluster_id)
         for namespace in await self._ours(resources.NAMESPACES):
-            if namespace.metadata.deletion_timestamp:
+            if namespace.metadata.deletion_timestamp or namespace.name in kept:
                 continue
             try:
                 found = await leftovers.find(namespace.name)
@@ -119,3 +156,10 @@ class LowerCleanup:
             await self._client.delete(resource, found.name, namespace=found.namespace or None, uid=found.uid)
         except (NotFound, Conflict):
             return
+
+
+def _service(resource: Resource, one: Object) -> str:
+    """The Service that an object is, or leads to; empty: it has nothing to do with one."""
+    if resource is resources.SERVICES:
+        return one.name
+    return one.labels.get(endpoints.LABEL_SERVICE, "") if resource is resources.ENDPOINT_SLICES else ""

@@ -89,6 +89,8 @@ class ServiceController:
         self._namespaces = namespaces
         self._upper = upper
         self._lower = lower
+        self._own_name = min(context.nodes)
+        self._mark = translate.always_mark(self._own_name)
         self._is_enabled = SERVICE_CONTROLLERS in context.settings.enable_controllers
         self._foreign: dict[str, str] = {}
         """Upper Services whose name is taken below: key to uid."""
@@ -186,13 +188,14 @@ class ServiceController:
     # --- which ------------------------------------------------------------------------------------
 
     def _is_wanted(self, service: Object) -> bool:
-        if translate.is_always(service.namespace, service.name, self._context.settings.services.always):
-            return True
-        return (
+        return self._is_always(service.namespace, service.name) or (
             service.namespace in self._users
             and self._context.lower_namespace(service.namespace) != _KUBE_SYSTEM
             and self._namespaces.allowed(service.namespace)
         )
+
+    def _is_always(self, namespace: str, name: str) -> bool:
+        return translate.is_always(namespace, name, self._context.settings.services.always)
 
     # --- doing ------------------------------------------------------------------------------------
 
@@ -214,21 +217,28 @@ class ServiceController:
             await self._delete(existing)
             await self._create(whole, desired)
         elif patch := translate.service_patch(current, desired):
-            await patch_only(
-                self._context.lower,
-                resources.SERVICES,
-                upper.name,
-                patch,
-                uid=existing.uid,
-                namespace=namespace,
-            )
+            await self._patch(existing, patch)
+        elif self._mark in existing.annotations and self._mark not in desired["metadata"]["annotations"]:
+            await self._patch(existing, self._unmarked)
         return True
 
     def _desired(
         self, whole: dict[str, Any], namespace: str, *, with_families: bool = True
     ) -> dict[str, Any]:
-        return translate.lower_service(
+        desired = translate.lower_service(
             whole, namespace=namespace, cluster_id=self._context.cluster_id, with_families=with_families
+        )
+        if self._is_always(whole["metadata"]["namespace"], whole["metadata"]["name"]):
+            desired["metadata"]["annotations"][self._mark] = "true"
+        return desired
+
+    @property
+    def _unmarked(self) -> dict[str, Any]:
+        return {"metadata": {"annotations": {self._mark: None}}}
+
+    async def _patch(self, copy: Object, patch: dict[str, Any]) -> None:
+        await patch_only(
+            self._context.lower, resources.SERVICES, copy.name, patch, uid=copy.uid, namespace=copy.namespace
         )
 
     async def _create(self, whole: dict[str, Any], desired: dict[str, Any]) -> Object | None:
@@ -260,6 +270,11 @@ class ServiceController:
         """Nobody of ours uses it any more: give others a while to come, and those of other processes their due."""
         if not self._is_there(upper.key, namespace, upper.name):
             return None
+        copy = self._lower.store.get(f"{namespace}/{upper.name}")
+        if copy is not None and self._mark in copy.annotations:
+            await self._patch(copy, self._unmarked)  # we do not want it, whoever else does
+        if copy is not None and translate.wanted_by(copy.annotations) - {self._own_name}:
+            return None  # another installation always wants it; when it takes its mark off, we hear of it
         if left := self._users.grace(upper.namespace):
             return Result(requeue_after=left)
         if await self._has_other_users(namespace):
@@ -314,7 +329,7 @@ class ServiceController:
         self._progressed()
         metrics.FOREIGN_SERVICES.labels(self._context.name).inc()
         # That each cluster has a "kubernetes" and a "kube-dns" of its own is as it should be.
-        is_always = translate.is_always(upper.namespace, upper.name, self._context.settings.services.always)
+        is_always = self._is_always(upper.namespace, upper.name)
         self._context.recorder.event(
             upper,
             "Normal" if is_always else "Warning",

@@ -32,6 +32,18 @@ def is_always(namespace: str, name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(f"{namespace}/{name}", pattern) for pattern in patterns)
 
 
+def always_mark(node: str) -> str:
+    """The annotation by which a virtual node says that it always wants a Service, pods or not."""
+    return f"{names.ALWAYS_PREFIX}{node}"
+
+
+def wanted_by(annotations: Mapping[str, str]) -> frozenset[str]:
+    """The virtual nodes that always want a Service: each installation marks what it would miss."""
+    return frozenset(
+        key.removeprefix(names.ALWAYS_PREFIX) for key in annotations if key.startswith(names.ALWAYS_PREFIX)
+    )
+
+
 def mirror_labels(cluster_id: str, uid: str) -> dict[str, str]:
     """Ownership of what all virtual nodes of one upper cluster share."""
     return {names.LABEL_UPPER_CLUSTER: cluster_id, names.LABEL_UPPER_UID: uid}

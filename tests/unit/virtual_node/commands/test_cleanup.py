@@ -298,6 +298,41 @@ async def test_copies_that_pods_of_another_installation_use_stay():
     assert said == ["tokyo: namespace shop has pods of other virtual nodes; what they may use stays"]
 
 
+def _always(name: str, *nodes: str) -> dict[str, Any]:
+    annotations = {f"always.virtual-node.io/{node}": "true" for node in nodes}
+    service = ours("Service", name)
+    service["metadata"]["annotations"] = annotations
+    return service
+
+
+def _slice(service: str) -> dict[str, Any]:
+    one = ours("EndpointSlice", f"{service}-1")
+    one["metadata"]["labels"]["kubernetes.io/service-name"] = service
+    return one
+
+
+async def test_services_that_another_installation_always_wants_stay():
+    """With where they lead and their namespace; our own mark is taken off, and what only we wanted goes."""
+    labels = {names.LABEL_UPPER_CLUSTER: CLUSTER}
+    api = Api(
+        thing("Namespace", "shop", labels=labels),
+        _always("dns", "vn", "another"),
+        _always("kubernetes", "vn"),
+        ours("Service", "web"),
+        *(_slice(service) for service in ("dns", "kubernetes", "web")),
+    )
+    cleanup, said = _lower(api)
+    await cleanup.run()
+    assert api.deleted == [
+        *(f"Service/shop/{name}" for name in ("kubernetes", "web")),
+        *(f"EndpointSlice/shop/{name}-1" for name in ("kubernetes", "web")),
+    ]
+    ((name, patch),) = api.patched
+    assert name == "dns"
+    assert patch["metadata"]["annotations"] == {"always.virtual-node.io/vn": None}
+    assert "tokyo: Service shop/dns is kept: another always wants it" in said
+
+
 async def test_claims_below_are_kept_and_told_of():
     """Data is never deleted by an uninstall."""
     api = Api(ours("PersistentVolumeClaim", "data"), ours("PersistentVolumeClaim", "old"))

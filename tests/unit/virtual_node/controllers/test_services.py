@@ -76,7 +76,13 @@ class Lower:
 
     async def patch(self, resource, name, patch, *, namespace=None):
         self.calls.append(("patch", resource.plural, f"{namespace}/{name}"))
-        return self.objects[resource.plural, f"{namespace}/{name}"]
+        body = self.objects[resource.plural, f"{namespace}/{name}"]
+        for key, value in (patch.get("metadata", {}).get("annotations") or {}).items():
+            body["metadata"]["annotations"] |= {key: value}
+            if value is None:
+                del body["metadata"]["annotations"][key]
+        self.put(resource, body)
+        return body
 
     async def delete(self, resource, name, *, namespace=None, uid=None):
         key = f"{namespace}/{name}"
@@ -255,6 +261,53 @@ async def test_copies_that_another_process_needs_stay():
     assert later is not None
     assert later.requeue_after == GRACE
     assert scene.lower.wrote() == [("create", key)]
+
+
+MINE, THEIRS = "always.virtual-node.io/vn", "always.virtual-node.io/vn-other"
+
+
+def _marks(scene: Scene, key: str) -> set[str]:
+    annotations = scene.lower.objects["services", key]["metadata"]["annotations"]
+    return {mark for mark in annotations if mark.startswith("always.")}
+
+
+@pytest.mark.looptime
+async def test_what_an_installation_always_wants_is_marked_as_long_as_it_does():
+    """Every installation marks for itself; a pattern that goes takes its mark along, and the copy stays for the pods."""
+    scene = Scene(services=configuration.ServicesConfig(always=["shop/*"]))
+    key = scene.add_service()
+    await scene.controller.reconcile(key)
+    assert _marks(scene, key) == {MINE}
+    scene.add_pod()
+    scene.context.settings.services.always = []
+    await scene.controller.reconcile(key)
+    assert _marks(scene, key) == set()
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == [("create", key), ("patch", key)]
+    scene.context.settings.services.always = ["shop/*"]
+    await scene.controller.reconcile(key)
+    assert _marks(scene, key) == {MINE}
+
+
+@pytest.mark.looptime
+async def test_what_another_installation_always_wants_is_not_ours_to_remove():
+    """However long nobody here uses it; when they want it no more it goes as any other."""
+    scene = Scene(services=configuration.ServicesConfig(always=["shop/*"]))
+    key = scene.add_service()
+    await scene.controller.reconcile(key)
+    scene.lower.objects["services", key]["metadata"]["annotations"][THEIRS] = "true"
+    scene.lower.put(resources.SERVICES, scene.lower.objects["services", key])
+    scene.context.settings.services.always = []
+    await scene.controller.reconcile(key)
+    await asyncio.sleep(GRACE + 1)
+    assert await scene.controller.reconcile(key) is None
+    assert _marks(scene, key) == {THEIRS}
+    del scene.lower.objects["services", key]["metadata"]["annotations"][THEIRS]
+    scene.lower.put(resources.SERVICES, scene.lower.objects["services", key])
+    await scene.controller.reconcile(key)
+    await asyncio.sleep(GRACE + 1)
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote()[-1] == ("delete", key)
 
 
 @pytest.mark.looptime
