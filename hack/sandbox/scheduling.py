@@ -74,8 +74,11 @@ async def start_descheduler(sandbox: Sandbox, *flags: str) -> Process:
     )
 
 
-async def start_multi_scheduler(sandbox: Sandbox, *flags: str) -> Process:
-    """Run the multi-scheduler for all lower clusters, and the upper cluster's scheduler with it."""
+async def start_multi_scheduler(sandbox: Sandbox, *flags: str, bind: bool = False) -> Process:
+    """Run the multi-scheduler for all lower clusters, and the upper cluster's scheduler with it.
+
+    With ``bind`` the extender binds pods, too.
+    """
     file = sandbox.directory / "multi-scheduler.yaml"
     configuration = {
         "apiVersion": "virtual-node.io/v1alpha1",
@@ -96,11 +99,12 @@ async def start_multi_scheduler(sandbox: Sandbox, *flags: str) -> Process:
         "multi-scheduler",
         [
             sys.executable, "-m", "multi_scheduler", f"--config={file}",
-            f"--kubeconfig={sandbox.upper.kubeconfig}", f"--address={LOOPBACK}", f"--port={port}", *flags,
+            f"--kubeconfig={sandbox.upper.kubeconfig}", f"--address={LOOPBACK}", f"--port={port}",
+            *(["--bind"] if bind else []), *flags,
         ],
     )  # fmt: skip
     await _wait_ready(process, f"http://{LOOPBACK}:{port}/readyz")
-    await sandbox.upper.reconfigure_scheduler(scheduler_configuration(f"http://{LOOPBACK}:{port}"))
+    await sandbox.upper.reconfigure_scheduler(scheduler_configuration(f"http://{LOOPBACK}:{port}", bind=bind))
     return process
 
 

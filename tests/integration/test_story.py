@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -228,6 +229,81 @@ async def test_the_cluster_selector_chooses_the_real_node(sandbox: Sandbox, uppe
     above = (await get(upper, namespace, "pods"))["items"][0]
     assert "nodeSelector" not in above["spec"]
     assert json.loads(above["metadata"]["annotations"]["clusterSelector"])["nodeSelector"] == {"gpu": "yes"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def binding(sandbox: Sandbox) -> Process:
+    """The multi-scheduler anew, binding pods itself."""
+    for process in sandbox.processes:
+        if process.name == "multi-scheduler" and process.running:
+            await process.stop()
+    return await start_multi_scheduler(sandbox, bind=True)
+
+
+async def test_the_extender_binds_where_the_scheduler_has_it_bind(
+    upper: Cluster, namespace, binding: Process
+):
+    """bindVerb: the pods run, and it was the extender who bound each of them."""
+    await create(upper, namespace, deployment("bound", cpu="500m"))
+
+    async def run() -> int:
+        return len(await homes(upper, namespace))
+
+    await becomes(run, REPLICAS, what="every replica runs")
+    port = next(word for word in binding.argv if word.startswith("--port=")).removeprefix("--port=")
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+        told = await answer.text()
+    assert f'virtual_node_extender_calls_total{{outcome="answered",verb="bind"}} {REPLICAS}.0' in told
+
+
+def _classified(name: str, priority_class: str, *, cpu: str) -> dict[str, Any]:
+    pod = {"labels": {"virtual-pod": "true"}, "name": name}
+    container = {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": pod,
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "priorityClassName": priority_class,
+            "nodeSelector": {"kubernetes.io/hostname": A},
+            "containers": [container],
+        },
+    }
+
+
+async def test_victims_are_taken_only_where_their_end_makes_room(upper: Cluster, namespace, binding: Process):
+    """preemptVerb: two small pods on two lower nodes make no room for one large; one of them does for one small."""
+    low, high = f"low-{namespace}", f"high-{namespace}"
+    for name, value in ((low, 1), (high, 1000)):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        await upper.apply({**kind, "value": value})
+    await create(upper, namespace, *(_classified(f"low-{number}", low, cpu="900m") for number in range(3)))
+
+    async def run() -> int:
+        return len(await homes(upper, namespace))
+
+    await becomes(run, 3, what="one small pod on each of A's nodes")
+    # By the sum, 0.3 cores and two victims' 1.8 are enough.
+    await create(upper, namespace, _classified("large", high, cpu="1500m"))
+
+    async def refused() -> bool:
+        done = await upper.kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].message}")
+        return "preemption" in done.stdout
+
+    await eventually(refused, what="the scheduler has tried to preempt")
+    await asyncio.sleep(3)
+    assert await run() == 3
+    await upper.kubectl("-n", namespace, "delete", "pod", "large")
+    await create(upper, namespace, _classified("small", high, cpu="1"))
+
+    async def names() -> list[str]:
+        found = (await get(upper, namespace, "pods"))["items"]
+        return sorted(
+            pod["metadata"]["name"].partition("-")[0] for pod in found if pod["status"]["phase"] == "Running"
+        )
+
+    await becomes(names, ["low", "low", "small"], what="it runs in the place of one of the others")
 
 
 async def test_a_lost_cluster_is_left_and_filled_again(
