@@ -9,6 +9,7 @@ from datetime import datetime
 
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.errors import ApiError
+from controller_runtime.proxies import without_password
 from virtual_node.commands.doctoring.connections import Failure, failure
 from virtual_node.commands.inspection_facts import Expiry, span
 
@@ -67,5 +68,5 @@ def _origin(config: ClusterConfig) -> str:
     if config.context_name:
         parts.append(f"context {config.context_name}")
     if config.proxy_url:
-        parts.append(f"through {config.proxy_url}")
+        parts.append(f"through {without_password(config.proxy_url)}")
     return ", ".join(parts)

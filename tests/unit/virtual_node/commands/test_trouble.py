@@ -60,8 +60,8 @@ def test_the_cause_and_the_next_step(error: ApiError, expiries: list[Expiry], to
 
 
 def test_a_proxy_on_the_way_is_named():
-    """It may be the one that does not answer."""
-    place = ClusterConfig("http://up:1", proxy_url="http://proxy:3128", source="in-cluster")
+    """It may be the one that does not answer; its password stays where it is."""
+    place = ClusterConfig("http://up:1", proxy_url="http://me:secret@proxy:3128", source="in-cluster")
     assert "(in-cluster, through http://proxy:3128)" in str(
         explain(ApiError("x"), place, expiries=[], now=NOW)
     )
