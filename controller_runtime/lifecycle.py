@@ -1,4 +1,4 @@
-"""The life of a daemon's process: signals, the grace period, the exit code, the garbage collector."""
+"""The life of a daemon's process: signals, the grace period, the exit code, and memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import sys
+from asyncio import sslproto
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -20,6 +21,10 @@ _log = log.get_logger(component="lifecycle")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PLAIN_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
 """Troubles of the machine whose text says all; any other OSError deserves its traceback."""
+
+
+_TLS_BUFFER = 64 * 1024
+"""Bytes received at once; a TLS record has at most 16 KiB."""
 
 
 def _exit_now(code: int) -> None:
@@ -101,6 +106,16 @@ def tune_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
+
+
+def tune_tls() -> None:
+    """Have every TLS connection made from now on keep a quarter of the memory.
+
+    asyncio gives each 256 KiB to receive into, for all its life: half a megabyte for a stream that is passed on, half
+    a gigabyte for a thousand; and a watch has a connection, too. With 64 KiB the bytes cost as much CPU as before
+    (``tests/benchmarks/bench_splice.py``).
+    """
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER  # no public switch; a test guards it
 
 
 @contextlib.contextmanager

@@ -6,9 +6,11 @@ import errno
 import gc
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import weakref
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -289,3 +291,19 @@ class TestGarbageCollector:
         del caches
         lifecycle.tune_gc()
         assert found() is None
+
+
+async def test_tls_connections_keep_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node has thousands of them: streams and watches."""
+    monkeypatch.setattr(SSLProtocol, "max_size", SSLProtocol.max_size)
+
+    loop = asyncio.get_running_loop()
+
+    def buffers() -> int:
+        # asyncio's own, by whatever name.
+        made = SSLProtocol(loop, asyncio.Protocol(), ssl.create_default_context(), loop.create_future())
+        return sum(len(part) for part in vars(made).values() if isinstance(part, bytearray))
+
+    before = buffers()
+    lifecycle.tune_tls()
+    assert buffers() <= before / 4
