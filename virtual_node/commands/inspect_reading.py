@@ -12,9 +12,11 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from virtual_node import program
 from virtual_node.commands import inspect_expiries
 from virtual_node.commands.inspect_listing import all_of, greet, lease_into, list_into
 from virtual_node.commands.inspection_facts import (
+    COMPONENT_POD,
     FOREIGN_POD,
     UPPER,
     Cluster,
@@ -34,6 +36,7 @@ _OWNED_KINDS = (
     *(resources.PODS, resources.CONFIG_MAPS, resources.SECRETS, resources.SERVICES),
     *(resources.ENDPOINT_SLICES, resources.PERSISTENT_VOLUME_CLAIMS, resources.NAMESPACES),
 )
+_COMPONENTS = "app.kubernetes.io/part-of=virtual-node"
 _UPPER_KINDS = (
     *(resources.NODES, resources.NAMESPACES, resources.SERVICES, resources.ENDPOINT_SLICES),
     *(resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES),
@@ -73,6 +76,7 @@ async def read(opened: Opened, limits: Limits) -> Facts:
         lowers=lowers,
         cluster_id=cluster_id,
         now=datetime.now(UTC),
+        release=program.version(),
         expiries=[*opened.credentials, *await _served(opened, upper)],
         limits=limits,
     )
@@ -135,7 +139,12 @@ async def _read_upper(client: Client, upper: Cluster) -> None:
     if upper.error:
         return
     await greet(client, upper)
-    await all_of(list_into(client, upper, resource) for resource in _UPPER_KINDS)
+    await all_of(
+        [
+            *(list_into(client, upper, resource) for resource in _UPPER_KINDS),
+            list_into(client, upper, resources.PODS, label_selector=_COMPONENTS, kind=COMPONENT_POD),
+        ]
+    )
 
 
 async def _read_lower(client: Client, lower: Cluster, cluster_id: str) -> None:

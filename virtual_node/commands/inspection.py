@@ -12,6 +12,7 @@ from virtual_node.commands import (
     inspection_drift,
     inspection_ownership,
     inspection_pods,
+    inspection_releases,
     inspection_skew,
 )
 from virtual_node.commands.inspection_facts import ERROR, SEVERITIES, UPPER, WARNING, Facts, Finding
@@ -32,6 +33,8 @@ RULES: tuple[Rule, ...] = (
     inspection_pods.status_drift,
     inspection_skew.clocks,
     inspection_skew.versions,
+    inspection_releases.of_nodes,
+    inspection_releases.of_components,
     inspection_skew.expiring,
     inspection_capacity.virtual_nodes,
     inspection_capacity.lower_nodes,

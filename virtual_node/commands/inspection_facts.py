@@ -13,6 +13,8 @@ from virtual_node.translate.pod_down import PodOptions
 UPPER = "upper"
 FOREIGN_POD = "ForeignPod"
 """Kind under which a lower cluster's pods that are not ours are kept; only what capacity needs of them."""
+COMPONENT_POD = "ComponentPod"
+"""Kind under which the upper cluster's pods that run our own components are kept."""
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
 
@@ -112,6 +114,8 @@ class Facts:
     cluster_id: str
     """The upper cluster's identity on what was made below; empty: unknown, so nothing below can be judged."""
     now: datetime
+    release: str = ""
+    """Of this command; empty: unknown."""
     expiries: Sequence[Expiry] = ()
     limits: Limits = field(default_factory=Limits)
 

@@ -97,7 +97,11 @@ async def test_only_what_has_a_counterpart_below_is_read_above():
     read = {(plural, namespace, fields) for plural, namespace, _, fields in upper.asked}
     assert ("secrets", "shop", None) in read
     assert {one for one in read if one[0] in {"secrets", "configmaps"}} == {("secrets", "shop", None)}
-    assert {fields for plural, _, fields in read if plural == "pods"} == {
+    # Besides, pods of our own components, by their label.
+    assert [labels for plural, _, labels, fields in upper.asked if plural == "pods" and not fields] == [
+        "app.kubernetes.io/part-of=virtual-node"
+    ]
+    assert {fields for plural, _, fields in read if plural == "pods" and fields} == {
         "spec.nodeName=vn",
         "spec.nodeName=vn-old",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.virtual_node.commands.clusters import (
     healthy,
     leaking,
     lower,
+    meta,
     node,
     ready,
     sets,
@@ -24,7 +26,8 @@ from tests.unit.virtual_node.commands.clusters import (
     waiting_for,
     worries,
 )
-from virtual_node.commands.inspection_facts import Expiry, Facts
+from virtual_node.commands import inspection
+from virtual_node.commands.inspection_facts import COMPONENT_POD, Expiry, Facts
 from virtual_node.translate.ownership import ownership_labels
 
 SLICE = {
@@ -187,3 +190,44 @@ def test_expiry(left, life, renewed, expected):
     expiry = Expiry("paris", "Token", "file", ends=NOW + left, starts=NOW + left - life, renewed=renewed)
     facts = Facts(upper=facts.upper, lowers=facts.lowers, cluster_id="me", now=NOW, expiries=[expiry])
     assert [severity for severity, check, _, _ in worries(facts=facts) if check == "expiry"] == expected
+
+
+def _released(node: str, component: str = "", of: str = "0.2.0") -> Facts:
+    """A virtual node's release, and that of a component's pod; this command is 0.2.0."""
+    facts = replace(healthy(), release="0.2.0")
+    facts.upper.objects["Node"][0]["metadata"]["labels"]["virtual-node.io/version"] = node
+    facts.upper.objects[COMPONENT_POD] = [
+        {
+            "metadata": {
+                **meta(name, name),
+                "labels": {"app.kubernetes.io/component": name, "app.kubernetes.io/version": release},
+            }
+        }
+        for name, release in (("virtual-node", of), (component, "0.2.0"))
+        if name
+    ]
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (_released("0.2.0", "webhook"), []),
+        (_released("0.1.0"), [("warning", "release", "Node", "vn")]),
+        (_released(""), [("warning", "release", "Node", "vn")]),
+        (_released("0.2.0", "webhook", of="0.1.0"), [("warning", "release", "Namespace", "shop")]),
+        (_released("0.2.0", of="0.1.0"), []),
+    ],
+)
+def test_releases_of_ours_that_differ_are_told(facts: Facts, expected: list[tuple[str, str, str, str]]):
+    """Between this command and the virtual nodes, and between components; a rollout on its way is seen twice first."""
+    assert worries(facts=facts) == expected
+    found = [one for one in inspection.inspect(facts) if one.check == "release"]
+    assert all(one.transient for one in found)
+
+
+def test_a_strangers_virtual_node_has_a_release_of_its_own():
+    """Another provider's node tells none, and is not ours to upgrade."""
+    facts = _released("0.2.0")
+    facts.upper.objects["Node"].append(node("vk", type="virtual-kubelet"))
+    assert [one for one in worries(facts=facts) if one[1] == "release"] == []
