@@ -169,3 +169,22 @@ def test_releases_whose_names_meet_half_way_are_apart():
     )
     assert len(one) > 10
     assert one & other == set()
+
+
+def test_lists_may_be_given_on_the_command_line():
+    """`--set 'virtualNode.clusters[0].name=…'`, as the notes and the README say it."""
+    found = _rendered(
+        "",
+        arguments=[
+            *("--set", "virtualNode.clusters[0].name=lower1"),
+            *("--set", "virtualNode.clusters[0].kubeconfigSecret.name=virtual-node-lower1"),
+            *("--set", "webhook.excludedNamespaces={a,b}"),
+        ],
+    )
+    (configuration,) = (
+        one["data"]["virtual-node.yaml"] for one in found if "virtual-node.yaml" in one.get("data", {})
+    )
+    assert [cluster["name"] for cluster in yaml.safe_load(configuration)["clusters"]] == ["lower1"]
+    (webhook,) = (one["webhooks"][0] for one in found if one["kind"] == "MutatingWebhookConfiguration")
+    (expression,) = webhook["namespaceSelector"]["matchExpressions"]
+    assert expression["values"] == ["kube-system", template.NAMESPACE, "a", "b"]
