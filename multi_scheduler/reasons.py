@@ -17,3 +17,19 @@ def no_fit(total: int, reasons: Mapping[str, int]) -> str:
         return "0/0 nodes are available: the lower cluster has no nodes"
     said = sorted(f"{count} {reason}" for reason, count in reasons.items() if count)
     return f"0/{total} nodes are available: {', '.join(said)}" if said else f"0/{total} nodes are available"
+
+
+_OTHERS_WAY = (
+    "Insufficient ",
+    "Too many pods",
+    "node(s) didn't have free ports",
+    "node(s) didn't match pod anti-affinity",
+    "node(s) didn't satisfy existing pods anti-affinity",
+    "node(s) didn't match pod topology spread",
+)
+"""What kube-scheduler's plug-ins call Unschedulable, not UnschedulableAndUnresolvable."""
+
+
+def is_resolvable(reasons: Mapping[str, int]) -> bool:
+    """Whether the end of other pods would help on any of the nodes."""
+    return any(reason.startswith(_OTHERS_WAY) for reason in reasons)

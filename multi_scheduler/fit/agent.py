@@ -187,8 +187,7 @@ class FitAgent(Agent):
                 judged[node.name] = self._predict(index, wanted, slots)
             else:
                 sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), told)}"
-                helps = any(reason.startswith(("Insufficient", "Too many")) for reason in told)
-                (resolvable if helps else unresolvable)[node.name] = sentence
+                (resolvable if reasons.is_resolvable(told) else unresolvable)[node.name] = sentence
         return judged, resolvable, unresolvable
 
     def _may_change(self, uid: str, nodes: Sequence[VirtualNode]) -> bool:

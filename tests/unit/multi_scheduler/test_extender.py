@@ -15,6 +15,7 @@ from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode, 
 from multi_scheduler.agents.template import TemplateAgent
 from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent, Settings
+from multi_scheduler.fit.placed import Placed
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 
 
@@ -285,3 +286,16 @@ async def test_a_score_for_a_node_that_nobody_asked_about_is_ignored():
     directory: Any = _Directory()
     extender = Extender([Weighted("odd", Odd(), 1.0)], directory, upper=None)  # type: ignore[arg-type]
     assert await extender.prioritize(_asked(_pod("p"), "vn-a")) == {"vn-a": 0.5}
+
+
+async def test_pods_that_could_be_preempted_are_told_from_what_nobody_can_change():
+    """Another pod's host port may be freed; a label that no lower node has will not appear."""
+    agent, extender = _fit(a="8")
+    taken = Placed("a-0", {"pods": 1}, ports=(("", "TCP", 80),))
+    agent.indexes["a"].place("p", taken)
+    pod = _pod("one")
+    pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+    assert set((await extender.filter(_asked(pod, "vn-a"))).failed) == {"vn-a"}
+    pod = _pod("two")
+    pod["metadata"]["annotations"] = {"clusterSelector": '{"nodeSelector": {"gpu": "yes"}}'}
+    assert set((await extender.filter(_asked(pod, "vn-a"))).unresolvable) == {"vn-a"}
