@@ -274,9 +274,10 @@ class TestGarbageCollector:
         frozen = gc.get_freeze_count()
         assert gc.get_threshold()[0] >= 100_000
         assert frozen > 1000
-        kept = [[] for _ in range(1000)]  # type: list[list[object]]
+        kept = [[] for _ in range(2000)]  # type: list[list[object]]
         lifecycle.tune_gc()
-        assert gc.get_freeze_count() >= frozen + len(kept)
+        # A few others may have gone meanwhile.
+        assert gc.get_freeze_count() >= frozen + len(kept) / 2
 
     def test_what_was_frozen_and_is_not_used_any_more_is_freed(self) -> None:
         """A process that begins anew for a fresh kubeconfig does not keep the caches of each beginning."""
@@ -296,13 +297,14 @@ class TestGarbageCollector:
 async def test_tls_connections_keep_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node has thousands of them: streams and watches."""
     monkeypatch.setattr(SSLProtocol, "max_size", SSLProtocol.max_size)
-
     loop = asyncio.get_running_loop()
 
     def buffers() -> int:
         # asyncio's own, by whatever name.
         made = SSLProtocol(loop, asyncio.Protocol(), ssl.create_default_context(), loop.create_future())
-        return sum(len(part) for part in vars(made).values() if isinstance(part, bytearray))
+        size = sum(len(part) for part in vars(made).values() if isinstance(part, bytearray))
+        made.connection_lost(None)
+        return size
 
     before = buffers()
     lifecycle.tune_tls()
