@@ -56,7 +56,7 @@ async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S
 def _values(sandbox: Sandbox) -> dict[str, Any]:
     found = charts.values(sandbox)
     found["virtualNode"]["kubelet"] = {"servingCertificate": "CSR", "approveServingCertificate": True}
-    found["uninstall"] = {"timeout": 60}
+    found["uninstall"] = {"timeout": 40}
     return found
 
 

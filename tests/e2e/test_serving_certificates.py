@@ -187,7 +187,7 @@ async def test_a_verifying_apiserver_refuses_a_self_signed_certificate(clusters:
     process = await _virtual_node(clusters, SELF_SIGNED)
     await _refused(upper, SELF_SIGNED)
     assert await _requests(upper, SELF_SIGNED) == []
-    await process.stop()
+    await process.kill()
 
 
 async def test_a_certificate_that_we_approve_ourselves_is_trusted(clusters: Sandbox, upper: Cluster):
@@ -204,7 +204,7 @@ async def test_a_certificate_that_we_approve_ourselves_is_trusted(clusters: Sand
         return await _requests(upper, SIGNED) == []
 
     await eventually(tidy, what="no request left")
-    await process.stop()
+    await process.kill()
 
 
 async def test_a_certificate_is_trusted_once_somebody_approves(clusters: Sandbox, upper: Cluster):
@@ -279,4 +279,4 @@ async def test_rotation_keeps_open_streams(clusters: Sandbox, upper: Cluster):
         if follower.returncode is None:
             follower.kill()
         await follower.communicate()
-    await process.stop()
+    await process.kill()

@@ -28,7 +28,7 @@ SECRET = "virtual-node-webhook-tls"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox() -> AsyncIterator[Sandbox]:
     """An upper cluster with a virtual node's Node object, and the webhook registered by URL."""
-    async with Sandbox(lower=1, kwok_nodes=0) as running:
+    async with Sandbox(lower=0, kwok_nodes=0) as running:
         node = {
             "apiVersion": "v1",
             "kind": "Node",
