@@ -14,7 +14,7 @@ from prometheus_client import Counter, Gauge
 
 from controller_runtime.client import Client
 from controller_runtime.handlers import OnAdd, OnDelete, OnUpdate, Registration
-from controller_runtime.objects import Object, WatchEvent
+from controller_runtime.objects import Object
 from controller_runtime.reflector import Reflector
 from controller_runtime.resources import Resource
 from controller_runtime.slicer import Slicer
@@ -70,10 +70,10 @@ class Informer:
                 "label_selector": label_selector,
                 "field_selector": field_selector,
             },
+            transform=transform,
             page_size=page_size,
             name=self.name,
         )
-        self._transform = transform
         self._resync_period = max(1.0, resync_period) if resync_period else 0.0
         self._registrations: tuple[Registration, ...] = ()
         """Replaced, never changed: handlers come and go while it is walked."""
@@ -179,16 +179,14 @@ class Informer:
             for registration in self._registrations:
                 registration.mark_synced()
 
-    def change(self, event: WatchEvent) -> None:
-        """Take over one change."""
-        if event.type == "DELETED":
-            self._remove(event.object.key, event.object)
+    def change(self, kind: str, changed: Object) -> None:
+        """Take over one change; its kind is ADDED, MODIFIED or DELETED."""
+        if kind == "DELETED":
+            self._remove(changed.key, changed)
         else:
-            self._store(event.object, initial=False)
+            self._store(changed, initial=False)
 
     def _store(self, new: Object, *, initial: bool) -> None:
-        if self._transform is not None:
-            new = self._transform(new)
         key = new.key
         old = self.store.get(key)
         if old is not None and old.uid != new.uid:
@@ -208,9 +206,7 @@ class Informer:
         old = self.store.get(key)
         if old is None:
             return
-        if final is not None and final.uid == old.uid and self._transform is not None:
-            final = self._transform(final)
-        elif final is None or final.uid != old.uid:
+        if final is None or final.uid != old.uid:
             final = old
         self.store.remove(key)
         for registration in self._registrations:

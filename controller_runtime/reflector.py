@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import structlog
@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
-from controller_runtime.objects import Object, WatchEvent
+from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.slicer import Slicer
 from controller_runtime.watch_backoff import WatchBackoff, is_history_missing
@@ -40,8 +40,8 @@ class Sink(Protocol):
     async def replace(self, items: list[Object]) -> None:
         """Take over a whole list."""
 
-    def change(self, event: WatchEvent) -> None:
-        """Take over one change: ADDED, MODIFIED or DELETED."""
+    def change(self, kind: str, changed: Object) -> None:
+        """Take over one change; its kind is ADDED, MODIFIED or DELETED."""
 
 
 class Reflector:
@@ -59,6 +59,7 @@ class Reflector:
         sink: Sink,
         *,
         selection: Mapping[str, Any],
+        transform: Callable[[Object], Object] | None,
         page_size: int,
         name: str,
     ) -> None:
@@ -69,6 +70,7 @@ class Reflector:
             resource: what to follow.
             sink: where to.
             selection: namespace and selectors, as ``Client.list`` takes them.
+            transform: called on every object before the sink has it; None: they are taken as they come.
             page_size: objects per page of a list; 0: all at once.
             name: in logs and metrics.
         """
@@ -78,6 +80,7 @@ class Reflector:
         self._resource = resource
         self._sink = sink
         self._selection = selection
+        self._transform = transform
         self._page_size = page_size
         self._name = name
         self._contact: float | None = None
@@ -124,7 +127,9 @@ class Reflector:
             await asyncio.sleep(delay)
 
     async def _list(self) -> None:
-        listed = await self._client.list(self._resource, limit=self._page_size, **self._selection)
+        listed = await self._client.list(
+            self._resource, limit=self._page_size, transform=self._transform, **self._selection
+        )
         self._heard()
         await self._sink.replace(listed.items)
         self.resource_version = listed.resource_version
@@ -150,7 +155,8 @@ class Reflector:
                 self.last_error = None
                 for event in batch:
                     if event.type != "BOOKMARK":
-                        self._sink.change(event)
+                        changed = event.object if self._transform is None else self._transform(event.object)
+                        self._sink.change(event.type, changed)
                     # Last, so that a failure above is met by reading the event again.
                     self.resource_version = event.object.resource_version
                     await slicer.tick()

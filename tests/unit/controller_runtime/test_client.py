@@ -28,7 +28,7 @@ from controller_runtime.errors import (
     Unavailable,
 )
 from controller_runtime.lines import LineSplitter
-from controller_runtime.objects import WatchEvent
+from controller_runtime.objects import Object, WatchEvent
 from tests.unit.controller_runtime.loopback import (
     Script,
     Server,
@@ -291,6 +291,26 @@ async def test_list_follows_the_pages() -> None:
         {**selection, "continue": "t2"},
     ]
     assert {asked.path for asked in server.asked} == {"/api/v1/namespaces/shop/pods"}
+
+
+async def test_pages_are_transformed_as_they_come() -> None:
+    """What nobody needs of a page is gone before the next page is asked for."""
+    pages = [page("ab", token="t1"), page("cd", token="t2"), page("e")]
+    dropped: list[str] = []
+    dropped_before_page: list[int] = []
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        dropped_before_page.append(len(dropped))
+        return pages.pop(0)
+
+    def drop(found: Object) -> Object:
+        dropped.append(found.name)
+        return found.without("spec", "status")
+
+    async with serve(script) as server, client_of(server) as client:
+        found = await client.list(resources.PODS, limit=2, transform=drop)
+    assert dropped_before_page == [0, 2, 4]
+    assert [(item.name, item.spec) for item in found.items] == [(name, None) for name in "abcde"]
 
 
 async def test_list_without_pages() -> None:

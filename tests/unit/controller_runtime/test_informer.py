@@ -47,12 +47,13 @@ class ScriptedServer:
         self.watched_from: list[str] = []
         self.watches: asyncio.Queue[asyncio.Queue[Any]] = asyncio.Queue()
 
-    async def list(self, resource: Any, **selection: Any) -> ObjectList:
+    async def list(self, resource: Any, *, transform: Any = None, **selection: Any) -> ObjectList:
         self.listed += 1
         answer = self.lists.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return ObjectList(*answer)
+        found, version = answer
+        return ObjectList([transform(one) for one in found] if transform else found, version)
 
     async def watch_batches(
         self, resource: Any, *, resource_version: str, **options: Any
@@ -320,13 +321,22 @@ async def test_resync_delivers_the_cache_and_asks_nothing(server, started):
 
 
 async def test_transform_decides_what_is_kept(server, started):
-    """What transform drops is neither stored nor delivered."""
+    """What transform drops is neither stored nor delivered, listed or watched."""
     server.lists = [([pod("a", 1)], "1")]
-    informer = started(make(server, transform=lambda found: found.without("spec")))
-    await server.watches.get()
-    found = informer.store.get("ns/a")
-    assert found is not None
-    assert found.spec is None
+    informer = make(server, transform=lambda found: found.without("spec"))
+    seen: list[Object] = []
+    recorder = Recorder()
+    informer.add_handler(
+        on_add=lambda new, _initial: seen.append(new),
+        on_update=lambda _old, new: seen.append(new),
+        on_delete=seen.append,
+    )
+    recorder.attach(informer)
+    started(informer)
+    feed = await server.watches.get()
+    feed.put_nowait([WatchEvent("MODIFIED", pod("a", 2)), WatchEvent("DELETED", pod("a", 3))])
+    await recorder.until(lambda: len(recorder.calls) == 3)
+    assert [(one.resource_version, one.spec) for one in seen] == [("1", None), ("2", None), ("3", None)]
 
 
 @pytest.mark.looptime
