@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from hack.sandbox.command import command
 from hack.sandbox.helm import NAMESPACE, RELEASE, helm
 
 from .conftest import PATIENCE, becomes, create, eventually, get, node_ready, pod, ready
+from .test_volumes import STATIC, claim, storage_class, volume
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -189,18 +191,44 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
     assert [one["restartCount"] for one in after["status"]["containerStatuses"]] == [0]
 
 
+async def test_a_rollback_is_an_upgrade_back(installed: Sandbox):
+    """`helm rollback` hands over as an upgrade does: the pods are the former ones' like, and what runs below runs on."""
+    upper = installed.upper
+    before = await _get(installed.lower[0], "-n", "shop", "pod", "ticker")
+    old = {one["metadata"]["name"] for one in await _pods(upper)}
+    await helm(installed, "rollback", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=270s")
+    leader = await _leader(upper, not_in=old)
+    annotations = (await _get(upper, "-n", NAMESPACE, "pod", leader))["metadata"]["annotations"]
+    assert "example.com/rolled" not in annotations
+    after = await _get(installed.lower[0], "-n", "shop", "pod", "ticker")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert [one["restartCount"] for one in after["status"]["containerStatuses"]] == [0]
+    assert (await upper.kubectl("-n", "shop", "exec", "ticker", "--", "echo", "here")).stdout == "here\n"
+
+
 async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox):
-    """`helm uninstall` ends pods in order and forgets nothing, though a lower cluster is away and keeps its own."""
+    """`helm uninstall` ends pods in order and forgets nothing, though a lower cluster is away and keeps its own.
+
+    Data is kept where it is, and helm says so.
+    """
     upper, away = installed.upper, installed.lower[1]
+    data = await _data(installed)
     cluster_id = (await _get(upper, "namespace", "kube-system"))["metadata"]["uid"]
     lost = pod("lost", "sleep 3600", node=away.name)
     await create(upper, "shop", lost)
     await ready(upper, "shop", "lost")
     await away.apiserver.kill()
-    await helm(installed, "uninstall", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=270s")
+    done = await helm(installed, "uninstall", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=270s")
     left = json.loads((await helm(installed, "list", "--all-namespaces", "-o", "json")).stdout)
     assert left == []
-    await becomes(lambda: _left(upper), [], what="nothing is left above")
+    volume_above = ["CSIDriver/virtual-node.io", "PersistentVolume/lower1-vault"]
+    await becomes(lambda: _left(upper), volume_above, what="a claim's volume alone is left above")
+    assert "lower1: claim vault/data is kept" in done.stdout + done.stderr
+    assert "lower2: not cleaned" in done.stdout + done.stderr
+    claim_above = await _get(upper, "-n", "vault", "pvc", "data")
+    assert claim_above["status"]["phase"] == "Bound"
+    assert claim_above["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+    assert data.read_text() == "kept\n"
     await away.restore()
     kept = await _get(away, "-n", "shop", "pods")
     assert [one["metadata"]["name"] for one in kept["items"]] == ["lost"], (
@@ -220,8 +248,26 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
             found = await _get(lower, "-A", kinds, "-l", f"virtual-node.io/upper-cluster={cluster_id}")
             return _names(found)
 
-        await becomes(ours, [], what=f"nothing is left in {lower.name}")
+        stays = [] if lower is away else ["PersistentVolumeClaim/data"]
+        await becomes(ours, stays, what=f"nothing but data is left in {lower.name}")
         await lower.kubectl("wait", "--for=delete", "namespace/shop", "--timeout=150s")
+
+
+async def _data(installed: Sandbox) -> Path:
+    """A file that a pod has written to a volume of the real lower cluster, through an upper claim."""
+    upper, lower = installed.upper, installed.lower[0]
+    folder = installed.directory / "vault"
+    for cluster in (upper, lower):
+        await cluster.apply(storage_class(STATIC, "kubernetes.io/no-provisioner"))
+    await lower.apply(volume("vault", folder, "lower1-node", storage_class=STATIC))
+    await upper.kubectl("wait", "--for=create", "pv/lower1-vault", "--timeout=60s", timeout=90)
+    await upper.kubectl("create", "namespace", "vault")
+    writer = _labelled("writer", "echo kept > /data/file; exec sleep 3600")
+    writer["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    writer["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    await create(upper, "vault", claim("data", STATIC), writer)
+    await ready(upper, "vault", "writer")
+    return folder / "file"
 
 
 async def _left(upper: Cluster) -> list[str]:

@@ -1,4 +1,4 @@
-"""hack/*.yaml on a real API server: all of it is accepted, pods may run, and deleting leaves nothing."""
+"""hack/*.yaml, and what the chart makes of values, on a real API server: accepted, run, and deleted without a rest."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hack.chart.manifests import files
+from hack.chart.manifests import NAMESPACE_FILE, components
 from hack.chart.template import NAMESPACE
 from hack.sandbox import Cluster, Sandbox
+from tests.unit.charts import rendering
 from tests.waiting import becomes
 
 pytestmark = pytest.mark.e2e
 
-FILES = sorted(files())
+FILES = sorted(components())
 OURS = "app.kubernetes.io/part-of=virtual-node"
 WHOLE = (
     "namespaces,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,"
     "priorityclasses"
 )
+OURS_BEFORE = [f"Namespace/{NAMESPACE}"]
+FOREIGN = {"ServiceMonitor", "PrometheusRule"}
+"""Kinds that the Prometheus operator brings along."""
 NAMESPACED = "roles,rolebindings,serviceaccounts,configmaps,services,deployments,poddisruptionbudgets,pods"
 
 
@@ -56,14 +60,24 @@ async def _changed(cluster: Cluster, file: Path) -> list[str]:
     ]
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def namespace(upper: Cluster) -> AsyncIterator[None]:
+    """The namespace, from its own file, and something of others in it, which deleting a component does not touch."""
+    await upper.kubectl("apply", "-f", str(NAMESPACE_FILE))
+    await upper.kubectl("-n", NAMESPACE, "create", "secret", "generic", "virtual-node-lower1")
+    yield
+    await upper.kubectl("-n", NAMESPACE, "get", "secret", "virtual-node-lower1")
+    await upper.kubectl("delete", "-f", str(NAMESPACE_FILE), "--timeout=150s")
+    assert await _names(upper) == []
+
+
+@pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 async def test_a_file_is_accepted_and_leaves_nothing(upper: Cluster, file: Path):
-    """`kubectl apply -f` has no complaint, every Deployment gets its pods, `kubectl delete -f` removes it all."""
-    # Without its namespace nothing can be tried; with --save-config apply does not wonder who made it.
-    await upper.kubectl("create", "namespace", NAMESPACE, "--save-config")
+    """`kubectl apply -f` has no complaint, every Deployment gets its pods, `kubectl delete -f` takes these alone."""
     tried = await upper.kubectl("apply", "--dry-run=server", "-f", str(file))
     assert tried.stderr == ""
-    assert await _names(upper) == []
+    assert await _names(upper) == OURS_BEFORE
 
     applied = await upper.kubectl("apply", "-f", str(file))
     assert applied.stderr == ""
@@ -80,9 +94,10 @@ async def test_a_file_is_accepted_and_leaves_nothing(upper: Cluster, file: Path)
     await becomes(pods, wanted, what="every Deployment's pods")
 
     await upper.kubectl("delete", "-f", str(file), "--timeout=150s")
-    assert await _names(upper) == []
+    await becomes(lambda: _names(upper), OURS_BEFORE, what="the namespace alone is left")
 
 
+@pytest.mark.usefixtures("namespace")
 async def test_the_files_go_together(upper: Cluster):
     """All of them applied beside each other are one installation, and nothing of one is changed by another."""
     for file in FILES:
@@ -90,5 +105,27 @@ async def test_the_files_go_together(upper: Cluster):
     for file in FILES:
         assert await _changed(upper, file) == []
     for file in FILES:
-        await upper.kubectl("delete", "--ignore-not-found", "-f", str(file), "--timeout=150s")
-    assert await _names(upper) == []
+        await upper.kubectl("delete", "-f", str(file), "--timeout=150s")
+    await becomes(lambda: _names(upper), OURS_BEFORE, what="the namespace alone is left")
+
+
+@pytest.mark.usefixtures("namespace")
+async def test_what_the_chart_makes_is_accepted(upper: Cluster):
+    """The API server knows every field that the chart makes of any values of the golden files, and warns of none."""
+    for case in rendering.CASES:
+        found = [_tried(one) for one in rendering.objects(case) if one["kind"] not in FOREIGN]
+        body = json.dumps({"apiVersion": "v1", "kind": "List", "items": found})
+        tried = await upper.kubectl(
+            "apply", "--dry-run=server", "--validate=strict", "-f", "-", input=body, timeout=120
+        )
+        assert tried.stderr == "", case
+        assert len(tried.stdout.splitlines()) == len(found)
+
+
+def _tried(one: dict[str, Any]) -> dict[str, Any]:
+    """A pod as a template: on trial the account is not made that a pod must have."""
+    if one["kind"] != "Pod":
+        return one
+    metadata = {"name": one["metadata"]["name"], "namespace": one["metadata"]["namespace"]}
+    template = {key: one[key] for key in ("metadata", "spec")}
+    return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": metadata, "template": template}
