@@ -6,20 +6,23 @@ import asyncio
 import base64
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hack.sandbox import Cluster, Sandbox
 from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, pod, ready
+from virtual_node import program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 
-async def command(cluster: Cluster, *arguments: str) -> tuple[int, str]:
+async def command(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> tuple[int, str]:
     """Exit code and output of ``virtual-node``; piped, as a program would read it."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "virtual_node", *arguments, f"--kubeconfig={cluster.kubeconfig}",
+        sys.executable, "-m", "virtual_node", *arguments, f"--kubeconfig={kubeconfig or cluster.kubeconfig}",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     out, _ = await process.communicate()
@@ -69,6 +72,75 @@ async def test_diagnose_finds_what_stops_a_pod(sandbox: Sandbox, upper: Cluster,
     assert (code, "nothing is wrong" in out) == (0, True)
     code, out = await command(upper, "diagnose", "pod", f"{namespace}/nobody")
     assert (code, "there is no pod" in out) == (2, True)
+
+
+async def test_a_deployment_and_a_virtual_node_are_diagnosed_by_name(
+    sandbox: Sandbox, upper: Cluster, namespace
+):
+    """The way kubectl names things; the node's own release is on its label, the lower cluster's where kubelets have theirs."""
+    template = pod("web", "sleep 3600", node=SIMULATED)
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {**template["spec"], "terminationGracePeriodSeconds": 1},
+            },
+        },
+    }
+    await create(upper, namespace, deployment)
+
+    async def verdict() -> tuple[int, bool]:
+        code, out = await command(upper, "diagnose", "deploy/web", "-n", namespace)
+        return code, "Nothing is wrong with its 2 pods." in out
+
+    await becomes(verdict, (0, True), what="a verdict on the Deployment")
+
+    async def of_node() -> int:
+        return (await command(upper, "diagnose", "node", SIMULATED))[0]
+
+    await becomes(of_node, 0, what="a verdict on the virtual node")
+    code, out = await command(upper, "status", SIMULATED, "-o", "json")
+    (node,) = json.loads(out)["nodes"]
+    assert (code, node["release"]) == (0, program.version())
+    assert node["version"].startswith("v1.")
+
+
+async def test_somebody_with_few_rights_sees_what_they_may(
+    sandbox: Sandbox, upper: Cluster, namespace, tmp_path
+):
+    """Nodes and one namespace: status shows Ready, diagnose has its verdict, and the missing rights are named."""
+    account = f"--serviceaccount={namespace}:dev"
+    await upper.kubectl("-n", namespace, "create", "serviceaccount", "dev")
+    await upper.kubectl("-n", namespace, "create", "rolebinding", "dev", "--clusterrole=view", account)
+    await upper.kubectl("create", "clusterrole", namespace, "--verb=get,list", "--resource=nodes")
+    await upper.kubectl("create", "clusterrolebinding", namespace, f"--clusterrole={namespace}", account)
+    token = (await upper.kubectl("-n", namespace, "create", "token", "dev")).stdout.strip()
+    whole = yaml.safe_load(upper.kubeconfig.read_text(encoding="utf-8"))
+    whole["users"] = [{"name": one["name"], "user": {"token": token}} for one in whole["users"]]
+    theirs = tmp_path / "dev"
+    theirs.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    await create(upper, namespace, pod("image", "sleep 1", container={"image": "example.invalid/none:1"}))
+
+    async def status() -> tuple[int, bool, bool]:
+        code, out = await command(upper, "status", kubeconfig=theirs)
+        return code, "kubectl auth can-i list pods --all-namespaces" in out, SIMULATED in out
+
+    await becomes(status, (0, True, True), what="what may be seen of the virtual nodes")
+
+    async def diagnosed() -> tuple[int, bool, bool]:
+        code, out = await command(upper, "diagnose", "pod/image", "-n", namespace, kubeconfig=theirs)
+        return code, "cannot pull example.invalid/none:1" in out, "kubectl auth can-i get leases" in out
+
+    await becomes(diagnosed, (1, True, True), what="a verdict without all rights")
+    code, out = await command(upper, "diagnose", "pod/x", "-n", "kube-system", kubeconfig=theirs)
+    assert (code, "kubectl auth can-i get pods --namespace=kube-system" in out) == (2, True)
+    for kind in ("clusterrolebinding", "clusterrole"):
+        await upper.kubectl("delete", kind, namespace)
 
 
 async def test_unknown_commands_are_guessed(upper: Cluster):

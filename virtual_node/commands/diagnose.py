@@ -127,13 +127,11 @@ class _Kinds(tuple[str, ...]):
 
 
 def _print(verdict: Verdict) -> None:
+    output.conclusion(f"{verdict.kind.lower()} {verdict.name}")
     output.listing(
         [
-            output.Entry(output.NOTHING, f"{verdict.kind.lower()} {verdict.name}"),
-            *(
-                output.Entry(_MARKS.get(one.rank, output.DOUBTFUL), one.title, one.evidence, one.next_steps)
-                for one in verdict.findings
-            ),
+            output.Entry(_MARKS.get(one.rank, output.DOUBTFUL), one.title, one.evidence, one.next_steps)
+            for one in verdict.findings
         ]
     )
 

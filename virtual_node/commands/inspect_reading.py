@@ -13,7 +13,7 @@ from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from virtual_node import program
-from virtual_node.commands import inspect_expiries
+from virtual_node.commands import inspect_expiries, trouble
 from virtual_node.commands.inspect_listing import all_of, greet, lease_into, list_into
 from virtual_node.commands.inspection_facts import (
     COMPONENT_POD,
@@ -58,17 +58,19 @@ async def read(opened: Opened, limits: Limits) -> Facts:
     """Look at everything once."""
     upper = Cluster(name=UPPER)
     cluster_id = opened.config.cluster_id
-    try:
+
+    async def identify() -> None:
+        nonlocal cluster_id
         cluster_id = cluster_id or await _identity(opened.upper)
-    except ApiError as error:
-        upper.error = str(error)
+
+    await _guarded(opened, opened.upper, upper, identify())
     lowers = [lower_cluster(opened.config, config, cluster_id) for config, _ in opened.lowers]
     reading = [
-        _guarded(lower, _read_lower(client, lower, cluster_id))
+        _guarded(opened, client, lower, _read_lower(client, lower, cluster_id))
         for lower, (_, client) in zip(lowers, opened.lowers, strict=True)
     ]
-    await asyncio.gather(_guarded(upper, _read_upper(opened.upper, upper)), *reading)
-    await _guarded(upper, _read_counterparts(opened.upper, upper, lowers))
+    await asyncio.gather(_guarded(opened, opened.upper, upper, _read_upper(opened.upper, upper)), *reading)
+    await _guarded(opened, opened.upper, upper, _read_counterparts(opened.upper, upper, lowers))
     for cluster in (upper, *lowers):
         _forgive(cluster, opened.config)
     return Facts(
@@ -127,11 +129,15 @@ def _forgive(cluster: Cluster, config: Config) -> None:
                 cluster.unread.pop(kind, None)
 
 
-async def _guarded(cluster: Cluster, reading: Awaitable[None]) -> None:
+async def _guarded(opened: Opened, client: Client, cluster: Cluster, reading: Awaitable[None]) -> None:
     """A cluster that does not answer is noted, and the others are read all the same."""
     try:
         await reading
-    except (ApiError, ConfigError) as error:
+    except ApiError as error:
+        expiries = [one for one in opened.credentials if one.cluster == cluster.name]
+        told = trouble.explain(error, client.config, expiries=expiries, now=datetime.now(UTC))
+        cluster.error = cluster.error or str(told)
+    except ConfigError as error:
         cluster.error = cluster.error or str(error)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import yaml
 from rich.cells import cell_len
 from rich.console import Console
-from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
@@ -85,13 +85,17 @@ def listing(entries: Sequence[Entry], *, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     console = Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
     for entry in entries:
-        console.print(
-            Text.assemble((entry.mark, _MARKS.get(entry.mark, "")), " ", (one_line(entry.title), "bold"))
-        )
-        below = [(one_line(text), "") for text in entry.said]
-        below += [(f"→ {one_line(step)}", "cyan") for step in entry.steps]
-        for text, style in below:
-            console.print(Padding(Text(text, style=style), (0, 0, 0, 4), expand=False))
+        lines = [(entry.mark, _MARKS.get(entry.mark, ""), entry.title, "bold")]
+        lines += [("   ", "", text, "") for text in entry.said]
+        lines += [("    →", "cyan", step, "cyan") for step in entry.steps]
+        for mark, colour, text, style in lines:
+            if stream.isatty():
+                # What does not fit goes on below its own beginning.
+                grid = Table.grid(padding=(0, 1, 0, 0))
+                grid.add_row(Text(mark, style=colour), Text(one_line(text), style=style))
+                console.print(grid)
+            else:
+                console.print(Text(f"{mark} {one_line(text)}"))
 
 
 def report(

@@ -161,7 +161,7 @@ async def test_a_silent_lower_cluster_does_not_hide_the_upper_one():
     """It is noted by name, and asked for nothing more."""
     lower = FakeClient({}, silent=True)
     facts = await inspect_reading.read(opened(FakeClient({}), lower), Limits())
-    assert facts.lowers[0].error == "nobody there"
+    assert facts.lowers[0].error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
     assert lower.asked == []
     assert (facts.upper.error, facts.upper.version) == ("", "v1.34.1")
     assert inspection.exit_code(facts, [], fail_on="never") == inspection.INCOMPLETE
@@ -171,7 +171,7 @@ async def test_a_silent_upper_cluster_leaves_the_nodes_below():
     """Nothing below can be told to be ours, but lower nodes are looked at, and nothing else is asked for."""
     lower = FakeClient({"nodes": [{"metadata": {"name": "n1", "uid": "n"}, "spec": {"unschedulable": True}}]})
     facts = await inspect_reading.read(opened(FakeClient({}, silent=True), lower), Limits())
-    assert facts.upper.error == "nobody there"
+    assert facts.upper.error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
     assert [plural for plural, *_ in lower.asked] == ["nodes"]
     assert [(one.check, one.object) for one in inspection.inspect(facts) if one.cluster == "paris"] == [
         ("clock", "paris"), ("capacity", "n1"),

@@ -100,12 +100,14 @@ def test_a_report_is_a_table_where_it_fits_and_a_listing_where_not(
     said = "word " * 30
     entries = [output.Entry(output.BAD, "title", [said], ["next"])]
     arguments = (("TITLE", "SAID"), [("title", said)], entries)
+    monkeypatch.setenv("TERM", "dumb")  # no escape sequences at all
     output.report(*arguments, stream=terminal)
-    lines = _lines(terminal)
-    assert lines[0].endswith("title\x1b[0m")
-    assert len(lines) == 4
-    assert all(line.startswith("    ") for line in lines[1:])
-    monkeypatch.setenv("COLUMNS", "200")
+    lines = [line.rstrip() for line in _lines(terminal)]
+    assert lines[0] == "✗ title"
+    assert [line.startswith("    word") for line in lines[1:-1]] == [True, True]
+    assert lines[-1] == "    → next"
+    for name, value in {"COLUMNS": "200", "TERM": "xterm-256color"}.items():
+        monkeypatch.setenv(name, value)
     wide = Terminal()
     output.report(*arguments, stream=wide)
     assert len(_lines(wide)) == 2
