@@ -30,6 +30,10 @@ class NodeDirectory:
             transform=lambda node: node.with_fields(spec={}, status={}),
         )
 
+    async def wait(self, seconds: float) -> bool:
+        """Wait for the virtual nodes to be known; until then none can be told from a real one."""
+        return await self.nodes.wait_synced(seconds)
+
     def find(self, name: str, node: Mapping[str, Any] | None) -> VirtualNode | None:
         """The virtual node of a name; None when it is a real one, or one that is not configured.
 

@@ -13,6 +13,13 @@ from multi_scheduler.agent import Agent, VirtualNode
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.protocol import Candidates, Victims
 
+_READ_SECONDS = 5.0
+"""How long a call waits for the virtual nodes to be read; schedulers wait for twice as long."""
+
+
+class NotReadyError(Exception):
+    """Nobody can tell yet; ask again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
@@ -42,8 +49,12 @@ class Extender:
         self._log = log.get_logger(component="extender")
 
     async def filter(self, asked: Candidates) -> Filtered:
-        """The nodes that no agent rules out, and for each of the others the first reason."""
-        virtual = self._virtual(asked.names, asked.nodes)
+        """The nodes that no agent rules out, and for each of the others the first reason.
+
+        Raises:
+            NotReadyError: the virtual nodes are not known yet.
+        """
+        virtual = await self._virtual(asked.names, asked.nodes)
         left = list(virtual.values())
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
@@ -60,8 +71,12 @@ class Extender:
         return Filtered(passing, failed, unresolvable)
 
     async def prioritize(self, asked: Candidates) -> dict[str, float]:
-        """Scores from 0 to 1: the weighted mean of those agents that score; 0 for real nodes."""
-        virtual = list(self._virtual(asked.names, asked.nodes).values())
+        """Scores from 0 to 1: the weighted mean of those agents that score; 0 for real nodes.
+
+        Raises:
+            NotReadyError: the virtual nodes are not known yet.
+        """
+        virtual = list((await self._virtual(asked.names, asked.nodes)).values())
         totals = dict.fromkeys(asked.names, 0.0)
         weights = 0.0
         for weighted in self._agents:
@@ -78,8 +93,12 @@ class Extender:
         return {name: total / weights for name, total in totals.items()} if weights else totals
 
     async def preempt(self, pod: Mapping[str, Any], victims: Mapping[str, Victims]) -> dict[str, Victims]:
-        """The nodes where taking the victims away makes room below; real nodes pass as they are."""
-        virtual = self._virtual(list(victims), None)
+        """The nodes where taking the victims away makes room below; real nodes pass as they are.
+
+        Raises:
+            NotReadyError: the virtual nodes are not known yet.
+        """
+        virtual = await self._virtual(list(victims), None)
         kept: dict[str, Victims] = {}
         for name, found in victims.items():
             node = virtual.get(name)
@@ -111,9 +130,11 @@ class Extender:
                 return False
         return True
 
-    def _virtual(
+    async def _virtual(
         self, names: Sequence[str], nodes: Mapping[str, Mapping[str, Any]] | None
     ) -> dict[str, VirtualNode]:
+        if not await self._directory.wait(_READ_SECONDS):
+            raise NotReadyError("the upper cluster's nodes have not been read yet")
         found = {}
         for name in names:
             node = self._directory.find(name, nodes.get(name) if nodes is not None else None)

@@ -12,7 +12,7 @@ from controller_runtime import log
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.serving import HttpsServer
 from multi_scheduler import protocol
-from multi_scheduler.extender import Extender
+from multi_scheduler.extender import Extender, NotReadyError
 
 MAX_BODY_BYTES = 64 * 1024**2
 """A pod and five thousand whole Node objects."""
@@ -92,14 +92,22 @@ def _handler(
         started = time.perf_counter()
         try:
             answer = await decide(body)
-        except (protocol.BadArgumentsError, KeyError, TypeError, AttributeError, ValueError) as error:
+        except (
+            NotReadyError,
+            protocol.BadArgumentsError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            ValueError,
+        ) as error:
             _CALLS.labels(verb, "refused").inc()
             _log.warning("call refused", verb=verb, error=str(error))
             message = f"{verb}: {error}"
             if failed is not None:
                 # kube-scheduler reads the error from the result, not from the status.
                 return web.Response(body=failed(message), content_type="application/json")
-            return web.json_response({"Error": message}, status=400)
+            status = 503 if isinstance(error, NotReadyError) else 400
+            return web.json_response({"Error": message}, status=status)
         _SECONDS.labels(verb).observe(time.perf_counter() - started)
         _CALLS.labels(verb, "answered").inc()
         return web.Response(body=answer, content_type="application/json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import Counter, Histogram
@@ -17,6 +18,8 @@ from webhook.review import Knowledge, review_pod, review_workload
 
 MAX_BODY_BYTES = 7 * 1024**2
 """The API server's own limit for an object is 3 MiB (1.5 MiB in etcd); a review has two of them at most."""
+_READ_SECONDS = 3.0
+"""How long a review waits for caches; the API server waits for five."""
 
 _REVIEWS = Counter(
     "virtual_node_webhook_reviews_total", "Reviews answered, by kind and outcome.", ["kind", "outcome"]
@@ -29,6 +32,13 @@ _SECONDS = Histogram(
 )
 
 
+class Caches(Knowledge, Protocol):
+    """Knowledge that has to be read before it is any good."""
+
+    async def wait(self, seconds: float) -> str:
+        """Wait for everything to be read; says what has not been in that time, empty when everything has."""
+
+
 class WebhookServer(HttpsServer):
     """Answers admission reviews.
 
@@ -39,9 +49,7 @@ class WebhookServer(HttpsServer):
         knowledge: what is known of the upper cluster.
     """
 
-    def __init__(
-        self, host: str, port: int, *, tls: CertificateReloader | None, knowledge: Knowledge
-    ) -> None:
+    def __init__(self, host: str, port: int, *, tls: CertificateReloader | None, knowledge: Caches) -> None:
         super().__init__(
             host, port, tls=tls, metrics=False, max_body_bytes=MAX_BODY_BYTES, shutdown_timeout=8.0
         )
@@ -55,6 +63,9 @@ class WebhookServer(HttpsServer):
         self.add_route("POST", "/{path:.*}", self._mutate)
 
     async def _mutate(self, request: web.Request) -> web.Response:
+        if missing := await self._knowledge.wait(_READ_SECONDS):
+            # Half of what matters would be a wrong answer that nobody can take back; this one is asked again.
+            return self._refuse("pod", 503, missing)
         return await self._answer(request, "pod", lambda review: review_pod(review, self._knowledge))
 
     async def _validate(self, request: web.Request) -> web.Response:

@@ -7,6 +7,7 @@ read the API. Claims that are too new for the cache are simply unknown; the sche
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -83,6 +84,16 @@ class State:
         """What has not been read yet, for ``/readyz``; None when everything has."""
         missing = [informer for informer in self._informers() if not informer.has_synced]
         return f"not read yet: {', '.join(map(str, missing))}" if missing else None
+
+    async def wait(self, seconds: float) -> str:
+        """Wait for everything to be read; says what has not been in that time, empty when everything has."""
+        if self.unready() is None:
+            return ""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for informer in self._informers():
+                    await informer.wait_synced()
+        return self.unready() or ""
 
     def surroundings(self, pod: Mapping[str, Any], namespace: str) -> Surroundings:
         """Everything that matters for one pod."""

@@ -26,6 +26,9 @@ RATE, SECONDS = 300, 10
 
 
 class _Knowledge:
+    async def wait(self, _seconds: float) -> str:
+        return ""
+
     def surroundings(self, _pod: Any, _namespace: str) -> Surroundings:
         return Surroundings(virtual_nodes=tuple(f"vn-{number}" for number in range(20)), avoid=("vn-3",))
 

@@ -13,13 +13,18 @@ from controller_runtime.errors import ConfigError
 from multi_scheduler import config, protocol
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode, load
 from multi_scheduler.agents.template import TemplateAgent
-from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent, Settings
 from multi_scheduler.fit.placed import Placed
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 
 
 class _Directory:
+    known = True
+
+    async def wait(self, _seconds: float) -> bool:
+        return self.known
+
     def find(self, name: str, _node: Any) -> VirtualNode | None:
         if not name.startswith("vn-"):
             return None
@@ -299,3 +304,17 @@ async def test_pods_that_could_be_preempted_are_told_from_what_nobody_can_change
     pod = _pod("two")
     pod["metadata"]["annotations"] = {"clusterSelector": '{"nodeSelector": {"gpu": "yes"}}'}
     assert set((await extender.filter(_asked(pod, "vn-a"))).unresolvable) == {"vn-a"}
+
+
+async def test_nothing_is_answered_before_the_virtual_nodes_are_known():
+    """They would pass for real ones, and real ones always pass."""
+    agent, extender = _fit(a="1")
+    directory: Any = extender._directory
+    directory.known = False
+    with pytest.raises(NotReadyError, match="nodes"):
+        await extender.filter(_asked(_pod("one", "99"), "vn-a"))
+    with pytest.raises(NotReadyError):
+        await extender.preempt(_pod("one", "99"), {"vn-a": protocol.Victims([], 0)})
+    directory.known = True
+    assert (await extender.filter(_asked(_pod("one", "99"), "vn-a"))).passing == []
+    assert len(agent.reservations) == 0

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from multi_scheduler import flags
+from multi_scheduler.extender import NotReadyError
 from multi_scheduler.server import ExtenderServer
 
 BINDING = {"PodName": "web", "PodNamespace": "shop", "PodUID": "u-1", "Node": "vn-a"}
@@ -61,6 +62,25 @@ async def test_nobody_binds_pods_unless_that_was_asked_for():
         async with session.post(f"{url}/filter", data=b"") as answer:
             assert answer.status == 200  # with the error in it, as kube-scheduler reads it
     assert extender.bound == []
+
+
+async def test_an_extender_that_knows_nothing_yet_says_so():
+    """As kube-scheduler reads it: the pod is tried again, with this in its event."""
+
+    class Ignorant(Binder):
+        async def filter(self, _asked: Any) -> None:
+            raise NotReadyError("the upper cluster's nodes have not been read yet")
+
+        async def preempt(self, *_: Any) -> None:
+            raise NotReadyError("the upper cluster's nodes have not been read yet")
+
+    pod: dict[str, Any] = {"metadata": {}, "spec": {}}
+    async with serving(Ignorant(), bind=False) as url, aiohttp.ClientSession() as session:
+        async with session.post(f"{url}/filter", json={"Pod": pod, "NodeNames": ["a"]}) as answer:
+            assert answer.status == 200
+            assert "not been read" in (await answer.json(content_type=None))["Error"]
+        async with session.post(f"{url}/preempt", json={"Pod": pod}) as answer:
+            assert answer.status == 503
 
 
 async def test_with_bind_the_extender_binds():

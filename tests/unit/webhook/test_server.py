@@ -22,6 +22,11 @@ from webhook.server import MAX_BODY_BYTES, WebhookServer
 
 
 class _Knowledge:
+    known = True
+
+    async def wait(self, _seconds: float) -> str:
+        return "" if self.known else "not read yet: virtual-nodes"
+
     def surroundings(self, _pod: Any, _namespace: str) -> Surroundings:
         return Surroundings(virtual_nodes=("vn",))
 
@@ -113,6 +118,18 @@ async def test_what_is_no_review_is_refused(server, body, status):
     assert found == status
     assert text.strip()
     assert (await _post(server + "/mutate", msgspec.json.encode(_review(_pod()))))[0] == 200
+
+
+async def test_nobody_is_answered_before_the_virtual_nodes_are_known():
+    """``kubernetes.io/hostname: vn`` would pass for a lower node's name, and the pod would wait for ever."""
+    knowledge = _Knowledge()
+    knowledge.known = False
+    async with WebhookServer("127.0.0.1", 0, tls=None, knowledge=knowledge) as running:
+        url = f"http://127.0.0.1:{running.port}/mutate"
+        status, text = await _post(url, msgspec.json.encode(_review(_pod())))
+        assert (status, text) == (503, b"not read yet: virtual-nodes\n")
+        knowledge.known = True
+        assert (await _post(url, msgspec.json.encode(_review(_pod()))))[0] == 200
 
 
 async def test_other_content_and_methods_are_refused(server):
