@@ -7,11 +7,14 @@ address is given, and meant for loopback or ``kubectl port-forward``.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from controller_runtime.serving import HttpsServer, parse_address
 from virtual_node.web.overview import Overview
@@ -29,6 +32,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+_PORT = re.compile(r":\d+$")
 _INTERVAL = 1.0
 """Seconds between two looks for a browser that is watching."""
 _KEEP_ALIVE = 20.0
@@ -48,7 +52,8 @@ class WebServer(HttpsServer):
 
     def __init__(self, address: str, *, overview: Overview) -> None:
         host, port = parse_address(address)
-        super().__init__(host, port, health=False, metrics=False, shutdown_timeout=1.0)
+        guards = [_for_this_machine] if _is_loopback(host) else []
+        super().__init__(host, port, middlewares=guards, health=False, metrics=False, shutdown_timeout=1.0)
         self._overview = overview
         for path, (file, kind) in _FILES.items():
             self.add_route("GET", path, _file(file, kind))
@@ -74,6 +79,29 @@ class WebServer(HttpsServer):
                 await response.write(b": still here\n\n")
                 sent_at = loop.time()
             await asyncio.sleep(_INTERVAL)
+
+
+@web.middleware
+async def _for_this_machine(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A page on loopback is read under loopback's own names, as ``kubectl proxy`` has it.
+
+    Any website may give its name our address while somebody looks at it (DNS rebinding): their browser would then
+    hand the page to that website.
+    """
+    if _is_loopback(_PORT.sub("", request.host).strip("[]")):
+        return await handler(request)
+    return web.Response(
+        status=403, text="this page is for http://localhost only; a proxy must say so as Host\n"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _file(name: str, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:

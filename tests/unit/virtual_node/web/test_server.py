@@ -1,0 +1,107 @@
+"""The page over HTTP: who gets it, and how changes come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from virtual_node.web import server
+from virtual_node.web.server import WebServer
+
+
+class _Overview:
+    """What is to be shown."""
+
+    def __init__(self) -> None:
+        self.shown = "nothing"
+        self.looks = 0
+
+    def snapshot(self, *, search: str = "") -> dict[str, Any]:
+        self.looks += 1
+        return {"shown": self.shown, "search": search, "filling": "x" * 50_000}
+
+
+@pytest.fixture
+def overview(monkeypatch: pytest.MonkeyPatch) -> _Overview:
+    """Looked at a hundred times a second."""
+    monkeypatch.setattr(server, "_INTERVAL", 0.01)
+    return _Overview()
+
+
+@pytest_asyncio.fixture
+async def page(overview: Any) -> AsyncIterator[str]:
+    """Its URL."""
+    async with WebServer("127.0.0.1:0", overview=overview) as running:
+        yield f"http://127.0.0.1:{running.port}"
+
+
+async def _status(url: str, host: str) -> int:
+    async with aiohttp.ClientSession() as session, session.get(url, headers={"Host": host}) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("localhost:8080", 200),
+        ("127.0.0.1:8080", 200),
+        ("[::1]:8080", 200),
+        ("virtual-node.localhost:8080", 200),
+        ("evil.example", 403),
+        ("evil.example:8080", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("[", 403),
+        ("", 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/api/state"])
+async def test_no_website_reads_the_page_under_a_name_of_its_own(
+    page: str, path: str, host: str, status: int
+) -> None:
+    """Whatever address that name has been given."""
+    assert await _status(page + path, host) == status
+
+
+async def test_elsewhere_every_name_will_do(overview: Any) -> None:
+    """Who serves it to the network has chosen the names."""
+    async with WebServer("0.0.0.0:0", overview=overview) as running:
+        assert await _status(f"http://127.0.0.1:{running.port}/", "nodes.example") == 200
+
+
+async def test_changes_come_by_themselves_and_nothing_else_does(page: str, overview: _Overview) -> None:
+    """The whole picture first; then only when it is another."""
+    async with aiohttp.ClientSession() as session, session.get(f"{page}/api/stream?search=web") as answer:
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        seen = []
+        for shown in ("nothing", "something"):
+            overview.shown = shown
+            data = await answer.content.readuntil(b"\n\n")
+            seen.append(json.loads(data.removeprefix(b"data: ")))
+        assert [(one["shown"], one["search"]) for one in seen] == [("nothing", "web"), ("something", "web")]
+        looks = overview.looks
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await answer.content.readuntil(b"\n\n")
+        assert overview.looks > looks
+
+
+async def test_a_browser_that_does_not_read_is_waited_for(page: str, overview: _Overview) -> None:
+    """Pictures do not pile up for it."""
+    _, writer = await asyncio.open_connection("127.0.0.1", int(page.rpartition(":")[2]), limit=1)
+    writer.write(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    looks = -1
+    async with asyncio.timeout(20):
+        while looks != overview.looks:
+            looks = overview.looks
+            for _ in range(20):
+                overview.shown += "!"
+                await asyncio.sleep(0.01)
+    writer.close()
