@@ -226,6 +226,8 @@ def _bare_context(*, ask_clients: bool) -> ssl.SSLContext:
     context.set_alpn_protocols(["http/1.1"])
     if ask_clients:
         context.verify_mode = ssl.CERT_OPTIONAL
+        # An intermediate CA is trusted without its root, as by a kubelet.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 

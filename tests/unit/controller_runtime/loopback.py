@@ -11,6 +11,9 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from controller_runtime.key_pairs import KeyPair, as_file, make_ca, sign
 
@@ -92,6 +95,28 @@ async def send_chunks(request: web.Request, chunks: Iterable[bytes]) -> web.Stre
     return response
 
 
+def intermediate(root: KeyPair, name: str) -> KeyPair:
+    """A CA that another CA vouches for."""
+    own = make_ca(name)
+    by = x509.load_pem_x509_certificate(root.certificate)
+    root_key = serialization.load_pem_private_key(root.key, password=None)
+    assert isinstance(root_key, ec.EllipticCurvePrivateKey)
+    template = x509.load_pem_x509_certificate(own.certificate)
+    builder = x509.CertificateBuilder(
+        issuer_name=by.subject,
+        subject_name=template.subject,
+        public_key=template.public_key(),
+        serial_number=template.serial_number,
+        not_valid_before=template.not_valid_before_utc,
+        not_valid_after=template.not_valid_after_utc,
+    )
+    for extension in template.extensions:
+        if not isinstance(extension.value, x509.AuthorityKeyIdentifier):
+            builder = builder.add_extension(extension.value, critical=extension.critical)
+    signed = builder.sign(root_key, hashes.SHA256())
+    return KeyPair(signed.public_bytes(serialization.Encoding.PEM), own.key)
+
+
 def server_context(pair: KeyPair, *, clients: bytes | None = None) -> ssl.SSLContext:
     """TLS for a server; with ``clients``, a certificate of that CA is asked for."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -109,8 +134,10 @@ def client_context() -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def serve(script: Script, *, tls: bool = False, clients: bytes | None = None) -> AsyncIterator[Server]:
-    """Serve a script on a free port."""
+async def serve(
+    script: Script, *, tls: bool = False, clients: bytes | None = None, pair: KeyPair | None = None
+) -> AsyncIterator[Server]:
+    """Serve a script on a free port; TLS with a certificate of ``CA``, or with ``pair``."""
     server = Server(scheme="https" if tls else "http")
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -130,7 +157,7 @@ async def serve(script: Script, *, tls: bool = False, clients: bytes | None = No
     application.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
-    pair = sign(CA, "loopback", hosts=["127.0.0.1", "inside.example"])
+    pair = pair or sign(CA, "loopback", hosts=["127.0.0.1", "inside.example"])
     context = server_context(pair, clients=clients) if tls else None
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()

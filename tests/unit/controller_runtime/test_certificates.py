@@ -18,6 +18,7 @@ from controller_runtime import certificates
 from controller_runtime.certificates import CertificateReloader, KeyPair
 from controller_runtime.errors import ConfigError
 from controller_runtime.key_pairs import Usage, as_file
+from tests.unit.controller_runtime.loopback import intermediate
 
 
 @contextlib.asynccontextmanager
@@ -216,6 +217,14 @@ class TestServing:
             assert b"alice" in (await ask(port, client(good), b"who"))[0]
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await ask(port, client(stranger), b"who")
+
+    async def test_intermediate_client_ca_is_enough(self, ca: KeyPair, pair: KeyPair) -> None:
+        """A client CA that another CA vouches for is trusted without its root, as by a kubelet."""
+        authority = intermediate(certificates.make_ca("root"), "between")
+        alice = certificates.sign(authority, "alice", usage="client")
+        reloader = CertificateReloader.from_pair(pair, client_ca=authority.certificate)
+        async with serving(reloader.context) as port:
+            assert b"alice" in (await ask(port, client_context(ca, alice), b"who"))[0]
 
     async def test_sessions_are_not_resumed(self, ca: KeyPair, pair: KeyPair) -> None:
         """No session ticket is given out: a resumed session would skip a client CA that has changed."""

@@ -33,6 +33,7 @@ from tests.unit.controller_runtime.loopback import (
     answers,
     client_context,
     failure,
+    intermediate,
     reply,
     serve,
 )
@@ -416,6 +417,16 @@ async def test_unknown_authority() -> None:
                 await client.get(resources.NODES, "n")
     assert not isinstance(caught.value, NotConnected)  # somebody is there, and had work with us
     assert server.asked == []
+
+
+async def test_intermediate_authority_is_trusted_without_its_root() -> None:
+    """A certificate-authority that another CA vouches for is enough, as for kubectl."""
+    authority = intermediate(make_ca("root"), "between")
+    pair = sign(authority, "server", hosts=["127.0.0.1"])
+    async with serve(answers(reply(NODE)), tls=True, pair=pair) as server:
+        config = ClusterConfig(server.url, tls=TlsMaterial(source="s", authority=authority.certificate))
+        async with Client(config, qps=0) as client:
+            assert await client.get(resources.NODES, "n") == NODE
 
 
 async def test_https_without_a_context_is_verified() -> None:
