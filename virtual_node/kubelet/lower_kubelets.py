@@ -86,7 +86,7 @@ class LowerKubelets:
         if refused:
             if path not in self._refused_until:
                 _log.info(
-                    "lower kubelets refuse; what else there is serves instead",
+                    "lower kubelets' metrics are refused; the metrics API serves instead",
                     path=path,
                     why=str(failures[0]),
                 )
