@@ -132,7 +132,7 @@ class ClaimController:
         volume = self._mirrored_volume(upper)
         if not self._is_ours(key, upper, volume):
             if lower is not None and translate.never_bound(lower):
-                await self._delete_below(lower)
+                await self._delete_unbound(lower)
                 await self._finalizers(upper, remove=(translate.FINALIZER,))
             return None
         await self._finalizers(upper, add=(translate.FINALIZER,))
@@ -246,7 +246,7 @@ class ClaimController:
             "ProvisioningFailed",
             f"Lower cluster {self._context.name} found no node for the volume and its pod: {message}",
         )
-        await self._delete_below(lower)
+        await self._delete_unbound(lower)
         with contextlib.suppress(NotFound, Conflict):
             await patch_only(
                 self._context.upper,
@@ -269,9 +269,9 @@ class ClaimController:
             upper["spec"].get("volumeName")
             and not volume
             and lower is None
-            and await self._volume_exists(upper)
+            and await self._is_anothers(upper)
         ):
-            return None  # another cluster's
+            return None
         if lower is not None and self._config.deletion_policy == "Delete":
             if lower["metadata"].get("deletionTimestamp") is None:
                 await self._delete_below(lower)
@@ -287,7 +287,10 @@ class ClaimController:
             return None
         if await self._exists_above(key, lower):
             return Result(requeue_after=_BINDING_RETRY)
-        if translate.never_bound(lower) or self._config.orphans == "Delete":
+        if translate.never_bound(lower):
+            await self._delete_unbound(lower)
+            return None
+        if self._config.orphans == "Delete":
             await self._delete_below(lower)
             return None
         if key not in self._orphans:
@@ -308,12 +311,16 @@ class ClaimController:
             return False
         return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
 
-    async def _volume_exists(self, upper: dict[str, Any]) -> bool:
+    async def _is_anothers(self, upper: dict[str, Any]) -> bool:
+        """Whether a claim's volume is in another lower cluster: that one's deletion has its own witness.
+
+        The volume of a real node has none: the scheduler had chosen us for the claim first, and then changed its mind.
+        """
         try:
-            await self._context.upper.get(resources.PERSISTENT_VOLUMES, upper["spec"]["volumeName"])
+            volume = await self._context.upper.get(resources.PERSISTENT_VOLUMES, upper["spec"]["volumeName"])
         except NotFound:
             return False
-        return True
+        return persistent_volumes.is_mirror(volume)
 
     def _note_orphan(self, key: str, *, orphaned: bool) -> None:
         (self._orphans.add if orphaned else self._orphans.discard)(key)
@@ -333,6 +340,22 @@ class ClaimController:
                 metadata["name"],
                 namespace=metadata["namespace"],
                 uid=metadata["uid"],
+            )
+
+    async def _delete_unbound(self, lower: dict[str, Any]) -> None:
+        """Delete a claim that has never had a volume, unless it has got one since we looked: then it may hold data.
+
+        Raises:
+            Conflict: it has changed; the caller looks again.
+        """
+        metadata = lower["metadata"]
+        with contextlib.suppress(NotFound):
+            await self._context.lower.delete(
+                resources.PERSISTENT_VOLUME_CLAIMS,
+                metadata["name"],
+                namespace=metadata["namespace"],
+                uid=metadata["uid"],
+                resource_version=metadata["resourceVersion"],
             )
 
     async def _patch_below(self, lower: dict[str, Any], patch: dict[str, Any]) -> None:

@@ -25,6 +25,8 @@ from virtual_node.translate import events
 _BACKOFF_BASE = 0.8
 _WATCH_PAUSE = 1.0
 _BACKOFF_MAXIMUM = 30.0
+_LIST_AGAIN = 3
+"""Failures in a row after which all events are read again; what is seen twice is written once."""
 _NORMAL_QPS = 20.0
 """Normal events per second that go up in the long run: above Kubernetes' own churn limit of 20 pods/s."""
 _NORMAL_BURST = 50
@@ -90,9 +92,10 @@ class EventMirror:
                 # Servers end watches after minutes; one that ends them at once is not to be asked in a loop.
                 await asyncio.sleep(_WATCH_PAUSE)
             except (ApiError, ConfigError) as error:
-                if isinstance(error, Expired):
-                    resource_version = ""
                 failures += 1
+                if isinstance(error, Expired) or failures >= _LIST_AGAIN:
+                    # A server that was restored from a backup has yet to reach our version.
+                    resource_version = ""
                 delay = backoff.exponential(failures - 1, base=_BACKOFF_BASE, maximum=_BACKOFF_MAXIMUM)
                 self._context.log.debug("event watch failed", error=str(error), retry_in=round(delay, 1))
                 await asyncio.sleep(delay * (1 + random.random()))  # noqa: S311 - jitter

@@ -127,6 +127,8 @@ class Namespaces:
             return Result(requeue_after=_OTHERS_THERE)
         if found.pods:
             return Result(requeue_after=_OURS_ENDING)
+        if await self._exists_above(lower):
+            return None  # made again while we looked, which takes seconds: new pods may be there by now
         with contextlib.suppress(NotFound, Conflict):
             await self._context.lower.delete(resources.NAMESPACES, lower.name, uid=lower.uid)
             self._context.log.info("namespace removed below", namespace=lower.name)

@@ -38,11 +38,11 @@ class NodeLeaseController:
         while True:
             try:
                 await self._renew()
-            except (Conflict, NotFound):
-                self._lease = None  # changed by somebody: read it again at once
-                await asyncio.sleep(0.1)
-                continue
             except (ApiError, ConfigError) as error:
+                if isinstance(error, (Conflict, NotFound)) and self._lease is not None:
+                    self._lease = None  # changed by somebody: read it again at once
+                    await asyncio.sleep(0.1)
+                    continue
                 self._context.log.warning("lease not renewed", node=self._name, error=str(error))
                 await asyncio.sleep(_RETRY)
                 continue

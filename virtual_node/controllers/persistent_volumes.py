@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -9,7 +10,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller
-from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, Forbidden, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -19,6 +20,8 @@ from virtual_node.controllers.preconditions import patch_only
 from virtual_node.controllers.volume_caches import VolumeCaches
 from virtual_node.translate import persistent_volumes as translate
 
+_BACKOFF_BASE = 0.5
+_BACKOFF_MAXIMUM = 60.0
 CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
 
 
@@ -40,7 +43,7 @@ class VolumeController:
             below: above for above, below in context.config.volumes.storage_classes.items()
         }
         queue: WorkQueue[str] = WorkQueue(
-            f"volumes-{context.name}", rate_limiter=ExponentialBackoff(0.5, 60.0)
+            f"volumes-{context.name}", rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
         )
         self.controller: Controller[str] = Controller(
             f"volumes-{context.name}", self.reconcile, workers=4, queue=queue
@@ -51,9 +54,22 @@ class VolumeController:
         """Follow changes until cancelled."""
         for informer in (*self._caches.all(), self._lower_nodes):
             await informer.wait_synced()
-        with contextlib.suppress(AlreadyExists, Forbidden):
-            await self._context.upper.create(CSI_DRIVERS, translate.csi_driver())
+        await self._announce_driver()
         await self.controller.run()
+
+    async def _announce_driver(self) -> None:
+        """Have the inert driver known above before the first mirror is there; an outage is waited out."""
+        backoff = ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
+        while True:
+            try:
+                await self._context.upper.create(CSI_DRIVERS, translate.csi_driver())
+            except (AlreadyExists, Forbidden):
+                return
+            except (ApiError, ConfigError) as error:
+                self._context.log.warning("CSIDriver not created above", error=str(error))
+            else:
+                return
+            await asyncio.sleep(backoff.when(CSI_DRIVERS.plural))
 
     async def reconcile(self, name: str) -> None:
         """Bring the mirror of one lower volume in step."""
@@ -63,10 +79,14 @@ class VolumeController:
         mirror = mirror_object.to_dict() if mirror_object is not None else None
         desired = self._desired(lower.to_dict()) if lower is not None else None
         if desired is None:
-            if mirror_object is not None and mirror is not None and self._may_go(lower, mirror):
+            if mirror_object is not None and mirror is not None and await self._may_go(name, lower, mirror):
+                # As it was looked at: one that has been bound meanwhile stays.
                 with contextlib.suppress(NotFound, Conflict):
                     await self._context.upper.delete(
-                        resources.PERSISTENT_VOLUMES, mirror_name, uid=mirror_object.uid
+                        resources.PERSISTENT_VOLUMES,
+                        mirror_name,
+                        uid=mirror_object.uid,
+                        resource_version=mirror_object.resource_version,
                     )
             return
         if mirror is None:
@@ -119,10 +139,15 @@ class VolumeController:
             claim=claim.to_dict() if claim is not None else None,
         )
 
-    def _may_go(self, lower: Object | None, mirror: dict[str, Any]) -> bool:
+    async def _may_go(self, name: str, lower: Object | None, mirror: dict[str, Any]) -> bool:
         """Whether a mirror that should not be there may go: its volume is gone, or nobody above has a claim on it."""
         if lower is None:
-            return True
+            # Asked, for a cache may be behind: a volume that is being deleted above never comes back.
+            selector = f"metadata.name={name}"
+            there = await self._context.lower.list(
+                resources.PERSISTENT_VOLUMES, field_selector=selector, limit=1
+            )
+            return not there.items
         phase = (lower.status or {}).get("phase")
         return phase != "Released" and not mirror["spec"].get("claimRef")
 

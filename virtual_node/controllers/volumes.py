@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from controller_runtime.errors import Unavailable
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.controllers.claims import ClaimController
@@ -15,6 +16,8 @@ from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.persistent_volumes import VolumeController
 from virtual_node.controllers.volume_binder import VolumeBinder
 from virtual_node.controllers.volume_caches import volume_caches
+
+_SYNC_TIMEOUT = 10.0
 
 
 class Volumes:
@@ -55,11 +58,17 @@ class Volumes:
             group.create_task(self._volumes.run())
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
-        """See ``ClaimController.ensure``; waits until the claims have been read."""
+        """See ``ClaimController.ensure``; waits until the claims have been read, but not for long.
+
+        Raises:
+            ApiError: claims or volumes cannot be read for now; the caller retries.
+        """
         if not any("persistentVolumeClaim" in one or "ephemeral" in one for one in _volumes_of(upper_pod)):
             return []
         for informer in self._caches.all():
-            await informer.wait_synced()
+            if not await informer.wait_synced(_SYNC_TIMEOUT):
+                # A worker that waited for ever would be missing to all other pods.
+                raise Unavailable(f"{informer.name} cannot be read yet: {informer.last_error}")
         return await self._claims.ensure(upper, upper_pod)
 
     def release(self, uid: str) -> None:

@@ -10,7 +10,12 @@ from controller_runtime.api import names, timestamps
 
 LABEL_BINDER_OF = f"{names.DOMAIN}/binder-of"
 ANNOTATION_CLAIMS = f"{names.DOMAIN}/binder-claims"
-_SCHEDULING = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "schedulerName")
+_SCHEDULING = (
+    *("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "schedulerName"),
+    *("resources", "runtimeClassName", "priorityClassName", "hostNetwork"),
+)
+_PER_CONTAINER = ("resources", "restartPolicy", "ports")
+"""What a scheduler reads of a container: requests, whether it is a sidecar, host ports."""
 
 
 def binder_pod(
@@ -18,7 +23,8 @@ def binder_pod(
 ) -> dict[str, Any]:
     """The placeholder of a pod that waits for its claims.
 
-    It asks the lower scheduler for the very same node: selectors, resources, claims. It runs nothing of the pod's.
+    It asks the lower scheduler for the very same node: selectors, resources (those of sidecars and init containers
+    included), host ports, claims. It runs nothing of the pod's.
 
     Args:
         lower_pod: what ``lower_pod`` would create for the upper pod.
@@ -29,10 +35,16 @@ def binder_pod(
     """
     above = lower_pod["spec"]
     spec: dict[str, Any] = {field: above[field] for field in _SCHEDULING if field in above}
-    spec["containers"] = [
-        {"name": container["name"], "image": image, "resources": container.get("resources") or {}}
-        for container in above["containers"]
-    ]
+    for kind in ("containers", "initContainers"):
+        if kind in above:
+            spec[kind] = [
+                {
+                    "name": container["name"],
+                    "image": image,
+                    **{field: container[field] for field in _PER_CONTAINER if field in container},
+                }
+                for container in above[kind]
+            ]
     spec["volumes"] = [
         {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}
         for number, claim in enumerate(claims)

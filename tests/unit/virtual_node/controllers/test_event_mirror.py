@@ -12,7 +12,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from controller_runtime.client import ObjectList
-from controller_runtime.errors import Expired
+from controller_runtime.errors import Expired, ServerTimeout
 from virtual_node.controllers import event_mirror as module
 from virtual_node.controllers.event_mirror import EventMirror
 
@@ -23,9 +23,11 @@ class _Server:
     def __init__(self, error: Exception | None) -> None:
         self._error = error
         self.asked = 0
+        self.lists = 0
 
     async def list(self, *_what: Any, **_more: Any) -> ObjectList:
         self.asked += 1
+        self.lists += 1
         return ObjectList([], "1")
 
     async def watch(self, *_what: Any, **_more: Any) -> AsyncIterator[Any]:
@@ -65,3 +67,17 @@ async def test_a_cluster_that_is_away_for_a_day_ends_nothing(monkeypatch: pytest
     assert not task.done()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.looptime
+async def test_a_server_that_was_restored_from_a_backup_is_listed_again():
+    """It has yet to reach our version and refuses it with a time-out: waiting for that may take days."""
+    server = _Server(ServerTimeout("Too large resource version", code=504))
+    context: Any = SimpleNamespace(name="a", lower=server, log=structlog.get_logger())
+    mirror = EventMirror(context, find_lower=lambda _namespace, _name: None, find_upper=lambda _pod: None)
+    task = asyncio.create_task(mirror.run())
+    with capture_logs():
+        await asyncio.sleep(60)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert server.lists >= 2

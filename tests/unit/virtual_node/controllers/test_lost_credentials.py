@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from controller_runtime.errors import ConfigError
+from controller_runtime.errors import ConfigError, NotFound
 from virtual_node.controllers.event_mirror import EventMirror
 from virtual_node.controllers.health import HealthController
 from virtual_node.controllers.node_lease import NodeLeaseController
@@ -69,6 +69,23 @@ async def test_the_lease_is_tried_again():
     registered.set()
     node: Any = SimpleNamespace(registered=registered, uid="u")
     await _goes_on(NodeLeaseController(_context(client), "vn", node=node).run(), client)
+
+
+@pytest.mark.looptime
+async def test_a_missing_namespace_for_leases_is_not_asked_for_in_a_loop():
+    """An upper cluster without kube-node-lease answers NotFound to everything."""
+    client = _NoCredentials()
+
+    async def missing(*_what: Any, **_more: Any) -> None:
+        client.asked += 1
+        raise NotFound('namespaces "kube-node-lease" not found', code=404)
+
+    client.get = client.create = missing  # type: ignore[method-assign, attr-defined]
+    registered = asyncio.Event()
+    registered.set()
+    node: Any = SimpleNamespace(registered=registered, uid="u")
+    await _goes_on(NodeLeaseController(_context(client), "vn", node=node).run(), client)
+    assert client.asked < 400
 
 
 @pytest.mark.looptime

@@ -9,6 +9,7 @@ import pytest
 from controller_runtime.api import names
 from controller_runtime.errors import TooManyRequests, Unavailable
 from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, mirroring, pod, running
+from virtual_node.controllers.leftovers import Found
 
 pytestmark = pytest.mark.looptime
 
@@ -212,3 +213,24 @@ async def test_a_pod_with_resource_claims_is_not_started_without_them(claims):
         await asyncio.sleep(10)
         assert scene.below() is None
         assert [reason for reason, _ in scene.events] == ["NotMirrored"]
+
+
+async def test_a_namespace_that_is_made_again_while_it_is_looked_into_stays():
+    """Looking into every kind takes seconds; meanwhile CI makes its namespace anew, and pods come."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.upper.vanish("pods", KEY)
+        scene.lower.vanish("pods", KEY)
+
+        async def find(namespace: str) -> Found:
+            scene.upper.put("namespaces", {"metadata": {"name": namespace}})
+            scene.bind(uid="u-2")
+            await asyncio.sleep(3)
+            return Found()
+
+        scene.namespaces._leftovers.find = find  # type: ignore[method-assign]
+        scene.upper.vanish("namespaces", "shop")
+        await asyncio.sleep(60)
+        assert scene.lower.find("namespaces", "shop") is not None
+        assert scene.below() is not None

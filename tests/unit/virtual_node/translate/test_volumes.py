@@ -217,6 +217,30 @@ def test_a_placeholder_asks_for_the_same_node_and_runs_nothing_of_the_pods():
     assert names.LABEL_UPPER_UID not in body["metadata"]["labels"]
 
 
+def test_a_placeholder_takes_the_room_that_the_pod_will_take():
+    """Sidecars, init containers, pod-level resources, overhead and host ports: or the volume is where the pod is not."""
+    pod = _pod({"name": "a", "persistentVolumeClaim": {"claimName": "data"}})
+    sidecar = {
+        "name": "proxy",
+        "image": "p",
+        "restartPolicy": "Always",
+        "resources": {"requests": {"cpu": "2"}},
+    }
+    pod["spec"] |= {
+        "initContainers": [sidecar],
+        "resources": {"requests": {"cpu": "4"}},
+        "runtimeClassName": "kata",
+    }
+    pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+    lower = pod_down.lower_pod(pod, pod_down.PodOptions(owner=OWNER))
+    spec = volume_binder.binder_pod(lower, uid="u", cluster_id="upper", claims=["data"], image="pause")[
+        "spec"
+    ]
+    assert spec["initContainers"] == [{**sidecar, "image": "pause"}]
+    assert spec["containers"][0]["ports"] == [{"containerPort": 80, "hostPort": 80}]
+    assert (spec["resources"], spec["runtimeClassName"]) == ({"requests": {"cpu": "4"}}, "kata")
+
+
 def test_a_lower_scheduler_gets_some_time():
     """What it says at first may change; what it says for long does not."""
     now = datetime.now(UTC)

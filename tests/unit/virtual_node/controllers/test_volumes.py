@@ -1,0 +1,200 @@
+"""Claims and volumes between two clusters in memory: nothing with data in it goes on the word of a cache."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.errors import Forbidden, Unavailable
+from controller_runtime.informer import Informer
+from tests.unit.virtual_node.controllers.api import Api, Body
+from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters
+from virtual_node.controllers.volumes import Volumes
+from virtual_node.translate import claims, persistent_volumes
+
+pytestmark = pytest.mark.looptime
+
+KEY = "shop/data"
+OURS = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_UPPER_UID: "c-1", names.LABEL_NODE: "vn"}
+MIRROR = "lower1-pv-1"
+
+
+class VolumeScene:
+    """The controllers of claims and volumes."""
+
+    def __init__(self, upper: Api, lower: Api) -> None:
+        self.upper, self.lower = upper, lower
+        self.scene = Scene(upper, lower)
+        self.nodes = Informer(self.scene.context.lower, resources.NODES)
+        self.volumes = Volumes(
+            self.scene.context,
+            namespaces=self.scene.namespaces,
+            lower_nodes=self.nodes,
+            wake=lambda _uid: None,
+        )
+
+    async def run(self) -> None:
+        """Follow both clusters until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.nodes.run())
+            group.create_task(self.volumes.run())
+
+
+@contextlib.asynccontextmanager
+async def following(scene: VolumeScene) -> AsyncIterator[None]:
+    """Controllers that run, and whose end is the test's."""
+    task = asyncio.create_task(scene.run())
+    try:
+        await asyncio.sleep(1)
+        yield
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def claim(*, uid: str, status: dict[str, Any] | None = None, **metadata: Any) -> Body:
+    """A PersistentVolumeClaim; ``volumeName`` by ``bound_to``."""
+    volume = metadata.pop("bound_to", None)
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "shop", "uid": uid, **metadata},
+        "spec": {**spec, "volumeName": volume} if volume else spec,
+        "status": status or {"phase": "Pending"},
+    }
+
+
+def volume(name: str, **spec: Any) -> Body:
+    """A PersistentVolume."""
+    spec = {"capacity": {"storage": "1Gi"}, "storageClassName": "fast", **spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": spec,
+        "status": {"phase": "Available"},
+    }
+
+
+def mirror(name: str = MIRROR, *, cluster: str = "lower1", **spec: Any) -> Body:
+    """The mirror of a lower volume."""
+    handle = f"{cluster}/{name.removeprefix(f'{cluster}-')}"
+    body = volume(name, csi={"driver": persistent_volumes.DRIVER, "volumeHandle": handle}, **spec)
+    body["metadata"]["labels"] = {names.LABEL_LOWER_CLUSTER: cluster}
+    return body
+
+
+async def test_an_outage_above_at_the_start_ends_nothing():
+    """The CSIDriver is created when the upper apiserver answers again; pods without volumes have noticed nothing."""
+    upper, lower = clusters()
+    upper.fault = lambda _verb, plural, _key: Unavailable("down") if plural == "csidrivers" else None
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        upper.fault = lambda _verb, _plural, _key: None
+        await asyncio.sleep(60)
+        assert upper.find("csidrivers", persistent_volumes.DRIVER) is not None
+
+
+async def test_a_pod_does_not_wait_for_ever_for_claims_that_cannot_be_read():
+    """A right is missing: each pod with a claim would keep a worker, until none is left for the others."""
+    upper, lower = clusters()
+    upper.fault = lambda _verb, plural, _key: Forbidden("no") if plural == "storageclasses" else None
+    scene = VolumeScene(upper, lower)
+    async with following(scene):
+        pod = scene.scene.bind(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}])
+        with pytest.raises(Unavailable, match="storageclasses"):
+            await scene.volumes.ensure(scene.scene.caches.upper["vn"].store.get("x"), pod)  # type: ignore[arg-type]
+
+
+async def test_a_claim_that_was_bound_meanwhile_is_not_deleted_as_unbound():
+    """The cache is behind since an outage below: the orphan has a volume by now, and perhaps data."""
+    upper, lower = clusters()
+    lower.put("persistentvolumeclaims", claim(uid="l-1", labels=OURS))
+    chosen = {claims.SELECTED_NODE: "vn"}
+    upper.put("persistentvolumeclaims", claim(uid="c-1", finalizers=[claims.FINALIZER], annotations=chosen))
+    async with following(VolumeScene(upper, lower)):
+        lower.held.add("persistentvolumeclaims")
+        lower.change("persistentvolumeclaims", KEY, spec={"volumeName": "pv-1"}, status={"phase": "Bound"})
+        upper.vanish("persistentvolumeclaims", KEY)
+        await asyncio.sleep(120)
+        assert lower.find("persistentvolumeclaims", KEY) is not None
+        lower.release("persistentvolumeclaims")
+        await asyncio.sleep(120)
+        assert lower.find("persistentvolumeclaims", KEY) is not None
+
+
+async def test_an_unbound_orphan_goes():
+    """Nothing is lost with it."""
+    upper, lower = clusters()
+    lower.put("persistentvolumeclaims", claim(uid="l-1", labels=OURS))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+        assert lower.find("persistentvolumeclaims", KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("upper_volume", "goes"),
+    [
+        (volume("pv-real", hostPath={"path": "/x"}), True),
+        (mirror("lower2-pv-1", cluster="lower2"), False),
+    ],
+    ids=["a real node's volume", "another lower cluster's volume"],
+)
+async def test_a_claim_that_went_elsewhere_in_the_end_can_be_deleted(upper_volume, goes):
+    """The scheduler chose us, then a real node: our finalizer must not hold the claim for ever.
+
+    Another lower cluster of ours takes it off itself, once its own claim is gone.
+    """
+    upper, lower = clusters()
+    upper.put("persistentvolumes", upper_volume)
+    ending = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [claims.FINALIZER]}
+    name = upper_volume["metadata"]["name"]
+    upper.put("persistentvolumeclaims", claim(uid="c-1", bound_to=name, status={"phase": "Bound"}, **ending))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+        assert (upper.find("persistentvolumeclaims", KEY) is None) == goes
+
+
+async def test_a_mirror_goes_with_its_volume():
+    """What is not below can hold nobody's data above."""
+    upper, lower = clusters()
+    upper.put("persistentvolumes", mirror())
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        assert upper.find("persistentvolumes", MIRROR) is None
+
+
+async def test_a_mirror_stays_while_only_our_cache_lacks_its_volume():
+    """Another process of the same lower cluster was quicker; a volume that is deleted above never comes back."""
+    upper, lower = clusters()
+    async with following(VolumeScene(upper, lower)):
+        lower.held.add("persistentvolumes")
+        lower.put("persistentvolumes", volume("pv-1"))
+        upper.put("persistentvolumes", mirror(claimRef={"namespace": "shop", "name": "data"}))
+        await asyncio.sleep(60)
+        assert upper.find("persistentvolumes", MIRROR) is not None
+
+
+async def test_a_free_mirror_that_was_bound_meanwhile_stays():
+    """The upper controller has given it to a claim, and our cache does not show that yet."""
+    upper, lower = clusters()
+    upper.put(
+        "storageclasses",
+        {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"}},
+    )
+    lower.put("persistentvolumes", volume("pv-1"))
+    async with following(VolumeScene(upper, lower)):
+        assert upper.find("persistentvolumes", MIRROR) is not None
+        upper.held.add("persistentvolumes")
+        upper.change("persistentvolumes", MIRROR, spec={"claimRef": {"namespace": "shop", "name": "data"}})
+        lower.change("persistentvolumes", "pv-1", status={"phase": "Bound"})
+        await asyncio.sleep(60)
+        assert upper.find("persistentvolumes", MIRROR) is not None
