@@ -52,6 +52,12 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def format_help(self) -> str:
+        """Usage names what there must be; forty flags in brackets before the first word of help are no help."""
+        words = [self.prog, *map(_positional, self._get_positional_actions()), "[FLAGS]"]
+        self.usage = " ".join(words).replace("%", "%%")
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in a line, and where help is; the usage of forty flags would hide it."""
         self.exit(
@@ -68,6 +74,11 @@ class Parser(argparse.ArgumentParser):
             ):
                 return f"; did you mean {close[0]}?"
         return ""
+
+
+def _positional(action: argparse.Action) -> str:
+    word = str(action.metavar or "|".join(map(str, action.choices or (action.dest,))))
+    return {"?": f"[{word}]", "*": f"[{word} ...]"}.get(str(action.nargs), word)
 
 
 def _wrapped(text: str) -> str:

@@ -62,23 +62,30 @@ async def upper(options: argparse.Namespace, *, agent: str) -> AsyncIterator[Cli
 
 
 @contextlib.asynccontextmanager
-async def lower(path: str, *, agent: str, timeout: float) -> AsyncIterator[Client]:  # noqa: ASYNC109 - of each request
-    """A lower cluster's client.
+async def by_file(
+    path: str,
+    *,
+    agent: str,
+    context: str = "",
+    timeout: float = TIMEOUT,  # noqa: ASYNC109 - of each request
+) -> AsyncIterator[Client]:
+    """The client of the cluster that a kubeconfig leads to.
 
     Args:
-        path: its kubeconfig; nothing else is tried.
+        path: the kubeconfig; nothing else is tried.
         agent: names us in the server's audit log.
+        context: of the kubeconfig; empty: its current one.
         timeout: seconds for one answer.
 
     Raises:
         ConfigError: as for ``upper``.
     """
-    config = await kubeconfig.load(path, in_cluster=False)
+    config = await kubeconfig.load(path, context=context or None, in_cluster=False)
     async with Client(config, user_agent=agent, cluster=path, timeout=timeout or TIMEOUT) as client:
         try:
             yield client
         except ApiError as error:
-            raise ConfigError(str(explain(error, config, path=path))) from None
+            raise ConfigError(str(explain(error, config, path=path, context=context))) from None
 
 
 def explain(

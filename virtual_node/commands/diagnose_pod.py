@@ -95,7 +95,7 @@ async def _below(path: str, uid: str, *, timeout: float) -> tuple[dict[str, Any]
     """The lower pod, and why it cannot be seen; a lower cluster that is away keeps nobody from a verdict."""
     selector = f"{names.LABEL_UPPER_UID}={uid}"
     try:
-        async with connect.lower(path, agent="virtual-node-diagnose", timeout=timeout) as client:
+        async with connect.by_file(path, agent="virtual-node-diagnose", timeout=timeout) as client:
             found = (await client.list(resources.PODS, label_selector=selector)).items
     except ConfigError as error:
         return None, str(error)

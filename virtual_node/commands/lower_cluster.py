@@ -15,12 +15,13 @@ from typing import Any
 
 import yaml
 
-from controller_runtime import kubeconfig, resources
+from controller_runtime import resources
 from controller_runtime.client import Client
-from controller_runtime.errors import AlreadyExists, ApiError, ConfigError
+from controller_runtime.errors import AlreadyExists, ConfigError
 from controller_runtime.resources import Resource
 from virtual_node import manifests, rights
 from virtual_node.command_line import Parser
+from virtual_node.commands import connect
 
 _CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
 _BINDINGS = Resource(
@@ -34,6 +35,7 @@ _KINDS = {
     "ClusterRoleBinding": _BINDINGS,
 }
 _TOKEN_SECONDS = 30
+_AGENT = "virtual-node-register"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,10 +47,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if not options.client_kubeconfig:
         raise ConfigError("--client-kubeconfig: required: an administrator's kubeconfig of the lower cluster")
-    try:
-        secret = asyncio.run(_register(options, objects))
-    except ApiError as error:
-        raise ConfigError(f"lower cluster {options.name}: {error}") from None
+    secret = asyncio.run(_register(options, objects))
     if options.kubeconfig:
         where = f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
         print(f"Secret {where} holds the kubeconfig of lower cluster {options.name}.")  # noqa: T201 - the answer
@@ -65,10 +64,10 @@ def _objects(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 async def _register(options: argparse.Namespace, objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    config = await kubeconfig.load(
-        options.client_kubeconfig, context=options.client_context or None, in_cluster=False
-    )
-    async with Client(config, user_agent="virtual-node-register", cluster=options.name) as lower:
+    async with connect.by_file(
+        options.client_kubeconfig, context=options.client_context, agent=_AGENT
+    ) as lower:
+        config = lower.config
         for body in objects:
             await _apply(lower, body)
         token, ca = await _token(lower, options.account_namespace)
@@ -80,8 +79,7 @@ async def _register(options: argparse.Namespace, objects: Sequence[Mapping[str, 
     )
     secret = manifests.kubeconfig_secret(f"virtual-node-{options.name}", options.namespace, text)
     if options.kubeconfig:
-        upper_config = await kubeconfig.load(options.kubeconfig)
-        async with Client(upper_config, user_agent="virtual-node-register", cluster="upper") as upper:
+        async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
             await _apply(upper, secret)
     return secret
 

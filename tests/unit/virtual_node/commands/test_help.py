@@ -51,6 +51,22 @@ def test_help_shows_them_under_the_name_that_was_typed(
 
 
 @pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("status", "virtual-node status [NAME ...] [FLAGS]"),
+        ("diagnose", "virtual-node diagnose TYPE[/NAME] [[NAMESPACE/]NAME] [FLAGS]"),
+        ("completion", "virtual-node completion bash|zsh|fish [FLAGS]"),
+        ("check", "virtual-node check [FLAGS]"),
+    ],
+)
+def test_usage_is_a_line(command: str, usage: str, capsys: pytest.CaptureFixture[str]):
+    """However many flags there are."""
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: {usage}\n\n")
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         (
