@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -364,3 +365,29 @@ def test_a_pod_that_never_wants_to_leave_a_lost_lower_node_stays_there(more):
     assert (NOT_READY in below) == (not more)
     assert UNREACHABLE not in below
     assert mutate.mutate(once, VIRTUAL) == once
+
+
+EMPTY: dict[str, list[Any]] = {
+    "annotations": [None, {}, {"a/b~c": "x"}, {"clusterSelector": ""}, {"clusterSelector": "{}"}],
+    "affinity": [
+        None, {}, {"nodeAffinity": None}, {"nodeAffinity": {}}, {"podAffinity": {}}, _required({}),
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}},
+        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}},
+    ],
+    "nodeSelector": [None, {}, {"a": "b"}],
+    "tolerations": [None, [], [{"operator": "Exists"}]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("avoid", [(), ("vn-b",)])
+def test_fields_that_say_nothing_are_patched_as_well_as_missing_ones(avoid):
+    """Null, empty, or only half there: the patch applies, and a second call finds nothing to do."""
+    surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), avoid=avoid, require_virtual_node=True)
+    for annotations, affinity, selector, tolerations in itertools.product(*EMPTY.values()):
+        pod = _pod({"affinity": affinity, "nodeSelector": selector, "tolerations": tolerations})
+        pod["metadata"]["annotations"] = annotations
+        once = mutate.mutate(pod, surroundings)
+        patched = jsonpatch.apply_patch(pod, pod_patch(pod, once))
+        said = [{key: value for key, value in each["spec"].items() if value} for each in (patched, once)]
+        assert said[0] == said[1]
+        assert pod_patch(patched, mutate.mutate(patched, surroundings)) == []
