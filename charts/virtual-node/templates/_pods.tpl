@@ -91,7 +91,8 @@ annotation goes before a default, not before a checksum. */}}
 {{- if gt (len .) 3 }}{{ $own = index . 3 }}{{ end }}
 {{- if gt (len .) 4 }}{{ $defaults = index . 4 }}{{ end -}}
 labels:
-  {{- include "virtual-node.labels" (list $root (index . 1) ($values.podLabels | default dict)) | nindent 2 }}
+  {{- /* Not the chart's version: one that changes nothing of a pod restarts none. */}}
+  {{- omit (include "virtual-node.labels" (list $root (index . 1) $values.podLabels) | fromYaml) "helm.sh/chart" | toYaml | nindent 2 }}
 {{- with merge (dict) $own ($values.podAnnotations | default dict) $defaults }}
 annotations:
   {{- toYaml . | nindent 2 }}

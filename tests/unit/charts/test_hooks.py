@@ -1,18 +1,12 @@
-"""The two hooks: `helm test` and the clean-up of `helm uninstall`, and what helm tells its user."""
+"""The two hooks: `helm test` and the clean-up of `helm uninstall`."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hack.chart import template
-from hack.chart.rights import CHART
-from hack.sandbox.programs import KUBERNETES_VERSION
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects
 
@@ -27,31 +21,6 @@ def _hooks(case: str) -> list[dict[str, Any]]:
 def _job(text: str) -> dict[str, Any]:
     (job,) = (one for one in rendering.parse(template.template(text)) if one["kind"] == "Job")
     return job
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Callable[[str], str]:
-    """What helm tells its user, which it renders but for an installation: here it is an object of a copy of the chart."""
-    copy = shutil.copytree(CHART, tmp_path / "virtual-node")
-    text = (copy / "templates" / "NOTES.txt").read_text("utf-8")
-    (copy / "templates" / "_notes.tpl").write_text(f'{{{{ define "notes" }}}}{text}{{{{ end }}}}', "utf-8")
-    (copy / "templates" / "notes.yaml").write_text('notes: {{ include "notes" . | toJson }}', "utf-8")
-
-    def render(values: str) -> str:
-        found = template.helm(
-            *("template", "vn", str(copy), f"--namespace={template.NAMESPACE}"),
-            *(
-                "--show-only=templates/notes.yaml",
-                "--values=-",
-                "--is-upgrade",
-                f"--kube-version={KUBERNETES_VERSION}",
-            ),
-            stdin=values or "{}",
-        )
-        said: str = yaml.safe_load(found)["notes"]
-        return said
-
-    return render
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -110,13 +79,3 @@ def test_hooks_run_where_the_virtual_node_runs():
         assert (spec["nodeSelector"], spec["tolerations"]) == ({"a": "b"}, [{"key": "c"}])
         assert "hostNetwork" not in spec
         assert spec["restartPolicy"] == "Never"
-
-
-def test_notes_say_how_to_go_on(notes):
-    """Without clusters: how to add one, with what keeps the values and takes new defaults; with one: how to look."""
-    without, with_one = notes(""), notes(CLUSTER + "}")
-    assert "No lower cluster is configured yet" in without
-    assert "--reset-then-reuse-values" in without
-    assert "helm test vn" in with_one
-    assert "scheduled to virtual nodes by virtual-node-scheduler" in with_one
-    assert "ATTENTION" not in without + with_one

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
 import yaml
 
 from hack.chart import template, values
+from hack.chart.rights import CHART
 from tests.unit.charts import rendering
 
 ONE = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}\n"
@@ -188,3 +190,19 @@ def test_lists_may_be_given_on_the_command_line():
     (webhook,) = (one["webhooks"][0] for one in found if one["kind"] == "MutatingWebhookConfiguration")
     (expression,) = webhook["namespaceSelector"]["matchExpressions"]
     assert expression["values"] == ["kube-system", template.NAMESPACE, "a", "b"]
+
+
+def test_a_new_version_of_the_chart_alone_restarts_nothing(tmp_path, monkeypatch):
+    """Its label is on every object, and on no pod: templates of pods change with what is in them."""
+    copy = shutil.copytree(CHART, tmp_path / "virtual-node")
+    chart = copy / "Chart.yaml"
+    text = chart.read_text("utf-8")
+    chart.write_text(text.replace("\nversion: 0.1.0\n", "\nversion: 0.1.1\n"), "utf-8")
+    assert chart.read_text("utf-8") != text
+    before = rendering.parse(template.template(ONE))
+    monkeypatch.setattr(template, "CHART", copy)
+    after = rendering.parse(template.template(ONE))
+    assert before[0]["metadata"] != after[0]["metadata"]
+    for one, other in zip(before, after, strict=True):
+        if one["kind"] == "Deployment":
+            assert one["spec"] == other["spec"], one["metadata"]["name"]

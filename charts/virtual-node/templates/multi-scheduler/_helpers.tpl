@@ -60,20 +60,3 @@ extenders:
     ignorable: false
     httpTimeout: 10s
 {{- end }}
-
-{{/* Names of schedulers that an upgrade takes away, as YAML list: what is running before, without what will be. */}}
-{{- define "virtual-node.goneSchedulers" -}}
-{{- $name := include "virtual-node.component" (list . "scheduler") }}
-{{- $now := list }}
-{{- if and (include "virtual-node.multiScheduler" .) .Values.multiScheduler.scheduler.enabled }}
-{{- $now = list .Values.multiScheduler.scheduler.name }}
-{{- end }}
-{{- $before := list }}
-{{- if and .Release.IsUpgrade (lookup "apps/v1" "Deployment" .Release.Namespace $name) }}
-{{- $config := dig "data" "scheduler.yaml" "" (lookup "v1" "ConfigMap" .Release.Namespace $name) | fromYaml }}
-{{- range $config.profiles }}{{ $before = append $before .schedulerName }}{{ end }}
-{{- end }}
-{{- range without $before (first (append $now "")) }}
-- {{ toYaml . }}
-{{- end }}
-{{- end }}

@@ -1,0 +1,36 @@
+{{/* What an upgrade takes away that others still depend on: notes ask before anything is changed. Nothing without a cluster
+to ask, as in `helm template`. */}}
+
+{{/* Names of schedulers that pods may wait for, as YAML list. */}}
+{{- define "virtual-node.goneSchedulers" -}}
+{{- $name := include "virtual-node.component" (list . "scheduler") }}
+{{- $now := "" }}
+{{- if and (include "virtual-node.multiScheduler" .) .Values.multiScheduler.scheduler.enabled }}
+{{- $now = .Values.multiScheduler.scheduler.name }}
+{{- end }}
+{{- if and .Release.IsUpgrade (lookup "apps/v1" "Deployment" .Release.Namespace $name) }}
+{{- $config := dig "data" "scheduler.yaml" "" (lookup "v1" "ConfigMap" .Release.Namespace $name) | fromYaml }}
+{{- range $config.profiles }}
+{{- if ne .schedulerName $now }}
+- {{ toYaml .schedulerName }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Names of virtual nodes that pods may be on, as YAML list. */}}
+{{- define "virtual-node.goneNodes" -}}
+{{- $now := list }}
+{{- if .Values.virtualNode.enabled }}{{ $now = include "virtual-node.nodeNames" . | fromYamlArray }}{{ end }}
+{{- if .Release.IsUpgrade }}
+{{- $name := include "virtual-node.component" (list . "virtual-node") }}
+{{- $config := dig "data" "virtual-node.yaml" "" (lookup "v1" "ConfigMap" .Release.Namespace $name) | fromYaml }}
+{{- range $config.clusters }}
+{{- range .nodes | default (list (dict "name" (.nodeName | default .name))) }}
+{{- if not (has .name $now) }}
+- {{ toYaml .name }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

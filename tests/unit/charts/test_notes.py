@@ -1,0 +1,105 @@
+"""What helm tells its user after an installation and after an upgrade."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.chart import template
+from hack.chart.rights import CHART
+from hack.sandbox.programs import KUBERNETES_VERSION
+from tests.unit.charts import rendering
+
+ONE = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}\n"
+TWO = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}, {name: b, kubeconfigSecret: {name: s}, config: {%s}}]}"
+LOOKUP = re.compile(r'lookup "[a-z0-9/]+" "(ConfigMap|Deployment)" \.Release\.Namespace \$name')
+Notes = Callable[..., str]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    """What the notes say of values, after former ones.
+
+    Helm renders them for installations alone, and they look into the cluster: here a copy of the chart has them as an
+    object, and the objects of former values in the cluster's place.
+    """
+    copy = shutil.copytree(CHART, tmp_path / "virtual-node") / "templates"
+    text = (copy / "NOTES.txt").read_text("utf-8")
+    (copy / "_notes.tpl").write_text(f'{{{{ define "notes" }}}}{text}{{{{ end }}}}', "utf-8")
+    (copy / "notes.yaml").write_text('notes: {{ include "notes" . | toJson }}', "utf-8")
+    gone = (copy / "_gone.tpl").read_text("utf-8")
+    assert len(LOOKUP.findall(gone)) == 3
+
+    def render(values: str, *, before: str = "", upgrade: bool = True) -> str:
+        there: dict[str, dict[str, Any]] = {"ConfigMap": {}, "Deployment": {}}
+        for one in rendering.parse(template.template(before)):
+            if one["kind"] in there:
+                there[one["kind"]][one["metadata"]["name"]] = one
+        looked = LOOKUP.sub(
+            lambda found: f"get (fromJson `{json.dumps(there[found[1]])}`) $name | default dict", gone
+        )
+        (copy / "_gone.tpl").write_text(looked, "utf-8")
+        found = template.helm(
+            *("template", "vn", str(copy.parent), f"--namespace={template.NAMESPACE}"),
+            *("--show-only=templates/notes.yaml", "--values=-", f"--kube-version={KUBERNETES_VERSION}"),
+            *(["--is-upgrade"] if upgrade else []),
+            stdin=values or "{}",
+        )
+        said: str = yaml.safe_load(found)["notes"]
+        return said
+
+    return render
+
+
+def test_notes_say_how_to_go_on(notes: Notes):
+    """Without clusters: how to add one, with what keeps the values and takes new defaults; with one: how to look."""
+    without, with_one = notes("", upgrade=False), notes(ONE, upgrade=False)
+    assert "No lower cluster is configured yet" in without
+    assert "--reset-then-reuse-values" in without
+    assert "helm test vn" in with_one
+    assert "scheduled to virtual nodes by virtual-node-scheduler" in with_one
+    assert "ATTENTION" not in without + with_one
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "multiScheduler: {scheduler: {name: other}}",
+        "multiScheduler: {scheduler: {enabled: false}}",
+        "multiScheduler: {enabled: false}",
+    ],
+)
+def test_a_scheduler_that_goes_is_named_with_what_to_do(notes: Notes, change: str):
+    """Pods that wait for it would wait for ever: the notes say which, and how to have them made anew."""
+    said = notes(ONE + change, before=ONE)
+    assert "no scheduler of this release is called virtual-node-scheduler any more" in said
+    selector = "--all-namespaces --field-selector spec.schedulerName=virtual-node-scheduler,spec.nodeName="
+    assert f"kubectl get pods {selector}\n" in said
+    assert f"kubectl delete pods {selector}\n" in said
+
+
+@pytest.mark.parametrize(
+    ("config", "left"), [("", ["b"]), ("nodeName: c", ["c"]), ("nodes: [{name: d}, {name: e}]", ["d", "e"])]
+)
+def test_a_cluster_that_goes_is_named_with_its_nodes(notes: Notes, config: str, left: list[str]):
+    """Whoever takes a cluster out of the values before its pods have moved learns that they run on."""
+    said = notes(ONE, before=TWO % config)
+    assert re.findall("ATTENTION: virtual node (.*) is in the values no more", said) == left
+    assert f"spec.nodeName={left[0]}\n" in said
+
+
+def test_notes_of_an_upgrade_that_takes_nothing_away_are_quiet(notes: Notes):
+    """The same values, more clusters, another scheduler where none ran before."""
+    for before, values in (
+        (ONE, ONE),
+        (ONE, TWO % ""),
+        ("", ONE + "multiScheduler: {scheduler: {name: other}}"),
+    ):
+        assert "ATTENTION" not in notes(values, before=before)
