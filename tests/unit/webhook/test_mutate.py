@@ -383,9 +383,9 @@ EMPTY: dict[str, list[Any]] = {
 def test_fields_that_say_nothing_are_patched_as_well_as_missing_ones(avoid):
     """Null, empty, or only half there: the patch applies, and a second call finds nothing to do."""
     surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), avoid=avoid, require_virtual_node=True)
-    for annotations, affinity, selector, tolerations in itertools.product(*EMPTY.values()):
+    for written, affinity, selector, tolerations in itertools.product(*EMPTY.values()):
         pod = _pod({"affinity": affinity, "nodeSelector": selector, "tolerations": tolerations})
-        pod["metadata"]["annotations"] = annotations
+        pod["metadata"]["annotations"] = written
         once = mutate.mutate(pod, surroundings)
         patched = jsonpatch.apply_patch(pod, pod_patch(pod, once))
         said = [{key: value for key, value in each["spec"].items() if value} for each in (patched, once)]
