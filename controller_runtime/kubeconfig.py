@@ -30,6 +30,8 @@ from controller_runtime.credentials import (
 )
 from controller_runtime.errors import ConfigError
 from controller_runtime.exec_credentials import API_VERSIONS, ExecCredentials, Plugin
+from controller_runtime.impersonation import Impersonating
+from controller_runtime.impersonation import headers_of as impersonation_headers
 from controller_runtime.kubeconfig_file import Context, Section
 from controller_runtime.proxies import proxy_for, without_password
 
@@ -156,11 +158,13 @@ def _from_context(context: Context, *, server: str) -> ClusterConfig:
 
 
 def _credentials(context: Context, *, url: str) -> Credentials:
+    own = _own_credentials(context, url=url)
+    impersonation = impersonation_headers(context.user)
+    return Impersonating(own, impersonation) if impersonation else own
+
+
+def _own_credentials(context: Context, *, url: str) -> Credentials:
     user = context.user
-    if any(user.values.get(name) for name in ("as", "as-uid", "as-groups", "as-user-extra")):
-        raise ConfigError(
-            f"{user.at('as')}: impersonation is not supported; bind the rights to the user itself"
-        )
     token, token_file = user.text("token"), user.path("tokenFile")
     if token and (problem := token_problem(token)):
         raise ConfigError(f"{user.at('token')}: {problem}")

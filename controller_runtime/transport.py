@@ -13,6 +13,7 @@ import aiohttp
 from prometheus_client import Counter, Histogram
 from yarl import URL
 
+from controller_runtime import impersonation
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.connection_pool import ConnectionPool
 from controller_runtime.errors import ConnectionFailed, NotConnected, error_from_response
@@ -126,7 +127,7 @@ class Transport:
             sent = await retry.credentials()
             try:
                 code, answer, answer_headers = await self._send(
-                    method, url, body=body, headers={**sent, **headers} if headers else sent, timeout=limit
+                    method, url, body=body, headers=impersonation.merged(sent, headers), timeout=limit
                 )
             except NETWORK_ERRORS as error:
                 self._count(verb, 0)
@@ -189,7 +190,11 @@ class Transport:
                 try:
                     async with asyncio.timeout(head_timeout):
                         response = await pool.session.request(
-                            method, url, headers={**sent, **(headers or {})}, timeout=limit, **pool.options
+                            method,
+                            url,
+                            headers=impersonation.merged(sent, headers),
+                            timeout=limit,
+                            **pool.options,
                         )
                 except NETWORK_ERRORS as error:
                     self._count(verb, 0)

@@ -15,13 +15,16 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
-from controller_runtime import kubeconfig
+from controller_runtime import kubeconfig, resources
+from controller_runtime.client import Client
 from controller_runtime.client_tls import TlsMaterial
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.credentials import StaticCredentials
 from controller_runtime.errors import ConfigError
 from controller_runtime.key_pairs import as_file, make_ca, sign
+from tests.unit.controller_runtime.loopback import answers, reply, serve
 
 CA = make_ca("test-ca")
 PAIR = sign(CA, "someone", usage="client")
@@ -198,6 +201,42 @@ async def test_static_headers(tmp_path: Path, user: dict[str, Any], expected: di
     config = await kubeconfig.load(write(tmp_path / "k", whole(user=user)))
     assert await config.headers() == expected
     assert await config.headers(refresh=True) == expected
+
+
+async def test_impersonation(tmp_path: Path) -> None:
+    """``as`` and what goes with it are sent with every request as kubectl sends them, beside our own credentials."""
+    user = {
+        "token": "t",
+        "as": "jane",
+        "as-uid": "u-1",
+        "as-groups": ["admins", "system:masters"],
+        "as-user-extra": {"example.com/scopes": ["view", "edit"]},
+    }
+    script = answers(*(reply({"metadata": {"name": "n"}}) for _ in range(3)))
+    seen: list[list[tuple[str, str]]] = []
+
+    async def remember(request: web.Request) -> web.StreamResponse:
+        seen.append(
+            [(name, value) for name, value in request.headers.items() if name.startswith("Impersonate")]
+        )
+        assert request.headers["Authorization"] == "Bearer t"
+        return await script(request)
+
+    async with serve(remember) as server:
+        path = write(tmp_path / "k", whole(cluster={"server": server.url}, user=user))
+        async with Client(await kubeconfig.load(path), qps=0) as client:
+            await client.get(resources.NODES, "n")
+            await client.patch(resources.NODES, "n", {})
+            await client.create(resources.NODES, {}, headers={"Impersonate-User": "system:node:n"})
+    expected = [
+        ("Impersonate-User", "jane"),
+        ("Impersonate-Uid", "u-1"),
+        ("Impersonate-Group", "admins"),
+        ("Impersonate-Group", "system:masters"),
+        ("Impersonate-Extra-example.com%2Fscopes", "view"),
+        ("Impersonate-Extra-example.com%2Fscopes", "edit"),
+    ]
+    assert seen == [expected, expected, [("Impersonate-User", "system:node:n")]]
 
 
 async def test_no_user_at_all(tmp_path: Path) -> None:
@@ -423,8 +462,14 @@ def broken(**changes: Any) -> dict[str, Any]:
         ),
         (whole(user={"token": "a b"}), r"user\.token: is no token"),
         (whole(user={"token": ["a"]}), r"user\.token: must be text"),
-        (whole(user={"as": "root"}), r"user\.as: impersonation is not supported"),
-        (whole(user={"as-user-extra": {"a": ["b"]}}), r"user\.as: impersonation is not supported"),
+        (whole(user={"as-groups": ["admins"]}), r"user\.as: is missing; as-uid, as-groups"),
+        (whole(user={"as-user-extra": {"a": ["b"]}}), r"user\.as: is missing; as-uid, as-groups"),
+        (whole(user={"as": "me", "as-groups": "admins"}), r"user\.as-groups: must be a list of texts"),
+        (
+            whole(user={"as": "me", "as-user-extra": {"a": "b"}}),
+            r"user\.as-user-extra\.a: must be a list of texts",
+        ),
+        (whole(user={"as": "me\r\nX: y"}), r"user\.as: .* has characters that a header cannot carry"),
         (whole(cluster={"proxy-url": "socks5://me:secret@p:1"}), r"proxy-url: 'socks5://p:1' is not an http"),
         (whole(user={"exec": "x"}), r"user\.exec: must be a mapping"),
         (whole(user={"exec": {}}), r"user\.exec\.command: is missing"),
