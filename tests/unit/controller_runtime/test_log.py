@@ -106,7 +106,7 @@ class TestLines:
         [
             {1, 2},
             b"\xff\x00",
-            object(),
+            pytest.param(object(), id="object"),
             "\ud800",
             {1.5: 2},
             {(1, 2): 3},
