@@ -126,6 +126,20 @@ class CertificateReloader:
             self._fixed_pair = previous
             raise
 
+    def trust(self, client_ca: bytes) -> None:
+        """Have another CA (PEM) sign client certificates from the next connection on, whatever did so before.
+
+        Raises:
+            ConfigError: it cannot be used; nothing changes.
+        """
+        previous, self._client_cas = self._client_cas, (client_ca,)
+        try:
+            self._current = self._load()
+        except ConfigError:
+            self._client_cas = previous
+            raise
+        self._front.verify_mode = self._current.verify_mode
+
     def forget(self) -> None:
         """Nobody is served any more: when the certificate ends is no news."""
         with contextlib.suppress(KeyError):
@@ -153,11 +167,11 @@ class CertificateReloader:
             return False
         # Taken before reading: a change in between is found by the next look.
         self._stamp = stamp
-        pair = self._fixed_pair
+        before = self._fixed_pair, self._client_cas
         try:
             loaded = await asyncio.to_thread(self._load)
-            # What ``replace`` brought in the meantime must not be undone by the older pair.
-            self._current = loaded if self._fixed_pair is pair else self._load()
+            # What ``replace`` or ``trust`` brought in the meantime must not be undone by what is older.
+            self._current = loaded if (self._fixed_pair, self._client_cas) == before else self._load()
         except ConfigError as error:
             _RELOAD_ERRORS.labels(self._name).inc()
             _log.error(

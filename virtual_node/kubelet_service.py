@@ -20,12 +20,13 @@ from urllib.parse import urlsplit
 import structlog
 
 from controller_runtime.client import Client
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.errors import ConfigError
 from controller_runtime.informer import Informer
 from virtual_node.cached_pods import CachedPods
+from virtual_node.client_authority import ClientAuthority
 from virtual_node.config import KubeletConfig, NodeConfig
 from virtual_node.controllers.context import ClusterContext, PodCaches
-from virtual_node.kubelet.authentication import Authenticator, load_client_ca
+from virtual_node.kubelet.authentication import Authenticator
 from virtual_node.kubelet.authorization import Authorizer
 from virtual_node.kubelet.metrics import MetricsRoutes
 from virtual_node.kubelet.server import KubeletServer
@@ -72,9 +73,12 @@ class KubeletEndpoints:
         self._config = config
         self._upper = upper
         self._node_ip = ""
-        self._client_ca: str | bytes = b""
         self._log = structlog.get_logger(component="kubelet")
         self._certificates = NodeCertificates(config, upper=upper)
+        self._authority = ClientAuthority(
+            config.client_ca_file, upper=upper, changed=self._certificates.trust
+        )
+        self._following: asyncio.Task[None] | None = None
         self._draining: set[asyncio.Task[None]] = set()
         self._lame_duck = 0.0
         self._collection: asyncio.TimerHandle | None = None
@@ -83,10 +87,11 @@ class KubeletEndpoints:
         """Find the address to publish and the CA of our callers.
 
         Raises:
-            ConfigError: a certificate or CA file cannot be read.
+            ConfigError: we cannot tell our own address.
         """
         self._node_ip = self._config.node_ip or await local_address_towards(self._upper.config.server)
-        self._client_ca = await self._load_client_ca()
+        await self._authority.load()
+        self._following = asyncio.create_task(self._authority.follow(), name="client CA")
         return self
 
     async def __aexit__(
@@ -101,6 +106,9 @@ class KubeletEndpoints:
             await asyncio.gather(*self._draining, return_exceptions=True)
         if self._collection is not None:
             self._collection.cancel()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
         await self._certificates.close()
 
     def begin_work(self) -> None:
@@ -175,7 +183,7 @@ class KubeletEndpoints:
             ConfigError: no port is free, or the certificate is unusable.
         """
         addresses = self.addresses(node.name)
-        reloader = self._certificates.reloader(node.name, addresses, client_ca=self._client_ca)
+        reloader = self._certificates.reloader(node.name, addresses, client_ca=self._authority.known)
         authenticator = Authenticator(self._upper, anonymous_auth=self._config.anonymous_auth)
         authorizer = Authorizer(self._upper, node_name=node.name) if self._config.authorization else None
         backend = CachedPods(context, caches, node.name)
@@ -221,20 +229,6 @@ class KubeletEndpoints:
         if self._config.port == 0:
             return [0]
         return list(range(self._config.port, min(self._config.port + _PORTS_TRIED, 65536)))
-
-    async def _load_client_ca(self) -> str | bytes:
-        """The CA of our callers: a file's path, which is followed when it changes, or the upper cluster's own."""
-        if self._config.client_ca_file:
-            return self._config.client_ca_file
-        try:
-            return await load_client_ca(self._upper)
-        except ApiError as error:
-            self._log.warning(
-                "client CA unknown: callers need bearer tokens",
-                why=str(error),
-                fix="grant get on configmap kube-system/extension-apiserver-authentication, or --client-verify-ca",
-            )
-            return b""
 
 
 def _tell(context: ClusterContext, node_name: str, reason: str, message: str) -> None:

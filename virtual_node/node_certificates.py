@@ -105,6 +105,15 @@ class NodeCertificates:
             task.add_done_callback(self._tasks.discard)
         return tasks
 
+    def trust(self, client_ca: bytes) -> None:
+        """Have another CA (PEM) sign the certificates of our callers.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        for reloader in self._reloaders.values():
+            reloader.trust(client_ca)
+
     async def close(self) -> None:
         """Stop looking after all of them."""
         tasks = list(self._tasks)

@@ -226,6 +226,25 @@ class TestServing:
         async with serving(reloader.context) as port:
             assert b"alice" in (await ask(port, client_context(ca, alice), b"who"))[0]
 
+    async def test_a_client_ca_may_come_later_and_change(self, ca: KeyPair, pair: KeyPair) -> None:
+        """From the next connection on its clients are asked and known; one that cannot be used changes nothing."""
+        reloader = CertificateReloader.from_pair(pair)
+        other = certificates.make_ca("other")
+        alice, bob = (
+            certificates.sign(by, name, usage="client") for by, name in ((ca, "alice"), (other, "bob"))
+        )
+        async with serving(reloader.context) as port:
+            assert (await ask(port, client_context(ca, alice), b"who"))[0] == b"nobody"
+            reloader.trust(ca.certificate)
+            assert b"alice" in (await ask(port, client_context(ca, alice), b"who"))[0]
+            with pytest.raises(ConfigError):
+                reloader.trust(b"garbage")
+            assert b"alice" in (await ask(port, client_context(ca, alice), b"who"))[0]
+            reloader.trust(other.certificate)
+            assert b"bob" in (await ask(port, client_context(ca, bob), b"who"))[0]
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await ask(port, client_context(ca, alice), b"who")
+
     async def test_sessions_are_not_resumed(self, ca: KeyPair, pair: KeyPair) -> None:
         """No session ticket is given out: a resumed session would skip a client CA that has changed."""
         reloader = CertificateReloader.from_pair(pair, client_ca=ca.certificate)

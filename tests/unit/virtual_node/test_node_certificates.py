@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from prometheus_client import REGISTRY
 
-from controller_runtime.certificates import CertificateReloader, self_signed
+from controller_runtime.certificates import CertificateReloader, make_ca, self_signed
 from controller_runtime.errors import ConfigError
 from tests.unit.virtual_node.signing import ADDRESSES, FakeCluster
 from virtual_node.config import KubeletConfig
@@ -108,3 +108,11 @@ async def test_files_are_served_and_followed(tmp_path):
     reloader = certificates.reloader("vn-a", ADDRESSES, client_ca=b"")
     self_signed("second, of another length").write(*paths)
     assert await reloader.check()
+
+
+async def test_another_client_ca_counts_for_every_node():
+    """Also for a node whose lower cluster starts again."""
+    certificates = _certificates(FakeCluster())
+    reloaders = [certificates.reloader(name, ADDRESSES, client_ca=b"") for name in ("vn-a", "vn-b")]
+    certificates.trust(make_ca("upper").certificate)
+    assert all(reloader.verifies_clients for reloader in reloaders)
