@@ -47,6 +47,7 @@ def table(
     empty: str = "",
     headers: bool = True,
     spare: Collection[str] = (),
+    above: Sequence[Sequence[str]] = (),
 ) -> None:
     """Print a table the way kubectl does: a line is never broken, for that is what makes a table unreadable.
 
@@ -57,6 +58,7 @@ def table(
         empty: what to say, on standard error, when there are no rows.
         headers: print the headings.
         spare: headings of columns that a narrow terminal does without, the least important first.
+        above: rows of the same table that have been printed: the columns stay where they are.
     """
     stream = stream or sys.stdout
     if not rows:
@@ -64,17 +66,18 @@ def table(
         return
     console = Console(file=stream, highlight=False, soft_wrap=True)
     lines = [[one_line(cell) for cell in row] for row in rows]
-    shown = list(range(len(columns)))
+    places = list(range(len(columns)))
+    shown, measured = places, [[one_line(cell) for cell in row] for row in above] or lines
     if stream.isatty():
         for name in spare:
-            if _width(columns, lines, shown) <= console.width:
+            if _width(columns, measured, shown) <= console.width:
                 break
-            shown.remove(columns.index(name))
-    widths = [max(cell_len(line[place]) for line in [columns, *lines]) for place in range(len(columns))]
+            shown = [place for place in shown if columns[place] != name]
+    widths = [max(cell_len(line[place]) for line in [columns, *measured]) for place in places]
     for number, line in enumerate([columns, *lines] if headers else lines):
         text = Text(style="bold" if headers and number == 0 else "")
         for place in shown:
-            padding = " " * (widths[place] - cell_len(line[place]))
+            padding = " " * max(0, widths[place] - cell_len(line[place]))
             text.append(line[place], style=_style(line[place])).append(padding + _GAP)
         text.rstrip()
         console.print(text)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime import resources
+from controller_runtime import log, resources
 from controller_runtime.api import names
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
@@ -18,6 +18,7 @@ from virtual_node.command_line import Parser
 from virtual_node.commands import connect, lag, output, status_rows
 from virtual_node.commands.callers_rights import need
 from virtual_node.commands.reader import Reader
+from virtual_node.commands.status_watch import StatusWatch
 
 _LEASES = "kube-node-lease"
 _VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
@@ -33,40 +34,80 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: the nodes cannot be seen, or there is none of a name; exit code 2.
     """
     options = _parser().parse_args(argv)
-    nodes, reader = asyncio.run(_gather(options))
-    _show(nodes, reader, options)
+    if options.watch and options.output in output.DATA:
+        raise ConfigError("--watch: shows tables and names; leave -o json and -o yaml to kubectl get --watch")
+    nodes = asyncio.run(_run(options))
     return 0 if nodes and all(node["ready"] == "True" for node in nodes) else 1
 
 
-def _show(nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace) -> None:
+async def _run(options: argparse.Namespace) -> list[dict[str, Any]]:
+    async with connect.upper(options, agent="virtual-node-status") as client:
+        reader = Reader(client)
+        nodes = await _gather(reader, options)
+        _show(nodes, reader, options)
+        if options.watch:
+            log.configure("error", "console")
+            await _watch(nodes, reader, options)
+    return nodes
+
+
+async def _watch(nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace) -> None:
+    """Show what changes, until interrupted."""
+
+    def show(changed: Sequence[dict[str, Any]]) -> None:
+        _show(changed, Reader(reader.client), options, under=nodes)
+
+    await StatusWatch(
+        reader.client,
+        selector=_selector(options),
+        names=options.names,
+        before=nodes,
+        pods_seen=need("list", resources.PODS) not in reader.missing,
+        leases_seen=_LEASES_RIGHT not in reader.missing,
+        lag_of=lambda node: _lag(reader, node),
+        show=show,
+    ).run()
+
+
+def _show(
+    nodes: Sequence[dict[str, Any]],
+    reader: Reader,
+    options: argparse.Namespace,
+    *,
+    under: Sequence[dict[str, Any]] = (),
+) -> None:
+    """Print nodes, or some of them again, in line with those that are above."""
     if options.output in output.DATA:
         output.data({"nodes": nodes, "missingRights": reader.rights()}, options.output)
         return
     if options.output == "name":
         for node in nodes:
-            print(f"node/{node['name']}")  # noqa: T201 - the answer
+            print(f"node/{node['name']}", flush=True)  # noqa: T201 - the answer
         return
     wide = options.output == "wide"
     leases_seen = _LEASES_RIGHT not in reader.missing
+    lines, above = (
+        [status_rows.line(node, wide=wide, leases_seen=leases_seen) for node in some]
+        for some in (nodes, under)
+    )
     output.table(
         (*status_rows.COLUMNS, *status_rows.WIDE) if wide else status_rows.COLUMNS,
-        [status_rows.line(node, wide=wide, leases_seen=leases_seen) for node in nodes],
+        lines,
+        above=above,
         empty=f"There are no virtual nodes (label {_VIRTUAL}) in this cluster; {program.name('doctor')} says why.",
-        headers=not options.no_headers,
+        headers=not under and not options.no_headers,
         spare=() if wide else status_rows.SPARE,
     )
     output.note(reader.note())
 
 
-async def _gather(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Reader]:
-    async with connect.upper(options, agent="virtual-node-status") as client:
-        reader = Reader(client)
-        nodes = _named(await _nodes(reader, options.selector), options.names)
-        leases, *pods = await asyncio.gather(
-            reader.all(resources.LEASES, namespace=_LEASES),
-            *(reader.all(resources.PODS, field_selector=f"spec.nodeName={node.name}") for node in nodes),
-        )
-        lags = await asyncio.gather(*(_lag(reader, node) for node in nodes))
+async def _gather(reader: Reader, options: argparse.Namespace) -> list[dict[str, Any]]:
+    nodes = _named(await _nodes(reader, _selector(options)), options.names)
+    leases, *pods = await asyncio.gather(
+        reader.all(resources.LEASES, namespace=_LEASES),
+        *(reader.all(resources.PODS, field_selector=f"spec.nodeName={node.name}") for node in nodes),
+    )
+    lags = await asyncio.gather(*(_lag(reader, node) for node in nodes))
     by_name = {lease.name: lease.to_dict() for lease in leases or ()}
     now = datetime.now(UTC)
     return [
@@ -80,11 +121,15 @@ async def _gather(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Re
             "lag": behind,
         }
         for node, bound, behind in zip(nodes, pods, lags, strict=True)
-    ], reader
+    ]
+
+
+def _selector(options: argparse.Namespace) -> str:
+    return ",".join(filter(None, (_VIRTUAL, options.selector)))
 
 
 async def _nodes(reader: Reader, selector: str) -> list[Object]:
-    found = await reader.all(resources.NODES, label_selector=",".join(filter(None, (_VIRTUAL, selector))))
+    found = await reader.all(resources.NODES, label_selector=selector)
     if found is None:
         raise ConfigError(
             f"nothing can be shown without the right to list nodes: {need('list', resources.NODES).question}"
@@ -124,6 +169,7 @@ def _parser() -> Parser:
                 f"status -l {names.LABEL_LOWER_CLUSTER}=tokyo -o name",
             ),
             ("One of them, as data", "status vn-tokyo -o json"),
+            ("During an upgrade", "status --watch"),
         ),
         exit_codes="0 every virtual node is Ready, 1 one is not, or there is none, 2 it could not be found out",
         notes="What you may not see is shown as '?', and the missing rights are named; that does not change the exit "
@@ -136,6 +182,9 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "-o", "--output", default="table", choices=output.FORMATS, help="table, wide, json, yaml or name"
+    )
+    parser.add_argument(
+        "-w", "--watch", action="store_true", help="go on, with a line for each that has changed"
     )
     parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
     return parser

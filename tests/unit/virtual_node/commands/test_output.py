@@ -122,3 +122,16 @@ def test_headings_can_be_left_out():
     stream = io.StringIO()
     output.table(COLUMNS, ROWS, stream=stream, headers=False)
     assert _lines(stream)[0] == "vn-a           True    ≤25ms   3h"
+
+
+def test_later_rows_go_under_the_columns_of_those_above():
+    """As a watch prints them; what is longer than the column moves only its own line."""
+    stream = io.StringIO()
+    output.table(COLUMNS, [ROWS[0]], stream=stream, headers=False, above=ROWS)
+    output.table(
+        COLUMNS, [("vn-a-much-longer-name", "True", "-", "1s")], stream=stream, headers=False, above=ROWS
+    )
+    assert _lines(stream) == [
+        "vn-a           True    ≤25ms   3h",
+        "vn-a-much-longer-name   True    -       1s",
+    ]
