@@ -79,7 +79,7 @@ async def helm(
     *arguments: str,
     values: Mapping[str, Any] | None = None,
     check: bool = True,
-    timeout: float = 300,  # noqa: ASYNC109 - of the command
+    timeout: float = 600,  # noqa: ASYNC109 - of the command
 ) -> Completed:
     """Run the real helm against the upper cluster.
 
