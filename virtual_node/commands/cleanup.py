@@ -13,13 +13,14 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 
 from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.flags import comma_list, duration
 from virtual_node import flags, program
+from virtual_node.command_line import Parser
+from virtual_node.commands import connect
 from virtual_node.commands.cleanup_hook import uninstalls
 from virtual_node.commands.cleanup_lower import LowerCleanup
 from virtual_node.commands.cleanup_upper import UpperCleanup
@@ -34,11 +35,101 @@ _BELOW = 15.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when all that can be removed is gone, 2 when the upper cluster does not let us."""
-    parser = argparse.ArgumentParser(
-        prog=program.name("cleanup"),
-        description=__doc__.splitlines()[0],
-        epilog="Takes the daemon's flags, too: --config, or --client-kubeconfig and --nodename.",
+    """Run the command; 0 when all that can be removed is gone.
+
+    Raises:
+        ConfigError: the upper cluster does not let us; exit code 2.
+    """
+    parser = _parser()
+    own, rest = parser.parse_known_args(argv)
+    if own.no_clusters:
+        if rest:
+            parser.error(f"unrecognized arguments, with --no-clusters: {' '.join(rest)}")
+        config = Config(kubeconfig=own.kubeconfig)
+    else:
+        upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
+        config = flags.parse([*upper, *rest], prog=program.name("cleanup")).config
+    asyncio.run(_run(config, own))
+    return 0
+
+
+async def _run(config: Config, own: argparse.Namespace) -> None:
+    loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+    async with Client(
+        loaded, user_agent="virtual-node-cleanup", cluster="upper", qps=50, burst=100
+    ) as client:
+        try:
+            await _clean(client, config, own)
+        except ApiError as error:
+            told = connect.explain(error, loaded, path=config.kubeconfig, in_cluster=True)
+            raise ConfigError(str(told)) from None
+
+
+async def _clean(client: Client, config: Config, own: argparse.Namespace) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + own.timeout
+    if own.as_hook:
+        await uninstalls(client, own.namespace, own.selector)
+    cluster_id = config.cluster_id
+    if not cluster_id:
+        cluster_id = str((await client.get(resources.NAMESPACES, "kube-system"))["metadata"]["uid"])
+    nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
+    upper = UpperCleanup(client, nodes=nodes, clusters=[cluster.name for cluster in config.clusters], say=say)
+    # From here on nobody's new pod waits for us, or is sent to a scheduler that is about to go.
+    await upper.remove_webhook(own.webhook_configuration)
+    await upper.cordon()
+    await upper.delete_pods(deadline=loop.time() + own.timeout * _SHARE)
+    if own.selector and own.namespace:
+        await upper.stop_daemons(own.namespace, own.selector, seconds=_STOPPING)
+    await upper.release_waiting(own.scheduler_name)
+    claims = await upper.claims()
+    deadline = max(deadline, loop.time() + _BELOW)
+    async with asyncio.TaskGroup() as group:
+        for cluster in config.clusters:
+            group.create_task(_lower(cluster, cluster_id, claims, deadline=deadline))
+    await upper.remove(namespace=own.namespace, leases=own.leases, secrets=own.secrets)
+
+
+async def _lower(cluster: ClusterConfig, cluster_id: str, claims: frozenset[str], *, deadline: float) -> None:
+    """Clean one lower cluster; whatever keeps us from it is told, and keeps nobody else."""
+    names = [node.name for node in cluster.virtual_nodes()]
+    try:
+        loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
+        async with Client(
+            loaded, user_agent="virtual-node-cleanup", cluster=cluster.name, timeout=15
+        ) as client:
+            cleanup = LowerCleanup(client, cluster_id=cluster_id, nodes=names, upper_claims=claims, say=say)
+            async with asyncio.timeout_at(deadline):
+                await cleanup.run()
+    except (ConfigError, ApiError, TimeoutError) as error:
+        why = str(error) or "no end within the time allowed"
+        say(
+            f"{cluster.name}: not cleaned ({why}); what is left there carries the label "
+            f"virtual-node.io/upper-cluster={cluster_id}"
+        )
+
+
+def say(line: str) -> None:
+    """One line of progress, for the log of the hook's Job."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - what the command says
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "cleanup",
+        about="Take an installation back out of all clusters: its pods end in order, then everything that carries its "
+        "labels goes, below and above. helm uninstall runs it. It asks nothing and cannot be undone; claims that exist "
+        "above keep their data below.",
+        examples=(
+            ("What a configuration has made, started by hand", "cleanup --config clusters.yaml"),
+            (
+                "With the Deployments that run it",
+                "cleanup --config clusters.yaml --namespace virtual-node-system --selector app.kubernetes.io/instance=vn",
+            ),
+        ),
+        notes="Takes the daemon's flags, too: --config, or --client-kubeconfig and --nodename. A lower cluster that does "
+        "not answer holds nothing up; what may be left there is told of.",
+        exit_codes="0 all that can be removed is gone, 2 usage, or the upper cluster does not let us",
     )
     parser.add_argument(
         "--namespace", default="", metavar="NS", help="where the components run (none: by hand)"
@@ -81,72 +172,4 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--timeout", type=duration, default=300.0, metavar="D", help="how long all of it may take (5m)"
     )
-    own, rest = parser.parse_known_args(argv)
-    if own.no_clusters:
-        if rest:
-            parser.error(f"unrecognized arguments, with --no-clusters: {' '.join(rest)}")
-        config = Config(kubeconfig=own.kubeconfig)
-    else:
-        upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
-        config = flags.parse([*upper, *rest], prog=program.name("cleanup")).config
-    try:
-        asyncio.run(_run(config, own))
-    except ApiError as error:
-        raise ConfigError(f"the upper cluster: {error}") from None
-    return 0
-
-
-async def _run(config: Config, own: argparse.Namespace) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + own.timeout
-    async with AsyncExitStack() as stack:
-        loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
-        client = await stack.enter_async_context(
-            Client(loaded, user_agent="virtual-node-cleanup", cluster="upper", qps=50, burst=100)
-        )
-        if own.as_hook:
-            await uninstalls(client, own.namespace, own.selector)
-        cluster_id = config.cluster_id
-        if not cluster_id:
-            cluster_id = str((await client.get(resources.NAMESPACES, "kube-system"))["metadata"]["uid"])
-        nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
-        upper = UpperCleanup(
-            client, nodes=nodes, clusters=[cluster.name for cluster in config.clusters], say=say
-        )
-        # From here on nobody's new pod waits for us, or is sent to a scheduler that is about to go.
-        await upper.remove_webhook(own.webhook_configuration)
-        await upper.cordon()
-        await upper.delete_pods(deadline=loop.time() + own.timeout * _SHARE)
-        if own.selector and own.namespace:
-            await upper.stop_daemons(own.namespace, own.selector, seconds=_STOPPING)
-        await upper.release_waiting(own.scheduler_name)
-        claims = await upper.claims()
-        deadline = max(deadline, loop.time() + _BELOW)
-        async with asyncio.TaskGroup() as group:
-            for cluster in config.clusters:
-                group.create_task(_lower(cluster, cluster_id, claims, deadline=deadline))
-        await upper.remove(namespace=own.namespace, leases=own.leases, secrets=own.secrets)
-
-
-async def _lower(cluster: ClusterConfig, cluster_id: str, claims: frozenset[str], *, deadline: float) -> None:
-    """Clean one lower cluster; whatever keeps us from it is told, and keeps nobody else."""
-    names = [node.name for node in cluster.virtual_nodes()]
-    try:
-        loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
-        async with Client(
-            loaded, user_agent="virtual-node-cleanup", cluster=cluster.name, timeout=15
-        ) as client:
-            cleanup = LowerCleanup(client, cluster_id=cluster_id, nodes=names, upper_claims=claims, say=say)
-            async with asyncio.timeout_at(deadline):
-                await cleanup.run()
-    except (ConfigError, ApiError, TimeoutError) as error:
-        why = str(error) or "no end within the time allowed"
-        say(
-            f"{cluster.name}: not cleaned ({why}); what is left there carries the label "
-            f"virtual-node.io/upper-cluster={cluster_id}"
-        )
-
-
-def say(line: str) -> None:
-    """One line of progress, for the log of the hook's Job."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - what the command says
+    return parser
