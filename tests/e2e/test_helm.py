@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from hack.sandbox.command import command
 from hack.sandbox.helm import NAMESPACE, RELEASE, helm
 
 from .conftest import PATIENCE, becomes, create, eventually, get, node_ready, pod, ready
-from .test_volumes import STATIC, claim, storage_class, volume
+from .installation import data, labelled, left_above, names, read
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -84,14 +83,9 @@ async def _helm(sandbox: Sandbox, verb: str, *more: str, values: dict[str, Any] 
         raise
 
 
-async def _get(cluster: Cluster, *arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((await cluster.kubectl("get", *arguments, "-o", "json")).stdout)
-    return found
-
-
 async def test_clusters_are_added_by_an_upgrade(installed: Sandbox):
     """The chart comes up with no values at all; registered clusters join with the next upgrade."""
-    assert (await _get(installed.upper, "nodes", "-l", "type=virtual-kubelet"))["items"] == []
+    assert (await read(installed.upper, "nodes", "-l", "type=virtual-kubelet"))["items"] == []
     for cluster in installed.lower:
         await charts.register(installed, cluster)
     await _helm(installed, "upgrade", values=_values(installed))
@@ -103,12 +97,12 @@ async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
     """After `helm install` a pod with one label is scheduled across clusters, mirrored, and can be talked to."""
     upper = installed.upper
     await upper.kubectl("create", "namespace", "shop")
-    await create(upper, "shop", _labelled("web", "echo open; exec sleep 3600"))
+    await create(upper, "shop", labelled("web", "echo open; exec sleep 3600"))
     await ready(upper, "shop", "web")
-    found = await _get(upper, "-n", "shop", "pod", "web")
+    found = await read(upper, "-n", "shop", "pod", "web")
     assert found["spec"]["nodeName"] == REAL
     assert found["spec"]["schedulerName"] == "virtual-node-scheduler", "the webhook chose ours"
-    below = await _get(installed.lower[0], "-n", "shop", "pod", "web")
+    below = await read(installed.lower[0], "-n", "shop", "pod", "web")
     assert below["metadata"]["labels"]["virtual-node.io/upper-uid"] == found["metadata"]["uid"]
 
     async def open_() -> bool:
@@ -147,9 +141,9 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
     """While the virtual node's pods are replaced a log goes on, the node stays Ready and containers run on."""
     upper = installed.upper
     script = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.2; done"
-    await create(upper, "shop", _labelled("ticker", script))
+    await create(upper, "shop", labelled("ticker", script))
     await ready(upper, "shop", "ticker")
-    before = await _get(installed.lower[0], "-n", "shop", "pod", "ticker")
+    before = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
     kubectl = [str(installed.binaries["kubectl"]), "--kubeconfig", str(upper.kubeconfig), "-n", "shop"]
     follower = await asyncio.create_subprocess_exec(
         *kubectl, "logs", "-f", "ticker", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -186,7 +180,7 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
             follower.kill()
         await follower.wait()
     assert set(states) == {"True"}, states
-    after = await _get(installed.lower[0], "-n", "shop", "pod", "ticker")
+    after = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert [one["restartCount"] for one in after["status"]["containerStatuses"]] == [0]
 
@@ -194,13 +188,13 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
 async def test_a_rollback_is_an_upgrade_back(installed: Sandbox):
     """`helm rollback` hands over as an upgrade does: the pods are the former ones' like, and what runs below runs on."""
     upper = installed.upper
-    before = await _get(installed.lower[0], "-n", "shop", "pod", "ticker")
+    before = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
     old = {one["metadata"]["name"] for one in await _pods(upper)}
     await helm(installed, "rollback", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=270s")
     leader = await _leader(upper, not_in=old)
-    annotations = (await _get(upper, "-n", NAMESPACE, "pod", leader))["metadata"]["annotations"]
+    annotations = (await read(upper, "-n", NAMESPACE, "pod", leader))["metadata"]["annotations"]
     assert "example.com/rolled" not in annotations
-    after = await _get(installed.lower[0], "-n", "shop", "pod", "ticker")
+    after = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert [one["restartCount"] for one in after["status"]["containerStatuses"]] == [0]
     assert (await upper.kubectl("-n", "shop", "exec", "ticker", "--", "echo", "here")).stdout == "here\n"
@@ -212,8 +206,8 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
     Data is kept where it is, and helm says so.
     """
     upper, away = installed.upper, installed.lower[1]
-    data = await _data(installed)
-    cluster_id = (await _get(upper, "namespace", "kube-system"))["metadata"]["uid"]
+    file = await data(installed)
+    cluster_id = (await read(upper, "namespace", "kube-system"))["metadata"]["uid"]
     lost = pod("lost", "sleep 3600", node=away.name)
     await create(upper, "shop", lost)
     await ready(upper, "shop", "lost")
@@ -222,15 +216,15 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
     left = json.loads((await helm(installed, "list", "--all-namespaces", "-o", "json")).stdout)
     assert left == []
     volume_above = ["CSIDriver/virtual-node.io", "PersistentVolume/lower1-vault"]
-    await becomes(lambda: _left(upper), volume_above, what="a claim's volume alone is left above")
+    await becomes(lambda: left_above(upper), volume_above, what="a claim's volume alone is left above")
     assert "lower1: claim vault/data is kept" in done.stdout + done.stderr
     assert "lower2: not cleaned" in done.stdout + done.stderr
-    claim_above = await _get(upper, "-n", "vault", "pvc", "data")
+    claim_above = await read(upper, "-n", "vault", "pvc", "data")
     assert claim_above["status"]["phase"] == "Bound"
     assert claim_above["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
-    assert data.read_text() == "kept\n"
+    assert file.read_text() == "kept\n"
     await away.restore()
-    kept = await _get(away, "-n", "shop", "pods")
+    kept = await read(away, "-n", "shop", "pods")
     assert [one["metadata"]["name"] for one in kept["items"]] == ["lost"], (
         "what could not be reached was left alone"
     )
@@ -245,67 +239,16 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
 
         async def ours(lower: Cluster = lower) -> list[str]:
             kinds = "pods,services,endpointslices,configmaps,secrets,pvc"
-            found = await _get(lower, "-A", kinds, "-l", f"virtual-node.io/upper-cluster={cluster_id}")
-            return _names(found)
+            found = await read(lower, "-A", kinds, "-l", f"virtual-node.io/upper-cluster={cluster_id}")
+            return names(found)
 
         stays = [] if lower is away else ["PersistentVolumeClaim/data"]
         await becomes(ours, stays, what=f"nothing but data is left in {lower.name}")
         await lower.kubectl("wait", "--for=delete", "namespace/shop", "--timeout=150s")
 
 
-async def _data(installed: Sandbox) -> Path:
-    """A file that a pod has written to a volume of the real lower cluster, through an upper claim."""
-    upper, lower = installed.upper, installed.lower[0]
-    folder = installed.directory / "vault"
-    for cluster in (upper, lower):
-        await cluster.apply(storage_class(STATIC, "kubernetes.io/no-provisioner"))
-    await lower.apply(volume("vault", folder, "lower1-node", storage_class=STATIC))
-    await upper.kubectl("wait", "--for=create", "pv/lower1-vault", "--timeout=60s", timeout=90)
-    await upper.kubectl("create", "namespace", "vault")
-    writer = _labelled("writer", "echo kept > /data/file; exec sleep 3600")
-    writer["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    writer["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
-    await create(upper, "vault", claim("data", STATIC), writer)
-    await ready(upper, "vault", "writer")
-    return folder / "file"
-
-
-async def _left(upper: Cluster) -> list[str]:
-    """What an installation has left in the upper cluster. Dependents, such as pods, go a moment after it."""
-    left = [name for name in _names(await _get(upper, "nodes")) if name != "Node/upper-node"]
-    # The kubeconfigs are the user's: `lower-cluster register` made them, not the chart.
-    theirs = {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
-    theirs |= {"Secret/virtual-node-lower1", "Secret/virtual-node-lower2"}
-    for kinds in (
-        "deployments,daemonsets,statefulsets,jobs,services,configmaps,leases,roles,rolebindings,pdb,networkpolicies",
-        "serviceaccounts,secrets,pods",
-    ):
-        left += [name for name in _names(await _get(upper, "-n", NAMESPACE, kinds)) if name not in theirs]
-    for kinds in (
-        "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,csidrivers,csr",
-        "priorityclasses,persistentvolumes",
-    ):
-        found = (await _get(upper, kinds))["items"]
-        left += _names({"items": [one for one in found if "virtual-node" in json.dumps(one)]})
-    everywhere = _names(await _get(upper, "-A", "leases,roles,rolebindings,configmaps"))
-    return left + [name for name in everywhere if "virtual-node" in name]
-
-
-def _names(listed: dict[str, Any]) -> list[str]:
-    return [f"{one['kind']}/{one['metadata']['name']}" for one in listed["items"]]
-
-
-def _labelled(name: str, script: str) -> dict[str, Any]:
-    """A pod that says nothing of virtual nodes but the label, and chooses a real lower node."""
-    made = pod(name, script)
-    made["metadata"]["labels"]["virtual-pod"] = "true"
-    made["spec"]["nodeSelector"] = {"pool": "real"}
-    del made["spec"]["tolerations"]
-    return made
-
-
 async def _pods(upper: Cluster) -> list[dict[str, Any]]:
-    found = await _get(upper, "-n", NAMESPACE, "pods", "-l", "app.kubernetes.io/component=virtual-node")
+    found = await read(upper, "-n", NAMESPACE, "pods", "-l", "app.kubernetes.io/component=virtual-node")
     items: list[dict[str, Any]] = found["items"]
     return items
 

@@ -27,6 +27,12 @@ def test_what_is_rendered_is_what_was_last_read(case):
     assert rendering.golden(case) == file.read_text("utf-8"), f"read what changed, then run `{COMMAND}`"
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_rendered_is_tidy(case):
+    """No line ends in spaces: helm and git show differences of what is meant alone."""
+    assert [line for line in rendering.golden(case).splitlines() if line != line.rstrip()] == []
+
+
 def test_every_golden_file_has_its_values():
     """No golden file outlives its case."""
     assert sorted(path.stem for path in GOLDEN.glob("*.yaml")) == CASES

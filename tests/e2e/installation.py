@@ -1,0 +1,71 @@
+"""What is put into an installation of the chart before it is taken away, and what is left of it then."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.helm import NAMESPACE
+
+from .conftest import create, pod, ready
+from .test_volumes import STATIC, claim, storage_class, volume
+
+
+async def read(cluster: Cluster, *arguments: str) -> dict[str, Any]:
+    """What ``kubectl get`` with these arguments has, an object or a list."""
+    found: dict[str, Any] = json.loads((await cluster.kubectl("get", *arguments, "-o", "json")).stdout)
+    return found
+
+
+def names(listed: dict[str, Any]) -> list[str]:
+    """Kind and name of each object of a list."""
+    return [f"{one['kind']}/{one['metadata']['name']}" for one in listed["items"]]
+
+
+async def data(sandbox: Sandbox) -> Path:
+    """A file that a pod has written to a volume of the real lower cluster, through an upper claim."""
+    upper, lower = sandbox.upper, sandbox.lower[0]
+    folder = sandbox.directory / "vault"
+    for cluster in (upper, lower):
+        await cluster.apply(storage_class(STATIC, "kubernetes.io/no-provisioner"))
+    await lower.apply(volume("vault", folder, "lower1-node", storage_class=STATIC))
+    await upper.kubectl("wait", "--for=create", "pv/lower1-vault", "--timeout=60s", timeout=90)
+    await upper.kubectl("create", "namespace", "vault")
+    writer = labelled("writer", "echo kept > /data/file; exec sleep 3600")
+    writer["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    writer["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    await create(upper, "vault", claim("data", STATIC), writer)
+    await ready(upper, "vault", "writer")
+    return folder / "file"
+
+
+async def left_above(upper: Cluster) -> list[str]:
+    """What an installation has left in the upper cluster. Dependents, such as pods, go a moment after it."""
+    left = [name for name in names(await read(upper, "nodes")) if name != "Node/upper-node"]
+    # The kubeconfigs are the user's: `lower-cluster register` made them, not the chart.
+    theirs = {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
+    theirs |= {"Secret/virtual-node-lower1", "Secret/virtual-node-lower2"}
+    for kinds in (
+        "deployments,daemonsets,statefulsets,jobs,services,configmaps,leases,roles,rolebindings,pdb,networkpolicies",
+        "serviceaccounts,secrets,pods",
+    ):
+        left += [name for name in names(await read(upper, "-n", NAMESPACE, kinds)) if name not in theirs]
+    for kinds in (
+        "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,csidrivers,csr",
+        "priorityclasses,persistentvolumes",
+    ):
+        found = (await read(upper, kinds))["items"]
+        left += names({"items": [one for one in found if "virtual-node" in json.dumps(one)]})
+    everywhere = names(await read(upper, "-A", "leases,roles,rolebindings,configmaps"))
+    return left + [name for name in everywhere if "virtual-node" in name]
+
+
+def labelled(name: str, script: str) -> dict[str, Any]:
+    """A pod that says nothing of virtual nodes but the label, and chooses a real lower node."""
+    made = pod(name, script)
+    made["metadata"]["labels"]["virtual-pod"] = "true"
+    made["spec"]["nodeSelector"] = {"pool": "real"}
+    del made["spec"]["tolerations"]
+    return made
