@@ -77,9 +77,17 @@ class Agent:
         """How good each node would be, from 0 to 1; None: the agent does not score."""
         return None
 
-    async def preempt(self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]) -> bool:
-        """Whether a pod would fit on a node if the upper pods of these uids were gone."""
-        return True
+    async def preempt(
+        self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
+    ) -> Sequence[str] | None:
+        """The upper pods (uids) that have to go for a pod to fit on a node; None: nobody's end would help.
+
+        Args:
+            pod: the pod that needs room.
+            node: where.
+            victims: whom the scheduler, or the agent before, would take.
+        """
+        return victims
 
     def bound(self, uid: str, node: str) -> None:
         """We have bound a pod ourselves (``--bind``)."""

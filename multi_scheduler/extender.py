@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from controller_runtime import log, resources
@@ -102,8 +102,9 @@ class Extender:
         kept: dict[str, Victims] = {}
         for name, found in victims.items():
             node = virtual.get(name)
-            if node is None or await self._all_agree(pod, node, found):
-                kept[name] = found
+            uids = found.uids if node is None else await self._chosen(pod, node, found.uids)
+            if uids is not None:
+                kept[name] = replace(found, uids=uids)
         return kept
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> str:
@@ -124,11 +125,16 @@ class Extender:
             weighted.agent.bound(uid, node)
         return ""
 
-    async def _all_agree(self, pod: Mapping[str, Any], node: VirtualNode, found: Victims) -> bool:
+    async def _chosen(
+        self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
+    ) -> Sequence[str] | None:
+        """Whom the agents, one after the other, take; None when one of them sees no use in it."""
         for weighted in self._agents:
-            if not await weighted.agent.preempt(pod, node, found.uids):
-                return False
-        return True
+            chosen = await weighted.agent.preempt(pod, node, victims)
+            if chosen is None:
+                return None
+            victims = chosen
+        return victims
 
     async def _virtual(
         self, names: Sequence[str], nodes: Mapping[str, Mapping[str, Any]] | None

@@ -17,6 +17,7 @@ from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from multi_scheduler import reasons
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
+from multi_scheduler.fit import victims as choosing
 from multi_scheduler.fit.demand import Demand, demand
 from multi_scheduler.fit.feed import Feed
 from multi_scheduler.fit.index import ClusterIndex
@@ -29,6 +30,7 @@ _LOOKED_AT = 64
 """Feasible nodes of a cluster that are compared; more would cost time and change little."""
 _SWEEP = 1.0
 _KEPT_JUDGEMENTS = 1000
+_BY_NODE = "node"
 _UNBOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -77,7 +79,12 @@ class FitAgent(Agent):
             for cluster, client in context.lower.items()
         }
         self._upper_pods = Informer(
-            context.upper, resources.PODS, field_selector=_UNBOUND, transform=_shrink, name="bound-pods"
+            context.upper,
+            resources.PODS,
+            field_selector=_UNBOUND,
+            transform=_shrink,
+            indexers={_BY_NODE: lambda pod: [(pod.spec or {}).get("nodeName", "")]},
+            name="bound-pods",
         )
         self._upper_pods.add_handler(
             on_add=lambda pod, _initial: self._bound_above(pod),
@@ -137,23 +144,29 @@ class FitAgent(Agent):
             if node.cluster in self.indexes
         }
 
-    async def preempt(self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]) -> bool:
-        """Whether the lower pods of these victims make way for the pod."""
+    async def preempt(
+        self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
+    ) -> Sequence[str] | None:
+        """The victims whose lower pods make way for the pod: those given, or others where these do not."""
         feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
         if feed is None or index is None or feed.trouble():
-            return self._settings.unreachable == "Pass"
-        moved = []
-        for uid in victims:
-            lower = feed.lower_uid.get(uid, "")
-            for key in (lower, f"{uid}@{node.name}"):
-                placed = index.remove(key) if key else None
-                if placed is not None:
-                    moved.append((key, placed))
-        try:
-            return bool(index.feasible(self._demand(pod, node)))
-        finally:
-            for key, placed in moved:
-                index.place(key, placed)
+            return victims if self._settings.unreachable == "Pass" else None
+        wanted = self._demand(pod, node)
+        keys = [key for uid in victims for key in self._keys(feed, uid, node)]
+        if choosing.suffices(index, wanted, keys):
+            return victims
+        priority = pod["spec"].get("priority") or 0
+        candidates = [
+            choosing.Mirrored(one.uid, key, (one.spec or {}).get("priority") or 0)
+            for one in self._upper_pods.store.by_index(_BY_NODE, node.name)
+            if one.metadata.deletion_timestamp is None and ((one.spec or {}).get("priority") or 0) < priority
+            for key in self._keys(feed, one.uid, node)
+        ]
+        return choosing.choose(index, wanted, candidates) or None
+
+    def _keys(self, feed: Feed, uid: str, node: VirtualNode) -> list[str]:
+        """What an upper pod takes room as: its lower pod, or the promise of one."""
+        return [key for key in (feed.lower_uid.get(uid, ""), f"{uid}@{node.name}") if key]
 
     def bound(self, uid: str, node: str) -> None:
         """We have bound the pod ourselves."""
@@ -258,5 +271,8 @@ class FitAgent(Agent):
 
 
 def _shrink(pod: Object) -> Object:
-    """Of a bound upper pod only its node matters."""
-    return pod.with_fields(spec={"nodeName": (pod.spec or {}).get("nodeName", "")}, status={})
+    """Of a bound upper pod only its node and its priority matter."""
+    spec = pod.spec or {}
+    return pod.with_fields(
+        spec={name: spec[name] for name in ("nodeName", "priority") if spec.get(name)}, status={}
+    )

@@ -145,15 +145,18 @@ class ClusterIndex:
 
     # --- questions ----------------------------------------------------------------------------------
 
-    def feasible(self, demand: Demand, reasons: Counter[str] | None = None) -> list[int]:
+    def feasible(self, demand: Demand, reasons: Counter[str] | None = None, *, only: str = "") -> list[int]:
         """The slots of the nodes that can take a pod, in no order that means anything.
 
         Args:
             demand: what it asks.
             reasons: counted up by why nodes cannot, in kube-scheduler's words, when none can.
+            only: the one node that is asked about; empty: all are.
         """
         answer = self._admitting.ask(demand.key, demand.spec)
         slots: Sequence[int] = answer.slots
+        if only:
+            slots = [slot] if (slot := self._slots.get(only, -1)) in slots else []
         told: Counter[str] = Counter()
         if demand.ports:
             slots = self._without_conflicts(slots, demand.ports, told)
