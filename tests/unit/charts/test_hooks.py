@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import pytest
+import yaml
 
 from hack.chart import template
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects
+from virtual_node.commands import cleanup
+from virtual_node.config import Config
 
 HOOKS = {"test", "pre-delete"}
 CLUSTER = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]"
@@ -16,6 +20,11 @@ CLUSTER = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]"
 
 def _hooks(case: str) -> list[dict[str, Any]]:
     return [one for one in objects(case) if "helm.sh/hook" in one["metadata"].get("annotations", {})]
+
+
+def _given(case: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(rendering.values(case))
+    return found
 
 
 def _job(text: str) -> dict[str, Any]:
@@ -58,6 +67,34 @@ def test_the_clean_up_knows_that_it_is_a_hook():
     """Applied as an ordinary object it does nothing; by hand, where nobody gives the flag, it is not asked."""
     (container,) = _job(CLUSTER + "}")["spec"]["template"]["spec"]["containers"]
     assert container["args"][0] == "--as-hook"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_clean_up_takes_what_the_job_says(case, tmp_path, monkeypatch):
+    """No flag of the Job is misspelt, and what it is about is what the release has."""
+    ran: list[tuple[Config, argparse.Namespace]] = []
+
+    async def run(config: Config, own: argparse.Namespace) -> None:
+        ran.append((config, own))
+
+    monkeypatch.setattr(cleanup, "_run", run)
+    for job in (one for one in objects(case) if one["kind"] == "Job"):
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        for one in objects(case):
+            if one["kind"] == "ConfigMap" and "virtual-node.yaml" in one["data"]:
+                (tmp_path / "virtual-node.yaml").write_text(one["data"]["virtual-node.yaml"], "utf-8")
+        arguments = [text.replace("/etc/virtual-node/config", str(tmp_path)) for text in container["args"]]
+        assert [*container["command"], cleanup.main(arguments)] == ["virtual-node", "cleanup", 0]
+        ((config, own),) = ran
+        assert own.as_hook
+        assert own.namespace == template.NAMESPACE
+        assert [cluster.name for cluster in config.clusters] == [
+            cluster["name"] for cluster in _given(case).get("virtualNode", {}).get("clusters", [])
+        ]
+        webhooks = {
+            one["metadata"]["name"] for one in objects(case) if one["kind"].endswith("WebhookConfiguration")
+        }
+        assert webhooks == ({own.webhook_configuration} - {""})
 
 
 @pytest.mark.parametrize("kind", ["Job", "Pod"])
