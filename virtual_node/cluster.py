@@ -35,8 +35,9 @@ from virtual_node.controllers.node_lease import NodeLeaseController
 from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.pods import PodController
+from virtual_node.controllers.service_copies import upper_service
 from virtual_node.controllers.service_links import INDEX_NAMESPACE, ServiceLinks
-from virtual_node.controllers.services import ServiceController, upper_service
+from virtual_node.controllers.services import ServiceController
 from virtual_node.controllers.volumes import Volumes
 from virtual_node.kubelet_service import KubeletEndpoints, KubeletService
 

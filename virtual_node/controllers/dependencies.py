@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
@@ -24,6 +23,7 @@ from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
+from virtual_node.controllers import neighbours
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.object_watch import KINDS, ObjectKey, ObjectWatches
@@ -259,7 +259,11 @@ class DependencyController:
         namespace, name = self._lower_name(key)
         async with self._lock(key):
             copy = self._lower[key.kind].store.get(f"{namespace}/{name}")
-            if copy is None or await self._needed_by_others(namespace) or await self._is_needed(key):
+            if (
+                copy is None
+                or await neighbours.have_pods_in(self._context, namespace)
+                or await self._is_needed(key)
+            ):
                 return
             with contextlib.suppress(NotFound, Conflict):
                 await self._context.lower.delete(KINDS[key.kind], name, namespace=namespace, uid=copy.uid)
@@ -273,15 +277,6 @@ class DependencyController:
         except NotFound:
             return False
         return True
-
-    async def _needed_by_others(self, namespace: str) -> bool:
-        """Whether another virtual-node process of the same upper cluster has pods in that namespace."""
-        ours = ",".join(self._context.nodes)
-        selector = f"{names.LABEL_UPPER_CLUSTER}={self._context.cluster_id},{names.LABEL_NODE} notin ({ours})"
-        page = await self._context.lower.list(
-            resources.PODS, namespace=namespace, label_selector=selector, limit=1
-        )
-        return bool(page.items)
 
 
 def _missing(need: dependencies.Dependency) -> Problem:

@@ -17,6 +17,7 @@ from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
+from virtual_node.controllers import neighbours
 from virtual_node.controllers.context import ClusterContext, PodCaches
 from virtual_node.controllers.preconditions import patch_only
 from virtual_node.translate import endpoints as translate
@@ -108,8 +109,35 @@ class EndpointSlices:
                     desired,
                     difference=translate.slice_patch,
                 )
-        for surplus in existing.values():
-            await _delete(self._context.lower, resources.ENDPOINT_SLICES, surplus)
+        if existing:
+            await self._remove_surplus(service, namespace, list(existing.values()))
+
+    async def _remove_surplus(self, service: Object, namespace: str, surplus: list[Object]) -> None:
+        wanted = await self._wanted_above(service)
+        for piece in surplus:
+            if piece.namespace == namespace:
+                is_needed = piece.name in wanted
+            else:
+                # Of another mapping: ours of another time, or that of another process.
+                is_needed = await neighbours.have_pods_in(self._context, piece.namespace)
+            if not is_needed:
+                await _delete(self._context.lower, resources.ENDPOINT_SLICES, piece)
+
+    async def _wanted_above(self, service: Object) -> set[str]:
+        """Names below of the slices that a Service has above: asked, for a cache may be behind.
+
+        Another process may have copied a slice that ours has yet to show.
+        """
+        if (service.spec or {}).get("type") == "ExternalName":
+            return set()
+        page = await self._context.upper.list(
+            resources.ENDPOINT_SLICES,
+            namespace=service.namespace,
+            label_selector=f"{translate.LABEL_SERVICE}={service.name}",
+        )
+        return {
+            translate.slice_name(service.name, piece.uid, self._context.cluster_id) for piece in page.items
+        }
 
     async def remove(self, key: str) -> None:
         """See ``EndpointMirror``."""

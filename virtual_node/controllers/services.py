@@ -13,28 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
-from controller_runtime.errors import (
-    AlreadyExists,
-    ApiError,
-    ConfigError,
-    Conflict,
-    Invalid,
-    NotFound,
-    Unavailable,
-    is_retryable,
-)
+from controller_runtime.errors import ApiError, ConfigError, Unavailable, is_retryable
 from controller_runtime.informer import Informer
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
 from virtual_node import metrics
 from virtual_node.config import SERVICE_CONTROLLERS
+from virtual_node.controllers import neighbours
 from virtual_node.controllers.context import ClusterContext, PodCaches
 from virtual_node.controllers.endpoint_slices import (
     INDEX_SERVICE,
@@ -44,22 +34,17 @@ from virtual_node.controllers.endpoint_slices import (
     upper_slices,
 )
 from virtual_node.controllers.namespaces import Namespaces
-from virtual_node.controllers.preconditions import patch_only
+from virtual_node.controllers.service_copies import ServiceCopies, upper_service
 from virtual_node.controllers.service_links import INDEX_NAMESPACE
 from virtual_node.controllers.services_users import GRACE, NamespaceUsers
-from virtual_node.translate import ownership
-from virtual_node.translate import services as translate
 
 _FOREIGN_AGAIN = 600.0
 """Seconds after which a name that is taken is tried again; a watch of all lower Services would cost more."""
+_BEHIND = 5.0
+"""Seconds until a cache that is behind is looked at again; its event normally comes first."""
 _SETTLE_SECONDS = 2.0
 _WORKERS = 8
 _KUBE_SYSTEM = "kube-system"
-
-
-def upper_service(copy: Object) -> Iterable[str]:
-    """Key of the upper Service that a copy was made for."""
-    return (f"{copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)}/{copy.name}",)
 
 
 class ServiceController:
@@ -89,11 +74,8 @@ class ServiceController:
         self._namespaces = namespaces
         self._upper = upper
         self._lower = lower
-        self._own_name = min(context.nodes)
-        self._mark = translate.always_mark(self._own_name)
+        self._copies = ServiceCopies(context, namespaces=namespaces, lower=lower)
         self._is_enabled = SERVICE_CONTROLLERS in context.settings.enable_controllers
-        self._foreign: dict[str, str] = {}
-        """Upper Services whose name is taken below: key to uid."""
         self._refused: set[str] = set()
         """Upper Services that the lower cluster did not take at the last try."""
         self._progress = asyncio.Event()
@@ -136,22 +118,27 @@ class ServiceController:
         namespace, _, name = key.partition("/")
         lower_namespace = self._context.lower_namespace(namespace)
         for copy in self._lower.store.by_index(INDEX_SERVICE, key):
-            if copy.namespace != lower_namespace:
+            if copy.namespace != lower_namespace and not await self._copies.is_used_elsewhere(copy):
                 # Of another time: the configuration maps the namespace elsewhere now.
-                await self._delete(copy)
+                await self._copies.delete(copy)
         if upper is None or upper.metadata.deletion_timestamp is not None:
-            self._foreign.pop(key, None)
+            self._copies.foreign.pop(key, None)
             self._refused.discard(key)
+            if not self._is_there(key, lower_namespace, name):
+                return None
+            if upper is None and await self._exists_above(namespace, name):
+                return Result(requeue_after=_BEHIND)
             return await self._remove(key, lower_namespace, name)
         if not self._is_wanted(upper):
             return await self._remove_unused(upper, lower_namespace)
         try:
-            is_ours = await self._ensure(upper, lower_namespace)
+            is_ours = await self._copies.ensure(upper, lower_namespace)
         except ApiError as error:
             self._failed(upper, error)
             raise
         self._refused.discard(key)
         if not is_ours:
+            self._complain(upper, lower_namespace)
             await self._endpoints.remove(key)
             return Result(requeue_after=_FOREIGN_AGAIN)
         await self._endpoints.sync(upper, lower_namespace)
@@ -174,7 +161,7 @@ class ServiceController:
         lower_namespace = self._context.lower_namespace(namespace)
         return any(
             f"{lower_namespace}/{service.name}" not in self._lower.store
-            and service.key not in self._foreign
+            and service.key not in self._copies.foreign
             and service.key not in self._refused
             and service.metadata.deletion_timestamp is None
             and self._is_wanted(service)
@@ -185,99 +172,25 @@ class ServiceController:
         self._progress.set()
         self._progress = asyncio.Event()
 
-    # --- which ------------------------------------------------------------------------------------
-
     def _is_wanted(self, service: Object) -> bool:
-        return self._is_always(service.namespace, service.name) or (
+        return self._copies.is_always(service.namespace, service.name) or (
             service.namespace in self._users
             and self._context.lower_namespace(service.namespace) != _KUBE_SYSTEM
             and self._namespaces.allowed(service.namespace)
         )
-
-    def _is_always(self, namespace: str, name: str) -> bool:
-        return translate.is_always(namespace, name, self._context.settings.services.always)
-
-    # --- doing ------------------------------------------------------------------------------------
-
-    async def _ensure(self, upper: Object, namespace: str) -> bool:
-        """Create or patch the copy; False when the name below is not ours."""
-        whole = upper.to_dict()
-        desired = self._desired(whole, namespace)
-        existing = self._lower.store.get(f"{namespace}/{upper.name}")
-        if existing is None:
-            existing = await self._create(whole, desired)
-            if existing is None:
-                return True
-        if not ownership.is_owned(existing.labels, self._context.cluster_id):
-            self._complain(upper, namespace)
-            return False
-        self._foreign.pop(upper.key, None)
-        current = existing.to_dict()
-        if translate.must_replace(current, desired):
-            await self._delete(existing)
-            await self._create(whole, desired)
-        elif patch := translate.service_patch(current, desired):
-            await self._patch(existing, patch)
-        elif self._mark in existing.annotations and self._mark not in desired["metadata"]["annotations"]:
-            await self._patch(existing, self._unmarked)
-        return True
-
-    def _desired(
-        self, whole: dict[str, Any], namespace: str, *, with_families: bool = True
-    ) -> dict[str, Any]:
-        desired = translate.lower_service(
-            whole, namespace=namespace, cluster_id=self._context.cluster_id, with_families=with_families
-        )
-        if self._is_always(whole["metadata"]["namespace"], whole["metadata"]["name"]):
-            desired["metadata"]["annotations"][self._mark] = "true"
-        return desired
-
-    @property
-    def _unmarked(self) -> dict[str, Any]:
-        return {"metadata": {"annotations": {self._mark: None}}}
-
-    async def _patch(self, copy: Object, patch: dict[str, Any]) -> None:
-        await patch_only(
-            self._context.lower, resources.SERVICES, copy.name, patch, uid=copy.uid, namespace=copy.namespace
-        )
-
-    async def _create(self, whole: dict[str, Any], desired: dict[str, Any]) -> Object | None:
-        """Create the copy; what is there instead when the name is taken."""
-        lower, namespace = self._context.lower, desired["metadata"]["namespace"]
-        name = desired["metadata"]["name"]
-        if whole["metadata"]["uid"] == self._foreign.get(f"{whole['metadata']['namespace']}/{name}"):
-            with contextlib.suppress(NotFound):
-                return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
-        await self._namespaces.ensure(namespace, upper_name=whole["metadata"]["namespace"])
-        try:
-            try:
-                await lower.create(resources.SERVICES, desired, namespace=namespace)
-            except Invalid as error:
-                if "ipFamil" not in str(error):
-                    raise
-                # The lower cluster has other families: it gives what it can.
-                fallback = self._desired(whole, namespace, with_families=False)
-                await lower.create(resources.SERVICES, fallback, namespace=namespace)
-        except AlreadyExists:
-            return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
-        except NotFound:
-            self._namespaces.forget(namespace)
-            raise
-        self._context.log.debug("service created below", service=f"{namespace}/{name}")
-        return None
 
     async def _remove_unused(self, upper: Object, namespace: str) -> Result | None:
         """Nobody of ours uses it any more: give others a while to come, and those of other processes their due."""
         if not self._is_there(upper.key, namespace, upper.name):
             return None
         copy = self._lower.store.get(f"{namespace}/{upper.name}")
-        if copy is not None and self._mark in copy.annotations:
-            await self._patch(copy, self._unmarked)  # we do not want it, whoever else does
-        if copy is not None and translate.wanted_by(copy.annotations) - {self._own_name}:
-            return None  # another installation always wants it; when it takes its mark off, we hear of it
+        if copy is not None:
+            await self._copies.unmark(copy)
+            if self._copies.is_always_elsewhere(copy):
+                return None  # when that installation takes its mark off, we hear of it
         if left := self._users.grace(upper.namespace):
             return Result(requeue_after=left)
-        if await self._has_other_users(namespace):
+        if await neighbours.have_pods_in(self._context, namespace):
             return Result(requeue_after=GRACE)
         return await self._remove(upper.key, namespace, upper.name)
 
@@ -285,14 +198,8 @@ class ServiceController:
         assert self._endpoints is not None
         await self._endpoints.remove(key)
         if (copy := self._lower.store.get(f"{namespace}/{name}")) is not None:
-            await self._delete(copy)
+            await self._copies.delete(copy)
         return None
-
-    async def _delete(self, copy: Object) -> None:
-        with contextlib.suppress(NotFound, Conflict):
-            await self._context.lower.delete(
-                resources.SERVICES, copy.name, namespace=copy.namespace, uid=copy.uid
-            )
 
     def _is_there(self, key: str, namespace: str, name: str) -> bool:
         assert self._endpoints is not None
@@ -300,14 +207,12 @@ class ServiceController:
             self._endpoints.lower.store.by_index(INDEX_SERVICE, key)
         )
 
-    async def _has_other_users(self, namespace: str) -> bool:
-        """Whether another virtual-node process of the same upper cluster has pods in that lower namespace."""
-        ours = ",".join(self._context.nodes)
-        selector = f"{names.LABEL_UPPER_CLUSTER}={self._context.cluster_id},{names.LABEL_NODE} notin ({ours})"
-        page = await self._context.lower.list(
-            resources.PODS, namespace=namespace, label_selector=selector, limit=1
+    async def _exists_above(self, namespace: str, name: str) -> bool:
+        """Ask, for a cache may be behind: another process may have copied what ours has yet to show."""
+        page = await self._context.upper.list(
+            resources.SERVICES, namespace=namespace, field_selector=f"metadata.name={name}", limit=1
         )
-        return bool(page.items)
+        return any(service.metadata.deletion_timestamp is None for service in page.items)
 
     def _failed(self, upper: Object, error: ApiError) -> None:
         """Nobody waits for it any more; what will not pass by itself is told."""
@@ -323,13 +228,13 @@ class ServiceController:
 
     def _complain(self, upper: Object, namespace: str) -> None:
         """Say once that the name is taken."""
-        if self._foreign.get(upper.key) == upper.uid:
+        if self._copies.foreign.get(upper.key) == upper.uid:
             return
-        self._foreign[upper.key] = upper.uid
+        self._copies.foreign[upper.key] = upper.uid
         self._progressed()
         metrics.FOREIGN_SERVICES.labels(self._context.name).inc()
         # That each cluster has a "kubernetes" and a "kube-dns" of its own is as it should be.
-        is_always = self._is_always(upper.namespace, upper.name)
+        is_always = self._copies.is_always(upper.namespace, upper.name)
         self._context.recorder.event(
             upper,
             "Normal" if is_always else "Warning",
@@ -337,8 +242,6 @@ class ServiceController:
             f"Lower cluster {self._context.name} has a Service {namespace}/{upper.name} that is not ours; it is "
             "left alone, and pods there use it instead of this one",
         )
-
-    # --- watching ---------------------------------------------------------------------------------
 
     async def _choose(self) -> EndpointMirror:
         backoff = ExponentialBackoff(0.5, 30.0)

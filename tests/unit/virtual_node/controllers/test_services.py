@@ -13,7 +13,7 @@ import structlog
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from virtual_node import config as configuration
@@ -24,8 +24,9 @@ from virtual_node.controllers.endpoint_slices import (
     LegacyEndpoints,
     endpoint_mirror,
 )
+from virtual_node.controllers.service_copies import upper_service
 from virtual_node.controllers.service_links import INDEX_NAMESPACE
-from virtual_node.controllers.services import ServiceController, upper_service
+from virtual_node.controllers.services import ServiceController
 from virtual_node.controllers.services_users import GRACE, NamespaceUsers
 
 CLUSTER = "upper-1"
@@ -136,7 +137,9 @@ class Scene:
     def __init__(self, **settings: Any) -> None:
         self.lower = Lower()
         self.recorder = Recorder()
-        upper = SimpleNamespace(cluster="upper")
+        self.unseen: list[Object] = []
+        """What the upper cluster has, and our caches do not show yet."""
+        upper = SimpleNamespace(cluster="upper", list=self._list_above)
         self.context: Any = SimpleNamespace(
             name="lower1", cluster_id=CLUSTER, upper=upper, lower=self.lower, nodes={"vn": None},
             settings=configuration.Config(**settings), recorder=self.recorder, log=structlog.get_logger(),
@@ -160,6 +163,18 @@ class Scene:
         self.controller._endpoints = self.mirror
         self.lower.informers = {"services": self.copies, "endpointslices": self.mirror.lower}
         self.caches = caches
+
+    async def _list_above(self, resource, *, namespace, field_selector="", label_selector="", **_rest):
+        cached = self.services if resource is resources.SERVICES else self.controller._slices
+        return SimpleNamespace(
+            items=[
+                one
+                for one in [*cached.store.list(), *self.unseen]
+                if one.namespace == namespace
+                and field_selector in {"", f"metadata.name={one.name}"}
+                and label_selector in {"", *(f"{key}={value}" for key, value in one.labels.items())}
+            ]
+        )
 
     def add_pod(self, namespace="shop", uid="p-1") -> None:
         """A pod comes to our virtual node."""
@@ -324,6 +339,63 @@ async def test_a_deleted_service_goes_at_once():
 
 
 @pytest.mark.looptime
+async def test_a_service_that_only_our_cache_lacks_keeps_its_copy():
+    """Another process has made it while our watch is behind: a new copy would have another address."""
+    scene = Scene()
+    key = scene.add_service()
+    scene.add_slice()
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.unseen = scene.services.store.list()
+    scene.remove_service(key)
+    result = await scene.controller.reconcile(key)
+    assert result is not None
+    assert result.requeue_after
+    assert scene.lower.wrote() == [("create", key)]
+    assert len(scene.mirror.lower.store) == 1
+
+
+@pytest.mark.looptime
+async def test_a_slice_that_only_our_cache_lacks_stays():
+    """Or its endpoints would be out of service until our watch has caught up; what is gone above goes."""
+    scene = Scene()
+    key = scene.add_service()
+    scene.add_slice()
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.unseen = scene.controller._slices.store.list()
+    scene.controller._slices._remove("shop/web-1", None)
+    await scene.controller.reconcile(key)
+    assert len(scene.mirror.lower.store) == 1
+    scene.unseen = []
+    await scene.controller.reconcile(key)
+    assert len(scene.mirror.lower.store) == 0
+
+
+@pytest.mark.looptime
+async def test_a_stranger_who_takes_the_name_while_a_copy_is_replaced_gets_no_endpoints():
+    """The copy is looked at again before anything leads to it."""
+    scene = Scene()
+    key = scene.add_service()
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.add_service(uid="u-2")
+    scene.add_slice()
+    delete = scene.lower.delete
+
+    async def delete_and_lose(resource, name, *, namespace=None, uid=None):
+        await delete(resource, name, namespace=namespace, uid=uid)
+        scene.lower.put(resources.SERVICES, foreign("web", "shop"))
+
+    scene.lower.delete = delete_and_lose  # type: ignore[method-assign]
+    with pytest.raises(Conflict):
+        await scene.controller.reconcile(key)
+    await scene.controller.reconcile(key)
+    assert len(scene.mirror.lower.store) == 0
+    assert scene.recorder.events[-1] == ("Warning", "ServiceConflict")
+
+
+@pytest.mark.looptime
 async def test_a_service_made_again_under_its_name_is_a_new_copy():
     """A copy of the old uid is replaced."""
     scene = Scene()
@@ -462,6 +534,19 @@ async def test_copies_of_another_mapping_go():
         "x-shop/web", f"x-shop/{next(iter(scene.mirror.lower.store.list())).name}",
     }  # fmt: skip
     assert len(scene.lower.objects) == 2
+
+
+@pytest.mark.looptime
+async def test_copies_of_another_installation_with_another_mapping_stay():
+    """Two installations that map the namespace to different ones would otherwise fight for ever."""
+    scene = Scene()
+    key = scene.add_service()
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.context.lower_namespace = lambda name: f"x-{name}"
+    scene.lower.others_pods = [object()]
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == [("create", key), ("create", f"x-{key}")]
 
 
 @pytest.mark.looptime

@@ -1,0 +1,139 @@
+"""One Service's copy below: made, followed, replaced, marked, removed.
+
+Which Services have one, and when, is the ServiceController's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers import neighbours
+from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.preconditions import patch_only
+from virtual_node.translate import ownership
+from virtual_node.translate import services as translate
+
+
+def upper_service(copy: Object) -> Iterable[str]:
+    """Key of the upper Service that a copy was made for."""
+    return (f"{copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)}/{copy.name}",)
+
+
+class ServiceCopies:
+    """Writes the copies of upper Services; never anything that is not ours."""
+
+    def __init__(self, context: ClusterContext, *, namespaces: Namespaces, lower: Informer) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            namespaces: makes lower namespaces.
+            lower: Services of the lower cluster that carry our ownership label.
+        """
+        self._context = context
+        self._namespaces = namespaces
+        self._lower = lower
+        self._own_name = min(context.nodes)
+        self._mark = translate.always_mark(self._own_name)
+        self.foreign: dict[str, str] = {}
+        """Upper Services whose name is taken below: key to uid."""
+
+    def is_always(self, namespace: str, name: str) -> bool:
+        """Whether the configuration wants an upper Service below even where no pod uses it."""
+        return translate.is_always(namespace, name, self._context.settings.services.always)
+
+    def is_always_elsewhere(self, copy: Object) -> bool:
+        """Whether another installation always wants a copy."""
+        return bool(translate.wanted_by(copy.annotations) - {self._own_name})
+
+    async def is_used_elsewhere(self, copy: Object) -> bool:
+        """Whether another installation wants a copy, be it for its pods."""
+        return self.is_always_elsewhere(copy) or await neighbours.have_pods_in(self._context, copy.namespace)
+
+    async def ensure(self, upper: Object, namespace: str) -> bool:
+        """Create or patch the copy of an upper Service; False when the name below is not ours.
+
+        Raises:
+            ApiError: the lower cluster refuses; the caller retries.
+        """
+        whole = upper.to_dict()
+        desired = self._desired(whole, namespace)
+        existing = self._lower.store.get(f"{namespace}/{upper.name}")
+        if existing is None:
+            existing = await self._create(whole, desired)
+            if existing is None:
+                return True
+        if not ownership.is_owned(existing.labels, self._context.cluster_id):
+            return False
+        self.foreign.pop(upper.key, None)
+        current = existing.to_dict()
+        if translate.must_replace(current, desired):
+            await self.delete(existing)
+            if await self._create(whole, desired) is not None:
+                # Not gone yet, or a stranger was quicker: whose it is tells the next look.
+                raise Conflict(f"Service {existing.key} is being replaced", code=409, reason="Conflict")
+        elif patch := translate.service_patch(current, desired):
+            await self._patch(existing, patch)
+        elif self._mark in existing.annotations and self._mark not in desired["metadata"]["annotations"]:
+            await self.unmark(existing)
+        return True
+
+    async def unmark(self, copy: Object) -> None:
+        """We do not always want a copy any more, whoever else does."""
+        if self._mark in copy.annotations:
+            await self._patch(copy, {"metadata": {"annotations": {self._mark: None}}})
+
+    async def delete(self, copy: Object) -> None:
+        """Remove a copy, that very one."""
+        with contextlib.suppress(NotFound, Conflict):
+            await self._context.lower.delete(
+                resources.SERVICES, copy.name, namespace=copy.namespace, uid=copy.uid
+            )
+
+    def _desired(
+        self, whole: dict[str, Any], namespace: str, *, with_families: bool = True
+    ) -> dict[str, Any]:
+        desired = translate.lower_service(
+            whole, namespace=namespace, cluster_id=self._context.cluster_id, with_families=with_families
+        )
+        if self.is_always(whole["metadata"]["namespace"], whole["metadata"]["name"]):
+            desired["metadata"]["annotations"][self._mark] = "true"
+        return desired
+
+    async def _patch(self, copy: Object, patch: dict[str, Any]) -> None:
+        await patch_only(
+            self._context.lower, resources.SERVICES, copy.name, patch, uid=copy.uid, namespace=copy.namespace
+        )
+
+    async def _create(self, whole: dict[str, Any], desired: dict[str, Any]) -> Object | None:
+        """Create the copy; what is there instead when the name is taken."""
+        lower, namespace = self._context.lower, desired["metadata"]["namespace"]
+        name = desired["metadata"]["name"]
+        if whole["metadata"]["uid"] == self.foreign.get(f"{whole['metadata']['namespace']}/{name}"):
+            with contextlib.suppress(NotFound):
+                return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
+        await self._namespaces.ensure(namespace, upper_name=whole["metadata"]["namespace"])
+        try:
+            try:
+                await lower.create(resources.SERVICES, desired, namespace=namespace)
+            except Invalid as error:
+                if "ipFamil" not in str(error):
+                    raise
+                # The lower cluster has other families: it gives what it can.
+                fallback = self._desired(whole, namespace, with_families=False)
+                await lower.create(resources.SERVICES, fallback, namespace=namespace)
+        except AlreadyExists:
+            return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
+        except NotFound:
+            self._namespaces.forget(namespace)
+            raise
+        self._context.log.debug("service created below", service=f"{namespace}/{name}")
+        return None
