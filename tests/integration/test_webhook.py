@@ -126,6 +126,20 @@ async def test_a_wrong_selector_is_refused_with_a_reason(webhook):
     assert "metadata.annotations[clusterSelector]" in done.stderr
 
 
+async def test_what_moves_is_judged_as_the_api_server_judges_it(webhook):
+    """An affinity that it would refuse where it stands, and would never see once it has moved."""
+    upper, _, _ = webhook
+    term = {"matchExpressions": [{"key": "gpu", "operator": "Like", "values": ["yes"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    body = pod("wrong", affinity={"nodeAffinity": required})
+    done = await upper.kubectl("create", "-f", "-", input=json.dumps(body), check=False)
+    assert done.returncode == 1
+    assert "nodeSelectorTerms[0].matchExpressions[0].operator" in done.stderr
+    body["metadata"]["labels"] = {}
+    done = await upper.kubectl("create", "-f", "-", input=json.dumps(body), check=False)
+    assert "nodeSelectorTerms[0].matchExpressions[0].operator" in done.stderr
+
+
 async def test_workloads_are_warned_about(webhook):
     """Kubectl prints the warnings; a template that could never make a pod is refused."""
     upper, _, _ = webhook
@@ -144,6 +158,7 @@ async def test_workloads_are_warned_about(webhook):
     template["metadata"]["annotations"] = {"clusterSelector": "{"}
     done = await upper.kubectl("apply", "-f", "-", input=json.dumps(deployment), check=False)
     assert "spec.template.metadata.annotations[clusterSelector]" in done.stderr
+    assert done.returncode == 1
 
 
 async def test_nodes_that_were_full_are_avoided(webhook):
