@@ -152,7 +152,6 @@ class Client(ObjectVerbs):
         resource_version: str | None = None,
         timeout_seconds: float = _DEFAULT_WATCH,
         allow_bookmarks: bool = True,
-        send_initial_events: bool = False,
         read_timeout: float | None = None,
     ) -> AsyncGenerator[WatchEvent, None]:
         """Follow a collection, event by event; see ``watch_batches``."""
@@ -164,7 +163,6 @@ class Client(ObjectVerbs):
             resource_version=resource_version,
             timeout_seconds=timeout_seconds,
             allow_bookmarks=allow_bookmarks,
-            send_initial_events=send_initial_events,
             read_timeout=read_timeout,
         )
         async with contextlib.aclosing(batches):
@@ -182,7 +180,6 @@ class Client(ObjectVerbs):
         resource_version: str | None = None,
         timeout_seconds: float = _DEFAULT_WATCH,
         allow_bookmarks: bool = True,
-        send_initial_events: bool = False,
         read_timeout: float | None = None,
     ) -> AsyncGenerator[Batch, None]:
         """Follow a collection; yields what each read from the network brought.
@@ -201,8 +198,6 @@ class Client(ObjectVerbs):
             params["allowWatchBookmarks"] = "true"
         if resource_version is not None:
             params["resourceVersion"] = resource_version
-        if send_initial_events:
-            params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         silence = read_timeout if read_timeout is not None else timeout_seconds + _WATCH_GRACE
         path = resource.path(namespace=namespace)
         async with self._transport.stream(

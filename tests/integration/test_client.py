@@ -248,24 +248,6 @@ async def test_watch_ends_by_itself(client: Client, namespace: str) -> None:
     assert events == [("ADDED", "a"), ("DELETED", "a")]
 
 
-async def test_streaming_list(client: Client, namespace: str) -> None:
-    """SendInitialEvents gives what is there, and a bookmark that marks the end of it."""
-    for name in "abc":
-        await client.create(MAPS, {"metadata": {"name": name, "namespace": namespace}})
-    names: set[str] = set()
-    async with asyncio.timeout(PATIENCE):
-        async for event in client.watch(
-            MAPS, namespace=namespace, resource_version="", send_initial_events=True, timeout_seconds=60
-        ):
-            if event.object.annotations.get("k8s.io/initial-events-end") == "true":
-                assert event.type == "BOOKMARK"
-                assert event.object.resource_version
-                break
-            assert event.type == "ADDED"
-            names.add(event.object.name)
-    assert names >= {"a", "b", "c"}
-
-
 async def test_apiserver_restart(cluster: Cluster, client: Client) -> None:
     """While the apiserver is away requests are ConnectionFailed; afterwards the same client works.
 
