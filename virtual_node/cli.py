@@ -90,6 +90,8 @@ def _command(command: str, arguments: list[str]) -> int:
             from virtual_node.commands import completion  # noqa: PLC0415
 
             return completion.answer(arguments[1:], commands=COMMANDS, run=main)
+        case "help" if len(arguments) > 1:
+            return _command(arguments[1], [arguments[1], "--help"])
         case "help":
             print(overview())  # noqa: T201 - the answer
             return 0

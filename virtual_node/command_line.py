@@ -13,6 +13,7 @@ from virtual_node import program
 
 USAGE_ERROR = 2
 _WIDTH = 100
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
 
 
@@ -74,6 +75,15 @@ class Parser(argparse.ArgumentParser):
             ):
                 return f"; did you mean {close[0]}?"
         return ""
+
+
+def label(text: str) -> str:
+    """The argparse type of a namespace, and of other names that are DNS-1123 labels."""
+    if not _LABEL.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a name: lower-case letters, digits and dashes, at most 63"
+        )
+    return text
 
 
 def _positional(action: argparse.Action) -> str:

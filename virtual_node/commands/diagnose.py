@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from controller_runtime import resources
 from controller_runtime.errors import ConfigError
 from controller_runtime.resources import Resource
-from virtual_node.command_line import Parser
+from virtual_node.command_line import Parser, label
 from virtual_node.commands import connect, diagnose_node, diagnose_pod, diagnose_workload, output
 from virtual_node.commands.diagnosing.facts import FINE, Finding
 from virtual_node.commands.diagnosis import diagnose, is_well
@@ -167,7 +167,12 @@ def _parser() -> Parser:
     )
     parser.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="where TYPE has none")
     parser.add_argument(
-        "-n", "--namespace", default="", metavar="NS", help="its namespace (the context's, default)"
+        "-n",
+        "--namespace",
+        type=label,
+        default=None,
+        metavar="NS",
+        help="its namespace (the context's, default)",
     )
     connect.add_flags(parser)
     parser.add_argument(

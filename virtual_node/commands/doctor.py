@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from controller_runtime import kubeconfig
 from controller_runtime.client import Client
-from virtual_node.command_line import Parser
+from virtual_node.command_line import Parser, label
 from virtual_node.commands import connect, doctor_probes, output
 from virtual_node.commands.doctoring.chain import examine, first_broken, sentence
 from virtual_node.commands.doctoring.facts import Facts
@@ -104,6 +104,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "-n",
         "--namespace",
+        type=label,
         default="default",
         metavar="NS",
         help="where a labelled pod is created on trial, by dry run (default)",

@@ -20,7 +20,7 @@ from controller_runtime.client import Client
 from controller_runtime.errors import AlreadyExists, ConfigError
 from controller_runtime.resources import Resource
 from virtual_node import manifests, rights
-from virtual_node.command_line import Parser
+from virtual_node.command_line import Parser, label
 from virtual_node.commands import connect
 
 _CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
@@ -134,7 +134,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "action", choices=("register", "manifest"), help="make the account, or only print what it is"
     )
-    parser.add_argument("--name", required=True, help="the lower cluster's name in the upper one")
+    parser.add_argument("--name", type=label, required=True, help="the lower cluster's name in the upper one")
     parser.add_argument(
         "--client-kubeconfig", default="", metavar="FILE", help="an administrator's, of the lower cluster"
     )
@@ -143,7 +143,7 @@ def _parser() -> Parser:
         "--server", default="", metavar="URL", help="the lower API server as the upper cluster reaches it"
     )
     parser.add_argument(
-        "--account-namespace", default="virtual-node", metavar="NS", help="below (virtual-node)"
+        "--account-namespace", type=label, default="virtual-node", metavar="NS", help="below (virtual-node)"
     )
     parser.add_argument("--keep-namespaces", action="store_true", help="do not ask for the right to list everything, "
                         "which removing an empty namespace takes")  # fmt: skip
@@ -151,6 +151,10 @@ def _parser() -> Parser:
         "--kubeconfig", default="", metavar="FILE", help="upper cluster's: create the Secret there"
     )
     parser.add_argument(
-        "--namespace", default="kube-system", metavar="NS", help="of the Secret above (kube-system)"
+        "--namespace",
+        type=label,
+        default="kube-system",
+        metavar="NS",
+        help="of the Secret above (kube-system)",
     )
     return parser

@@ -53,10 +53,10 @@ def explain(error: ApiError, config: ClusterConfig, *, expiries: Sequence[Expiry
         return Trouble(f"{place} does not accept the kubeconfig's credentials (401)", "renew them")
     if error.code == 403:
         return Trouble(f"{place}: {error.message}", "ask an administrator for that right")
-    if error.code:
+    if error.code >= 500:
         return Trouble(f"{place}: {error}", "how is it? kubectl get --raw '/readyz?verbose'")
-    if kind not in _STEPS:
-        return Trouble(f"{place}: {error.message}", "")
+    if error.code or kind not in _STEPS:
+        return Trouble(f"{place}: {error}", "")
     detail = _VERIFY.search(error.message)
     said = f": {detail[1]}" if detail else ""
     step = "renew the API server's certificate" if "expired" in said else _STEPS[kind]

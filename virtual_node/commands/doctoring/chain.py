@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from virtual_node.commands.doctoring import admission, below, nodes, presence, scheduling
 from virtual_node.commands.doctoring.facts import Facts
 from virtual_node.commands.doctoring.links import Link, Outcome, Rule, State, skipped
+from virtual_node.commands.doctoring.presence import RIGHTS
 
 CHAIN: Sequence[Rule] = (
     *presence.RULES, *nodes.RULES, *admission.RULES, *scheduling.RULES, *below.RULES, *scheduling.LAST_RULES,
@@ -23,8 +24,12 @@ def examine(facts: Facts) -> list[Link]:
 
 
 def first_broken(links: Sequence[Link]) -> Link | None:
-    """What to mend first; None: all links hold."""
-    return next((link for link in links if link.state is State.BROKEN), None)
+    """What to mend first; None: all links hold.
+
+    Rights that the caller lacks keep only the caller from seeing; they come last.
+    """
+    broken = [link for link in links if link.state is State.BROKEN]
+    return min(broken, key=lambda link: link.name == RIGHTS, default=None)
 
 
 def sentence(links: Sequence[Link]) -> str:

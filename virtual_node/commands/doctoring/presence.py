@@ -10,6 +10,7 @@ from virtual_node.commands.doctoring.installation import installation_trouble
 from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, some
 
 _LEASE_SECONDS = 40.0
+RIGHTS = "rights"
 _GRACE = 60.0
 """Kubernetes' node-monitor-grace-period (40 or 50 s), and some."""
 
@@ -108,7 +109,7 @@ def _with_server(facts: Facts) -> str:
 
 RULES = (
     Rule("upperApi", "upper API server", upper_api),
-    Rule("rights", "your rights there", caller_rights, needs=("upperApi",)),
+    Rule(RIGHTS, "your rights there", caller_rights, needs=("upperApi",)),
     Rule("virtualNodes", "virtual nodes", presence, needs=("upperApi",), reads=("nodes",)),
     Rule("nodeReady", "virtual nodes Ready, leases fresh", heartbeat, needs=("virtualNodes",)),
 )

@@ -199,3 +199,11 @@ def test_leases_that_cannot_be_read_accuse_nobody():
     """Ready is what is left to go by."""
     links = links_of(healthy(leases={}, unread={"leases": "no"}))
     assert links["nodeReady"].state is State.OK
+
+
+def test_what_is_broken_comes_before_what_only_this_person_may_not_see():
+    """Rights to look are no link of a pod's way; they are named last, and alone they are still named."""
+    links = examine(healthy(denied=["list events"], nodes=[]))
+    found = first_broken(links)
+    assert found is not None
+    assert found.name == "virtualNodes"

@@ -51,6 +51,7 @@ TOKEN = Expiry("", "Token", "/k", ends=NOW - timedelta(hours=5))
         (ApiError("remote error: tls: expired certificate"), [CERTIFICATE], "client certificate ended 3 days ago"),
         (error_from_response(503, b"etcd is away", {}), [], "etcd is away (503); how is it? kubectl get --raw"),
         (error_from_response(403, b"nodes is forbidden", {}), [], "nodes is forbidden; ask an administrator"),
+        (error_from_response(400, b"unable to parse", {}), [], "(kubeconfig /k, context prod): unable to parse (400)"),
         (ApiError("something new"), [], "https://up:6443 (kubeconfig /k, context prod): something new"),
     ],
 )  # fmt: skip
