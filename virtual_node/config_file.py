@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,11 @@ import msgspec
 import yaml
 
 from controller_runtime.errors import ConfigError
+from virtual_node import config
 from virtual_node.config import Config
 from virtual_node.config_validation import validate
+
+_UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 
 
 def load(path: str | Path) -> Config:
@@ -25,11 +30,11 @@ def load(path: str | Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"--config {path}: {why}") from None
-    config = parse(text, source=str(path))
-    config.kubeconfig = _beside(path, config.kubeconfig)
-    for cluster in config.clusters:
+    parsed = parse(text, source=str(path))
+    parsed.kubeconfig = _beside(path, parsed.kubeconfig)
+    for cluster in parsed.clusters:
         cluster.kubeconfig = _beside(path, cluster.kubeconfig)
-    return config
+    return parsed
 
 
 def parse(text: str, *, source: str = "config") -> Config:
@@ -45,13 +50,28 @@ def parse(text: str, *, source: str = "config") -> Config:
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: expected a mapping with apiVersion, kind and clusters")
     try:
-        config = msgspec.convert(document, Config)
+        parsed = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}") from None
-    problems = validate(config)
+        raise ConfigError(f"{source}: {error}{_guess(str(error))}") from None
+    problems = validate(parsed)
     if problems:
         raise ConfigError(f"{source}: " + "; ".join(problems))
-    return config
+    return parsed
+
+
+def _guess(complaint: str) -> str:
+    """What an unknown field may have been meant to be."""
+    unknown = _UNKNOWN_FIELD.search(complaint)
+    if unknown is None:
+        return ""
+    known = {
+        field.lower(): field
+        for struct in vars(config).values()
+        if isinstance(struct, type) and issubclass(struct, msgspec.Struct)
+        for field in struct.__struct_encode_fields__
+    }
+    close = difflib.get_close_matches(unknown[1].lower(), known, n=1)
+    return f"; did you mean {known[close[0]]}?" if close else ""
 
 
 def _beside(config_file: Path, path: str) -> str:

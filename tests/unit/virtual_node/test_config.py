@@ -85,3 +85,21 @@ def test_an_unreadable_file_is_named(tmp_path):
     """A missing file is an error that names it."""
     with pytest.raises(ConfigError, match=r"missing\.yaml"):
         config_file.load(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("clustres: []", "unknown field `clustres`; did you mean clusters?"),
+        (
+            "clusters: [{name: a, kubeconfig: k, nodename: x}]",
+            "unknown field `nodename` - at `$.clusters[0]`; did you mean nodeName?",
+        ),
+        ("zzz: 1", "unknown field `zzz`"),
+    ],
+)
+def test_a_misspelt_field_is_guessed(field: str, told: str):
+    """Where it is, and what it may have been meant to be."""
+    with pytest.raises(ConfigError) as caught:
+        config_file.parse(HEAD + field)
+    assert str(caught.value).endswith(told)
