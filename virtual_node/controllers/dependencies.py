@@ -75,8 +75,9 @@ class DependencyController:
         self._users: defaultdict[ObjectKey, set[str]] = defaultdict(set)
         self._needs: dict[str, frozenset[ObjectKey]] = {}
         self._locks: weakref.WeakValueDictionary[ObjectKey, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._in_step: dict[ObjectKey, tuple[Object, Object]] = {}
-        """Originals and copies that were compared and found the same: the thousandth pod that names them need not."""
+        self._in_step: dict[ObjectKey, tuple[Object, Object | None]] = {}
+        """Originals, and copies that were compared with them and found the same: the thousandth pod that names them
+        need not do it again. None: the copy has just been made, and the cache has yet to show it."""
         queue: WorkQueue[ObjectKey] = WorkQueue(
             f"dependencies-{context.name}", rate_limiter=ExponentialBackoff(0.2, 60.0)
         )
@@ -188,6 +189,7 @@ class DependencyController:
                 self.controller.queue.add_after(key_of(copy), _UNUSED_GRACE)
 
         def meddled(copy: Object) -> None:
+            self._in_step.pop(key_of(copy), None)
             if names.LABEL_TOKEN_OF not in copy.labels and key_of(copy) in self._users:
                 self.controller.queue.add(key_of(copy))
 
@@ -211,10 +213,13 @@ class DependencyController:
     async def _copy(self, key: ObjectKey, source: Object) -> Problem | None:
         """Create or patch the lower copy; a Problem when the name below is not ours."""
         namespace, name = self._lower_name(key)
-        existing = self._lower[key.kind].store.get(f"{namespace}/{name}")
-        if existing is not None and self._in_step.get(key) == (source, existing):
+        cached = self._lower[key.kind].store
+        if self._in_step.get(key) == (source, cached.get(f"{namespace}/{name}")):
             return None
         async with self._lock(key):
+            existing = cached.get(f"{namespace}/{name}")
+            if self._in_step.get(key) == (source, existing):
+                return None  # by whoever had the lock before
             options = next(iter(self._context.options.values()))
             desired = copies.lower_copy(source.to_dict(), options)
             desired["metadata"]["name"] = name
@@ -222,7 +227,6 @@ class DependencyController:
             if name != key.name:
                 desired["metadata"].setdefault("annotations", {})[names.ANNOTATION_SOURCE] = key.name
             resource = KINDS[key.kind]
-            existing = self._lower[key.kind].store.get(f"{namespace}/{name}")
             current = existing.to_dict() if existing is not None else None
             if current is None:
                 await self._namespaces.ensure(namespace, upper_name=key.namespace)
@@ -234,6 +238,7 @@ class DependencyController:
                     self._namespaces.forget(namespace)
                     raise
                 else:
+                    self._in_step[key] = (source, None)
                     return None
             if not ownership.is_owned(current["metadata"].get("labels") or {}, self._context.cluster_id):
                 return _foreign(key, namespace, name, self._context.name)

@@ -135,6 +135,8 @@ class Api:
         made["metadata"] |= {"generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
         if namespace:
             made["metadata"]["namespace"] = namespace
+        if resource.plural == "pods":
+            made["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
         return self.put(resource.plural, made)
 
     async def patch(

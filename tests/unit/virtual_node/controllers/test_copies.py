@@ -113,3 +113,21 @@ async def test_a_thousand_pods_of_one_config_map_compare_it_once(monkeypatch: py
         scene.upper.change("configmaps", KEY, data={"a": "2"})
         await asyncio.sleep(1)
         assert scene.lower.find("configmaps", KEY)["data"] == {"a": "2"}  # type: ignore[index]
+
+
+async def test_a_burst_of_pods_makes_a_copy_once():
+    """They all come before the cache shows the copy; none of them asks for it again."""
+    async with running() as scene:
+        scene.upper.put("configmaps", config_map())
+        await asyncio.sleep(1)
+        scene.lower.held.add("configmaps")
+        for number in range(10):
+            scene.bind(f"pod-{number}", uid=f"u-{number}", volumes=OPTIONAL)
+        await asyncio.sleep(5)
+        assert scene.lower.asked("create", "configmaps") == [KEY]
+        assert scene.lower.asked("get", "configmaps") == []
+        assert scene.below("pod-9") is not None
+        scene.lower.vanish("configmaps", KEY)
+        scene.lower.release("configmaps")
+        await asyncio.sleep(5)
+        assert scene.lower.find("configmaps", KEY) is not None
