@@ -129,6 +129,10 @@ class Transport:
                 code, answer, answer_headers = await self._send(
                     method, url, body=body, headers=impersonation.merged(sent, headers), timeout=limit
                 )
+            except asyncio.CancelledError:
+                # Mostly a caller whose patience has ended: a server that hangs shows in its metrics, too.
+                self._count(verb, 0)
+                raise
             except NETWORK_ERRORS as error:
                 self._count(verb, 0)
                 if retry.after_break(error):

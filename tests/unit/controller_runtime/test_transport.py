@@ -682,3 +682,17 @@ async def test_metrics() -> None:
     assert set(found.values()) == {1.0}
     assert (counted("metrics", "LIST", "200"), counted("metrics", "WATCH", "200")) == (1.0, 1.0)
     assert (timed("metrics", "GET"), timed("metrics", "LIST"), timed("metrics", "WATCH")) == (2.0, 1.0, 1.0)
+
+
+async def test_a_request_that_its_caller_gives_up_is_counted() -> None:
+    """A ping or a lease that waits for a server which hangs is a request without an answer."""
+
+    async def hang(_request: web.Request) -> web.Response:
+        await asyncio.sleep(5)
+        return reply()
+
+    async with serve(hang) as server, client_of(server, cluster="hangs") as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.get(resources.NODES, "n")
+    assert counted("hangs", "GET", "<error>") == 1.0
