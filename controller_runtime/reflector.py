@@ -30,6 +30,10 @@ _TELL_AFTER = (5.0, 60.0)
 """Seconds of trouble after which people are told: a server that is restarted is none of their business."""
 _WATCH_SECONDS = (300.0, 600.0)
 _SILENCE_GRACE = 30.0
+_BOOKMARK_SILENCE = 180.0
+"""Seconds of silence after a bookmark that mean that nobody is there: apiservers send one a minute where they send any.
+
+client-go's HTTP/2 pings find out sooner. TCP's own probes do not: a proxy or load balancer answers them itself."""
 _SHORT = 1.0
 """Seconds; a watch that ends sooner without a word is a failure, as in client-go, or it would be repeated in a loop."""
 
@@ -147,19 +151,28 @@ class Reflector:
         slicer = Slicer()
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        is_empty = True
-        async with contextlib.aclosing(batches):
-            async for batch in batches:
-                is_empty = False
-                self._heard()
-                self.last_error = None
-                for event in batch:
-                    if event.type != "BOOKMARK":
-                        changed = event.object if self._transform is None else self._transform(event.object)
-                        self._sink.change(event.type, changed)
-                    # Last, so that a failure above is met by reading the event again.
-                    self.resource_version = event.object.resource_version
-                    await slicer.tick()
+        is_empty, sends_bookmarks = True, False
+        try:
+            async with contextlib.aclosing(batches), asyncio.timeout(None) as silence:
+                async for batch in batches:
+                    is_empty = False
+                    self._heard()
+                    self.last_error = None
+                    for event in batch:
+                        if event.type == "BOOKMARK":
+                            sends_bookmarks = True
+                        else:
+                            changed = (
+                                event.object if self._transform is None else self._transform(event.object)
+                            )
+                            self._sink.change(event.type, changed)
+                        # Last, so that a failure above is met by reading the event again.
+                        self.resource_version = event.object.resource_version
+                        await slicer.tick()
+                    if sends_bookmarks:
+                        silence.reschedule(loop.time() + _BOOKMARK_SILENCE)
+        except TimeoutError:
+            raise ConnectionFailed(f"the watch has been silent for {_BOOKMARK_SILENCE:g} s") from None
         if is_empty and loop.time() - begun < _SHORT:
             raise ConnectionFailed("the watch ended as soon as it began")
 

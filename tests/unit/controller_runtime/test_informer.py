@@ -642,6 +642,35 @@ async def test_version_from_the_future_is_read_again(server, started):
 
 
 @pytest.mark.looptime
+async def test_silence_after_bookmarks_is_a_dead_connection(server, started):
+    """A proxy keeps a connection whose apiserver is gone; three bookmarks that do not come give it away."""
+    server.lists = [([pod("a", 1)], "1")]
+    informer = started(make(server))
+    feed = await server.watches.get()
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(250)
+    bookmark = from_dict({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "77"}})
+    feed.put_nowait([WatchEvent("BOOKMARK", bookmark)])
+    await asyncio.sleep(100)
+    feed.put_nowait([WatchEvent("ADDED", pod("b", 78))])
+    begun = loop.time()
+    await server.watches.get()
+    assert 180 <= loop.time() - begun <= 180.2
+    assert (server.listed, server.watched_from) == (1, ["1", "78"])
+    assert str(informer.last_error) == "the watch has been silent for 180 s"
+
+
+@pytest.mark.looptime
+async def test_silence_without_bookmarks_is_quiet(server, started):
+    """Not every server sends bookmarks of every resource: then a quiet watch is nothing but quiet."""
+    server.lists = [([pod("a", 1)], "1")]
+    informer = started(make(server))
+    await server.watches.get()
+    await asyncio.sleep(299)
+    assert (informer.last_error, server.watched_from) == (None, ["1"])
+
+
+@pytest.mark.looptime
 async def test_watch_asks_for_five_to_ten_minutes(started):
     """TimeoutSeconds is drawn from 300 to 600, and silence counts as death only a little later."""
     asked: list[dict[str, Any]] = []
