@@ -54,8 +54,11 @@ async def _run(options: argparse.Namespace) -> list[dict[str, Any]]:
 async def _watch(nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace) -> None:
     """Show what changes, until interrupted."""
 
+    above = list(nodes)
+
     def show(changed: Sequence[dict[str, Any]]) -> None:
-        _show(changed, Reader(reader.client), options, under=nodes)
+        _show(changed, reader, options, above=above)
+        above.extend(changed)
 
     await StatusWatch(
         reader.client,
@@ -74,9 +77,9 @@ def _show(
     reader: Reader,
     options: argparse.Namespace,
     *,
-    under: Sequence[dict[str, Any]] = (),
+    above: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Print nodes, or some of them again, in line with those that are above."""
+    """Print nodes, or some of them again, in line with those that are above already."""
     if options.output in output.DATA:
         output.data({"nodes": nodes, "missingRights": reader.rights()}, options.output)
         return
@@ -86,19 +89,20 @@ def _show(
         return
     wide = options.output == "wide"
     leases_seen = _LEASES_RIGHT not in reader.missing
-    lines, above = (
+    lines, lines_above = (
         [status_rows.line(node, wide=wide, leases_seen=leases_seen) for node in some]
-        for some in (nodes, under)
+        for some in (nodes, above)
     )
     output.table(
         (*status_rows.COLUMNS, *status_rows.WIDE) if wide else status_rows.COLUMNS,
         lines,
-        above=above,
+        above=lines_above,
         empty=f"There are no virtual nodes (label {_VIRTUAL}) in this cluster; {program.name('doctor')} says why.",
-        headers=not under and not options.no_headers,
+        headers=not above and not options.no_headers,
         spare=() if wide else status_rows.SPARE,
     )
-    output.note(reader.note())
+    if not above:
+        output.note(reader.note())
 
 
 async def _gather(reader: Reader, options: argparse.Namespace) -> list[dict[str, Any]]:
