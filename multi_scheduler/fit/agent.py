@@ -10,14 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from controller_runtime import resources
 from controller_runtime.api import cluster_selector, names
 from controller_runtime.errors import ConfigError
-from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from multi_scheduler import reasons
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
 from multi_scheduler.fit import victims as choosing
+from multi_scheduler.fit.bound import BoundPods
 from multi_scheduler.fit.demand import Demand, demand
 from multi_scheduler.fit.feed import Feed
 from multi_scheduler.fit.index import ClusterIndex
@@ -30,8 +29,6 @@ _LOOKED_AT = 64
 """Feasible nodes of a cluster that are compared; more would cost time and change little."""
 _SWEEP = 1.0
 _KEPT_JUDGEMENTS = 1000
-_BY_NODE = "node"
-_UNBOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
 class Settings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -73,37 +70,26 @@ class FitAgent(Agent):
             cluster: Feed(
                 client,
                 self.indexes[cluster],
-                seen=self.reservations.release,
+                seen=self._seen_below,
                 unseen=self.reservations.release,
             )
             for cluster, client in context.lower.items()
         }
-        self._upper_pods = Informer(
-            context.upper,
-            resources.PODS,
-            field_selector=_UNBOUND,
-            transform=_shrink,
-            indexers={_BY_NODE: lambda pod: [(pod.spec or {}).get("nodeName", "")]},
-            name="bound-pods",
-        )
-        self._upper_pods.add_handler(
-            on_add=lambda pod, _initial: self._bound_above(pod),
-            on_delete=lambda pod: self.reservations.release(pod.uid),
-        )
+        self._bound_pods = BoundPods(context.upper, bound=self._bound_above, gone=self.reservations.release)
         self._judged: dict[str, dict[str, _Judged]] = {}
         """What filter calls found, until the scheduler has chosen: by uid and virtual node."""
 
     async def run(self) -> None:
         """Follow all clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._upper_pods.run())
+            group.create_task(self._bound_pods.run())
             group.create_task(self._sweeping())
             for feed in self.feeds.values():
                 group.create_task(feed.run())
 
     def unready(self) -> str | None:
         """Only what nobody can do without; a silent lower cluster is no reason not to serve the others."""
-        if not self._upper_pods.has_synced:
+        if not self._bound_pods.has_synced:
             return "the upper cluster's pods have not been read yet"
         if self.feeds and not any(feed.has_synced for feed in self.feeds.values()):
             return "no lower cluster has been read yet"
@@ -158,7 +144,7 @@ class FitAgent(Agent):
         priority = pod["spec"].get("priority") or 0
         candidates = [
             choosing.Mirrored(one.uid, key, (one.spec or {}).get("priority") or 0)
-            for one in self._upper_pods.store.by_index(_BY_NODE, node.name)
+            for one in self._bound_pods.on(node.name)
             if one.metadata.deletion_timestamp is None and ((one.spec or {}).get("priority") or 0) < priority
             for key in self._keys(feed, one.uid, node)
         ]
@@ -180,6 +166,7 @@ class FitAgent(Agent):
         resolvable: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
+        self._adopt(nodes)
         for node in nodes:
             feed = self.feeds.get(node.cluster)
             if feed is None:
@@ -250,13 +237,32 @@ class FitAgent(Agent):
         used = max(shares, default=0.0)
         return used if self._settings.score == "BinPack" else 1.0 - used
 
-    def _bound_above(self, pod: Object) -> None:
-        node = (pod.spec or {}).get("nodeName", "")
+    def _bound_above(self, pod: Object) -> bool:
+        """A pod is bound above; tells whether its room is accounted for: it is seen below, or was promised."""
         self._judged.pop(pod.uid, None)
         if any(pod.uid in feed.visible for feed in self.feeds.values()):
             self.reservations.release(pod.uid)
-        else:
-            self.reservations.bind(pod.uid, node)
+            return True
+        return self.reservations.bind(pod.uid, (pod.spec or {}).get("nodeName", ""))
+
+    def _seen_below(self, uid: str) -> None:
+        self.reservations.release(uid)
+        self._bound_pods.accounted(uid)
+
+    def _adopt(self, nodes: Sequence[VirtualNode]) -> None:
+        """Keep room for pods that others have bound to these nodes: they are on their way below like ours."""
+        known = {node.name: node for node in nodes}
+        for pod in self._bound_pods.strangers(known.keys()):
+            node = known[(pod.spec or {})["nodeName"]]
+            feed = self.feeds.get(node.cluster)
+            if feed is None or feed.trouble():
+                continue
+            self._bound_pods.accounted(pod.uid)
+            index, wanted = self.indexes[node.cluster], self._demand(pod.to_dict(), node)
+            if slots := index.feasible(wanted):
+                place = self._predict(index, wanted, slots).place
+                self.reservations.promise(pod.uid, {node.name: (node.cluster, place)})
+                self.reservations.bind(pod.uid, node.name)
 
     def sweep(self) -> None:
         """Forget what has not been asked for in time: promises, and the oldest of very many judgements."""
@@ -268,11 +274,3 @@ class FitAgent(Agent):
         while True:
             await asyncio.sleep(_SWEEP)
             self.sweep()
-
-
-def _shrink(pod: Object) -> Object:
-    """Of a bound upper pod only its node and its priority matter."""
-    spec = pod.spec or {}
-    return pod.with_fields(
-        spec={name: spec[name] for name in ("nodeName", "priority") if spec.get(name)}, status={}
-    )

@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.objects import from_dict
 from multi_scheduler import config, protocol
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode, load
 from multi_scheduler.agents.template import TemplateAgent
 from multi_scheduler.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent, Settings
+from multi_scheduler.fit.bound import shrink
 from multi_scheduler.fit.placed import Placed
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 
@@ -318,3 +320,47 @@ async def test_nothing_is_answered_before_the_virtual_nodes_are_known():
     directory.known = True
     assert (await extender.filter(_asked(_pod("one", "99"), "vn-a"))).passing == []
     assert len(agent.reservations) == 0
+
+
+def _bound(uid: str, node: str, *, phase: str = "Pending", cpu: str = "2") -> Any:
+    pod = _pod(uid, cpu)
+    pod["spec"]["nodeName"] = node
+    return shrink(from_dict({**pod, "status": {"phase": phase}}))
+
+
+@pytest.mark.looptime
+async def test_a_pod_that_somebody_else_has_bound_takes_room_until_it_is_seen_below():
+    """Another scheduler, or this one before a restart, or after a promise had run out while volumes were bound."""
+    agent, extender = _fit(a="3")
+    agent._bound_pods.added(_bound("other", "vn-a"))
+    agent._bound_pods.added(_bound("real", "real-1"))
+    agent._bound_pods.added(_bound("running", "vn-a", phase="Running"))
+    assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == []
+    assert len(agent.reservations) == 1
+    agent._seen_below("other")  # its lower pod is on a lower node, and counts by itself
+    assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
+
+
+@pytest.mark.looptime
+async def test_a_pod_that_is_below_already_is_not_counted_twice():
+    """The lower cluster may be read after the upper one."""
+    agent, extender = _fit(a="3")
+    agent.feeds["a"]._nodes._synced.clear()
+    agent._bound_pods.added(_bound("other", "vn-a"))
+    assert (
+        "cannot be looked into" in (await extender.filter(_asked(_pod("one"), "vn-a"))).unresolvable["vn-a"]
+    )
+    agent._seen_below("other")
+    agent.feeds["a"]._nodes._synced.set()
+    assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
+
+
+@pytest.mark.looptime
+async def test_a_pod_that_ends_or_runs_before_anybody_asks_is_forgotten():
+    """Wherever it was."""
+    agent, extender = _fit(a="3")
+    for uid in ("gone", "started"):
+        agent._bound_pods.added(_bound(uid, "vn-a"))
+    agent._bound_pods.ended("gone")
+    agent._bound_pods.changed(_bound("started", "vn-a", phase="Running"))
+    assert (await extender.filter(_asked(_pod("one", "3"), "vn-a"))).passing == ["vn-a"]

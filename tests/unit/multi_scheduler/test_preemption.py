@@ -9,7 +9,8 @@ from controller_runtime.objects import from_dict
 from multi_scheduler import protocol
 from multi_scheduler.agent import Agent, AgentContext, VirtualNode
 from multi_scheduler.extender import Extender, Weighted
-from multi_scheduler.fit.agent import FitAgent, _shrink
+from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.fit.bound import shrink
 from multi_scheduler.fit.placed import Placed
 
 
@@ -42,7 +43,7 @@ class _Cluster:
         """An upper pod and its lower one."""
         whole = {"name": uid, "namespace": "shop", "uid": uid, **metadata}
         above = {"metadata": whole, "spec": {"nodeName": on, "priority": priority, "containers": []}}
-        self.agent._upper_pods.store.put(f"shop/{uid}", _shrink(from_dict(above)))
+        self.agent._bound_pods._pods.store.put(f"shop/{uid}", shrink(from_dict(above)))
         self.index.place(f"lower-{uid}", Placed(node, {"cpu": cores * 1000, "pods": 1}, namespace="shop"))
         self.feed.lower_uid[uid] = f"lower-{uid}"
 

@@ -152,3 +152,48 @@ def test_a_resource_that_appears_elsewhere_frees_nothing_here():
     index.place("q", Placed("b", {"example.com/gpu": 1, "pods": 1}))
     index.remove("p")
     assert _names(index, _demand(requests={"example.com/gpu": "1"})) == set()
+
+
+@pytest.mark.parametrize(
+    ("resource", "asked", "enough", "short"),
+    [
+        ("cpu", "1.5", "1500m", "1499m"),
+        ("cpu", "0.0001", "1m", "0"),
+        ("memory", "1e3", "1000", "999"),
+        ("memory", "100m", "1", "0"),
+        ("memory", "0.1Gi", "107374183", "107374182"),
+        ("memory", "1Ki", "1024", "1023"),
+        ("memory", "9007199254740993", "9007199254740993", "9007199254740992"),
+        ("ephemeral-storage", "1.5M", "1500000", "1499999"),
+        ("hugepages-2Mi", "4Mi", "4Mi", "2Mi"),
+        ("example.com/fpga", "3", "3", "2"),
+    ],
+)
+def test_quantities_are_compared_exactly(resource, asked, enough, short):
+    """Rounded up as kube-scheduler rounds, never through a float: the last byte decides."""
+    for there, fits in ((enough, True), (short, False)):
+        node = _node("a", extended={resource: there})
+        assert (_names(_index(node), _demand(requests={resource: asked})) == {"a"}) is fits
+
+
+def test_everything_that_runs_at_once_counts():
+    """Sidecars beside init containers and containers, overhead on top, pod-level resources in the place of sums."""
+    container = {"resources": {"requests": {"cpu": "1"}}}
+    sidecar = {"restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}}
+    init = {"resources": {"requests": {"cpu": "2"}}}
+    spec = {"initContainers": [sidecar, init], "overhead": {"cpu": "250m"}}
+    metadata = {"uid": "u", "namespace": "n"}
+    pod: dict[str, Any] = {"metadata": metadata, "spec": {"containers": [container], **spec}}
+    assert demand(pod, node_name="vn", node_labels={}).requests == {"cpu": 2750, "pods": 1}
+    pod["spec"]["resources"] = {"requests": {"cpu": "3"}}
+    assert demand(pod, node_name="vn", node_labels={}).requests == {"cpu": 3250, "pods": 1}
+
+
+def test_one_pod_more_than_a_node_may_have_is_one_too_many():
+    """Pods that ask for nothing still take a place."""
+    node = _node("a")
+    node["status"]["allocatable"]["pods"] = "1"
+    index = _index(node)
+    assert _names(index, _demand(requests={})) == {"a"}
+    index.place("p", Placed("a", {"pods": 1}))
+    assert _names(index, _demand(requests={})) == set()
