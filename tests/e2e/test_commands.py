@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, pod, ready
+from tests.e2e.conftest import PATIENCE, REAL, SIMULATED, becomes, create, eventually, pod, ready
 from virtual_node import program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
@@ -141,6 +142,30 @@ async def test_somebody_with_few_rights_sees_what_they_may(
     assert (code, "kubectl auth can-i get pods --namespace=kube-system" in out) == (2, True)
     for kind in ("clusterrolebinding", "clusterrole"):
         await upper.kubectl("delete", kind, namespace)
+
+
+async def test_status_watches_until_it_is_interrupted(sandbox: Sandbox, upper: Cluster, namespace):
+    """A pod that comes is a line; Ctrl-C is no error of anybody's."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "virtual_node", "status", SIMULATED, "--watch", f"--kubeconfig={upper.kubeconfig}",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+
+    async def running() -> int:
+        assert process.stdout is not None
+        cells = (await process.stdout.readline()).decode().split()
+        return int(cells[4].partition("/")[0])
+
+    async with asyncio.timeout(PATIENCE):
+        assert (await process.stdout.readline()).split()[0] == b"NODE"
+        before = await running()
+        await create(upper, namespace, pod("web", "", node=SIMULATED))
+        while await running() <= before:
+            pass
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (130, b"")
 
 
 async def test_unknown_commands_are_guessed(upper: Cluster):

@@ -53,7 +53,6 @@ async def _run(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 async def _watch(nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace) -> None:
     """Show what changes, until interrupted."""
-
     above = list(nodes)
 
     def show(changed: Sequence[dict[str, Any]]) -> None:
