@@ -12,6 +12,7 @@ fulfil (``controller_runtime.api.cluster_selector.resolve``).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -154,11 +155,7 @@ def _and(one: Mapping[str, Any], other: Mapping[str, Any]) -> Term:
 
 
 def _unique(terms: Sequence[Term]) -> list[Term]:
-    found: list[Term] = []
-    for term in terms:
-        if term not in found:
-            found.append(term)
-    return found
+    return list({json.dumps(term, sort_keys=True): term for term in terms}.values())
 
 
 def _put(target: dict[str, Any], key: str, value: Any) -> None:

@@ -18,7 +18,9 @@ from controller_runtime.api import cluster_selector, names
 from webhook.selectors import PREFERRED, REQUIRED
 
 MOST = 1000
-"""Entries of a list. More do not fit into an annotation, and would be compared pair by pair before that is seen."""
+"""Entries of a list, and expressions of an affinity. More hardly fit into an annotation (256 KiB), and would be compared
+pair by pair before that is seen."""
+_MOST_VALUES = 10 * MOST
 _MEMBERS = ("nodeSelector", "affinity", "tolerations", cluster_selector.UPPER_TERMS)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PREFIX = re.compile(
@@ -103,6 +105,18 @@ def _check_selector(holder: Mapping[str, Any], path: str) -> None:
         if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= 100:
             raise RefusedError(f"{at}.weight: write a number from 1 to 100")
         _check_term(entry.get("preference"), f"{at}.preference")
+    _check_size(node_affinity, f"{path}.affinity.nodeAffinity")
+
+
+def _check_size(node_affinity: Mapping[str, Any], path: str) -> None:
+    terms = [*((node_affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or ())]
+    terms += [entry["preference"] for entry in node_affinity.get(PREFERRED) or ()]
+    kinds = ("matchExpressions", "matchFields")
+    found = [expression for term in terms for kind in kinds for expression in term.get(kind) or ()]
+    values = sum(len(expression.get("values") or ()) for expression in found)
+    for what, count, most in (("expressions", len(found), MOST), ("values", values, _MOST_VALUES)):
+        if count > most:
+            raise RefusedError(f"{path}: {count} {what} are more than fit into an annotation ({most})")
 
 
 def _check_required(required: Any, path: str) -> None:

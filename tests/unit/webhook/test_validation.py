@@ -41,6 +41,12 @@ def _expression(**expression: Any) -> dict[str, Any]:
     return {"matchExpressions": [{"key": "gpu", **expression}]}
 
 
+def _wide(letter: str, count: int) -> dict[str, Any]:
+    return {
+        "matchExpressions": [{"key": f"{letter}{number}", "operator": "Exists"} for number in range(count)]
+    }
+
+
 WRONG = [
     ({"nodeSelector": {"not a key!": "x"}}, "nodeSelector[not a key!]"),
     ({"nodeSelector": {"gpu": "not a value!"}}, "nodeSelector[gpu]"),
@@ -154,8 +160,10 @@ def test_what_the_api_server_takes_is_taken():
         _pod(selector={"tolerations": [{"key": f"a{number}", "operator": "Exists"} for number in range(40_000)]}),
         _pod({"affinity": _affinity(required=[_expression(operator="In", values=[str(number)]) for number in range(900)])},
              {"affinity": _affinity(required=[_expression(operator="In", values=[f"b{number}"]) for number in range(900)])}),
+        _pod({"affinity": _affinity(required=[_wide("a", 900)] * 30)}, {"affinity": _affinity(required=[_wide("b", 900)] * 30)}),
+        _pod({"affinity": _affinity(required=[_expression(operator="In", values=[f"v{number}" for number in range(900)])] * 100)}),
     ],
-    ids=["terms", "preferences", "tolerations", "annotation", "product"],
+    ids=["terms", "preferences", "tolerations", "annotation", "product", "expressions", "values"],
 )  # fmt: skip
 def test_a_pod_that_would_keep_everybody_waiting_is_refused(pod):
     """Lists that fit no annotation are refused by name before anything is compared pair by pair."""
