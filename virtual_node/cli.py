@@ -137,7 +137,13 @@ def _daemon(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-version"]):
         print(program.version() or "unknown")  # noqa: T201 - the answer
         return 0
-    options = flags.parse(arguments, prog=program.name("run") if program.is_plugin() else "virtual-node")
+    try:
+        options = flags.parse(arguments, prog=program.name("run") if program.is_plugin() else "virtual-node")
+    except ConfigError as error:
+        if arguments:
+            raise
+        # Somebody looks around.
+        raise ConfigError(f"{error}\nSee '{program.name('help')}' for the commands.") from None
     log.configure(options.log_level, options.log_format, klog_v=options.klog_verbosity)
 
     async def run() -> int:

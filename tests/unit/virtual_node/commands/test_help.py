@@ -115,6 +115,15 @@ def test_a_command_that_there_is_not_is_guessed(typed: str, meant: str, capsys: 
     )
 
 
+def test_the_program_alone_says_what_it_wants_and_what_else_there_is(capsys: pytest.CaptureFixture[str]):
+    """The daemon's first flag, for manifests that lack it; the list of commands, for people."""
+    assert cli.main([]) == 2
+    assert capsys.readouterr().err == (
+        "virtual-node: --client-kubeconfig: required: the kubeconfig of the lower cluster (or --config for many)\n"
+        "See 'virtual-node help' for the commands.\n"
+    )
+
+
 def test_help_about_a_command_is_the_commands_help(capsys: pytest.CaptureFixture[str]):
     """``help status`` and ``status --help`` are one."""
     with pytest.raises(SystemExit):
