@@ -101,7 +101,7 @@ class Reflector:
         """Follow the server until cancelled; trouble is waited out with back-off."""
         loop = asyncio.get_running_loop()
         patience = WatchBackoff()
-        told = 0
+        told = doubts = 0
         while True:
             try:
                 if not self.resource_version:
@@ -111,7 +111,8 @@ class Reflector:
             except (ApiError, ConfigError) as error:
                 trouble = self.last_error = error
             _RESTARTS.labels(self._client.cluster, self._name, _reason(trouble)).inc()
-            if is_history_missing(trouble):
+            doubts = doubts + 1 if _may_be_the_version(trouble) else 0
+            if is_history_missing(trouble) or doubts > 1:
                 self.resource_version = ""
             delay = patience.pause(trouble, now=loop.time(), is_watch=bool(self.resource_version))
             if patience.attempts == 1:
@@ -185,3 +186,11 @@ def _reason(error: Exception) -> str:
     if is_history_missing(error):
         return "expired"
     return "disconnected" if isinstance(error, ConnectionFailed) else type(error).__name__
+
+
+def _may_be_the_version(error: Exception) -> bool:
+    """Whether a list may mend what repeating the watch does not: the server cannot read our version, or what follows it.
+
+    client-go lists after nearly every error of a watch; here, after the second in a row of those that lists may mend.
+    """
+    return isinstance(error, ApiError) and error.code in {400, 500}

@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 
 from controller_runtime import resources
 from controller_runtime.client import Batch, ObjectList
-from controller_runtime.errors import ConnectionFailed, Expired, Unavailable, error_from_status
+from controller_runtime.errors import BadRequest, ConnectionFailed, Expired, Unavailable, error_from_status
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, WatchEvent, from_dict
 
@@ -668,6 +668,30 @@ async def test_silence_without_bookmarks_is_quiet(server, started):
     await server.watches.get()
     await asyncio.sleep(299)
     assert (informer.last_error, server.watched_from) == (None, ["1"])
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("error", "versions"),
+    [
+        (BadRequest("invalid resource version", code=400), ["1", "1", "9"]),
+        (Unavailable("unable to decode an event", code=500), ["1", "1", "9"]),
+        (Unavailable("starting", code=503), ["1", "1", "1"]),
+        (ConnectionFailed("reset"), ["1", "1", "1"]),
+    ],
+    ids=str,
+)
+async def test_version_that_the_server_cannot_go_on_from(
+    server, started, error: Exception, versions: list[str]
+):
+    """Refused twice where a list may help, the collection is listed; a server that is away or busy is spared that."""
+    server.lists = [([pod("a", 1)], "1"), ([pod("a", 9)], "9")]
+    started(make(server))
+    for _ in range(2):
+        feed = await server.watches.get()
+        feed.put_nowait(error)
+    await server.watches.get()
+    assert server.watched_from == versions
 
 
 @pytest.mark.looptime
