@@ -142,7 +142,7 @@ _API = [
             ): "{{cluster}} {{code}}"
         },
         unit="reqps",
-        meaning="Code 0: there was no answer.",
+        meaning="Code <error>: there was no answer.",
     ),
     Panel(
         "Latency, p50",

@@ -20,6 +20,8 @@ ALERTS: list[dict[str, Any]] = yaml.safe_load((CHART / "files" / "alerts.yaml").
     0
 ]["rules"]
 METRICS = DOCS.read_text("utf-8").split("## Alerts worth having")[1].split("\n## ")[0]
+ROOT = DOCS.parents[1]
+PACKAGES = ("controller_runtime", "descheduler", "multi_scheduler", "virtual_node", "webhook")
 DASHBOARD = json.loads(dashboard.FILE.read_text("utf-8"))
 TARGETS = [
     pytest.param(target["expr"], target["legendFormat"], id=f"{panel['title']} {target['refId']}")
@@ -78,6 +80,24 @@ def test_a_variable_asks_for_what_there_is(query):
 def test_an_alert_of_the_documentation_asks_for_what_there_is(expression):
     """Whoever copies it from docs/metrics.md gets an alert that works."""
     assert _labels(expression)
+
+
+def test_values_that_are_asked_for_are_written_somewhere():
+    """A code, a reason or an outcome that no line of ours writes would never be found."""
+    source = "\n".join(
+        path.read_text("utf-8") for package in PACKAGES for path in ROOT.glob(f"{package}/**/*.py")
+    )
+    asked = {
+        value
+        for expression in [*(alert["expr"] for alert in ALERTS), *(str(case.values[0]) for case in TARGETS)]
+        for selector in expressions.selectors(expressions.parse(expression))
+        for matcher in selector.matchers.matchers
+        if matcher.name not in TARGET
+        for value in matcher.value.split("|")
+    }
+    ours = {value for value in asked if not re.fullmatch(r"\$\w+|[\d.]+", value)}
+    assert {"<error>", "refused", "back-off", "mirrored-pods", "down"} <= ours
+    assert [value for value in sorted(ours) if f'"{value}"' not in source] == []
 
 
 def test_each_expression_of_a_dashboard_is_instant_or_over_the_panels_own_range():
