@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names, pod_resources
+from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
+from multi_scheduler.fit import resizing
 from multi_scheduler.fit.demand import host_ports, host_terms
 from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fit.placed import Placed
@@ -196,7 +197,7 @@ def shrink_node(node: Object) -> Object:
 def shrink_pod(pod: Object) -> Object:
     """Keep of a lower pod where it is, what it takes and whom it repels."""
     spec, status = pod.spec or {}, pod.status or {}
-    requests = {**pod_resources.pod_requests(spec), "pods": 1}
+    requests = {**resizing.requests(spec, status), "pods": 1}
     kept: dict[str, Any] = {"requests": {name: count for name, count in requests.items() if count > 0}}
     if spec.get("nodeName"):
         kept["nodeName"] = spec["nodeName"]

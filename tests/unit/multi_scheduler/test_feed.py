@@ -12,7 +12,7 @@ import pytest
 from controller_runtime import resources
 from controller_runtime.errors import ConnectionFailed, Forbidden
 from controller_runtime.objects import WatchEvent, from_dict
-from multi_scheduler.fit.feed import Feed
+from multi_scheduler.fit.feed import Feed, shrink_pod
 from multi_scheduler.fit.index import ClusterIndex
 from tests.unit.descheduler.fake import FakeClient, FakeCluster
 
@@ -177,3 +177,35 @@ async def test_labels_and_endings_of_pods_are_followed():
         placed = feeding.index.placed("p")
         assert placed is not None
         assert placed.is_ending
+
+
+@pytest.mark.parametrize(
+    ("wanted", "allocated", "actual", "conditions", "counts"),
+    [
+        ("1", "1", "1", [], 1000),
+        ("1", "3", "3", [], 3000),
+        ("1", "1", "3", [], 3000),
+        ("4", "2", "2", [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}], 4000),
+        ("9", "2", "2", [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}], 2000),
+    ],
+    ids=["settled", "shrinking", "not yet shrunk", "deferred", "infeasible"],
+)
+async def test_a_pod_that_is_being_resized_takes_the_most_it_may_have(
+    wanted, allocated, actual, conditions, counts
+):
+    """What it asks for, what its kubelet has granted, what it uses still; not what can never be granted (KEP-1287)."""
+    pod = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": wanted}}}]},
+        "status": {
+            "conditions": conditions,
+            "containerStatuses": [
+                {
+                    "name": "c",
+                    "allocatedResources": {"cpu": allocated},
+                    "resources": {"requests": {"cpu": actual}},
+                }
+            ],
+        },
+    }
+    assert shrink_pod(from_dict(pod)).spec["requests"] == {"cpu": counts, "pods": 1}
