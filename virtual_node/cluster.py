@@ -18,14 +18,11 @@ from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError, Forbidden, NotFound, Unavailable
 from controller_runtime.event_recorder import EventRecorder
-from controller_runtime.informer import Informer
-from controller_runtime.objects import Object
 from virtual_node import config as configuration
 from virtual_node import metrics
-from virtual_node.controllers.capacity import foreign_selector
-from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
+from virtual_node.cluster_caches import ClusterCaches, cluster_caches
+from virtual_node.controllers.context import ClusterContext, PodCaches
 from virtual_node.controllers.dependencies import DependencyController
-from virtual_node.controllers.endpoint_slices import INDEX_SERVICE
 from virtual_node.controllers.event_mirror import EventMirror
 from virtual_node.controllers.health import HealthController
 from virtual_node.controllers.identities import IdentityController
@@ -35,8 +32,7 @@ from virtual_node.controllers.node_lease import NodeLeaseController
 from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.pods import PodController
-from virtual_node.controllers.service_copies import upper_service
-from virtual_node.controllers.service_links import INDEX_NAMESPACE, ServiceLinks
+from virtual_node.controllers.service_links import ServiceLinks
 from virtual_node.controllers.services import ServiceController
 from virtual_node.controllers.volumes import Volumes
 from virtual_node.kubelet_service import KubeletEndpoints, KubeletService
@@ -140,52 +136,41 @@ class LowerCluster:
         ]
 
     async def _run_controllers(self, context: ClusterContext, services: list[KubeletService]) -> None:
-        caches = PodCaches(
-            upper={name: _upper_pods(context, name) for name in context.nodes}, lower=_lower_pods(context)
-        )
-        ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
-        config_maps, secrets = (
-            Informer(context.lower, resource, label_selector=ours)
-            for resource in (resources.CONFIG_MAPS, resources.SECRETS)
-        )
-        lower_nodes = Informer(context.lower, resources.NODES, transform=_without_images)
-        foreign = Informer(
-            context.lower,
-            resources.PODS,
-            label_selector=foreign_selector(context.cluster_id),
-            transform=shrink_foreign,
-            name="foreign-pods",
-        )
+        caches = cluster_caches(context)
         controllers: list[PodController] = []
         health = HealthController(context, changed=lambda: _refresh(self.nodes.values()))
-        upper_namespaces = Informer(context.upper, resources.NAMESPACES)
-        lower_namespaces = Informer(context.lower, resources.NAMESPACES, label_selector=ours)
-        upper_services, lower_services = _services(context)
         namespaces = Namespaces(
-            context, upper=upper_namespaces, lower=lower_namespaces, config=self.config.namespaces
+            context,
+            upper=caches.upper_namespaces,
+            lower=caches.lower_namespaces,
+            config=self.config.namespaces,
         )
         volumes = (
             Volumes(
                 context,
                 namespaces=namespaces,
-                lower_nodes=lower_nodes,
+                lower_nodes=caches.lower_nodes,
                 wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller comes after
             )
             if configuration.PV_CONTROLLERS in self._settings.enable_controllers
             else None
         )
         mirrored = ServiceController(
-            context, caches, namespaces=namespaces, upper=upper_services, lower=lower_services
+            context,
+            caches.pods,
+            namespaces=namespaces,
+            upper=caches.upper_services,
+            lower=caches.lower_services,
         )
         status = StatusWriter(context)
         dependencies = DependencyController(
             context,
             namespaces=namespaces,
-            config_maps=config_maps,
-            secrets=secrets,
+            config_maps=caches.config_maps,
+            secrets=caches.secrets,
             wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller comes after
         )
-        identities = IdentityController(context, secrets=secrets, find_upper=caches.upper_pod)
+        identities = IdentityController(context, secrets=caches.secrets, find_upper=caches.pods.upper_pod)
         creator = PodCreator(
             context,
             namespaces=namespaces,
@@ -194,54 +179,33 @@ class LowerCluster:
             volumes=volumes,
             service_links=ServiceLinks(
                 context,
-                upper=upper_services,
-                lower=lower_services,
+                upper=caches.upper_services,
+                lower=caches.lower_services,
                 settled=mirrored.settled,
             ),
             status=status,
         )
-        pods = PodController(context, caches, creator=creator, status=status)
+        pods = PodController(context, caches.pods, creator=creator, status=status)
         controllers.append(pods)
         mirror = EventMirror(
             context,
-            find_lower=lambda namespace, name: caches.lower.store.get(f"{namespace}/{name}"),
-            find_upper=lambda pod: caches.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, "")),
+            find_lower=lambda namespace, name: caches.pods.lower.store.get(f"{namespace}/{name}"),
+            find_upper=lambda pod: caches.pods.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, "")),
         )
-        self.health, self.pods, self.caches, self._context = health, pods, caches, context
-        informers = [
-            *caches.upper.values(),
-            caches.lower,
-            config_maps,
-            secrets,
-            lower_nodes,
-            foreign,
-            upper_namespaces,
-            lower_namespaces,
-            upper_services,
-            lower_services,
-        ]
+        self.health, self.pods, self.caches, self._context = health, pods, caches.pods, context
         try:
             async with asyncio.TaskGroup() as group:
-                for informer in informers:
+                for informer in caches.all():
                     group.create_task(informer.run(), name=f"{context.name} informer")
                 group.create_task(context.recorder.run(), name=f"{context.name} events out")
                 group.create_task(health.run(), name=f"{context.name} health")
                 if volumes is not None:
                     group.create_task(volumes.run(), name=f"{context.name} volumes")
-                await self._serve_nodes(
-                    context,
-                    caches,
-                    health=health,
-                    lower_nodes=lower_nodes,
-                    foreign=foreign,
-                    group=group,
-                    services=services,
-                )
+                await self._serve_nodes(context, caches, health=health, group=group, services=services)
                 # A pod is judged only when both sides have been read completely: an upper pod that is not
                 # listed yet must not make its lower pod look like an orphan.
-                for informer in informers:
-                    if informer not in (lower_nodes, foreign):
-                        await informer.wait_synced()
+                for informer in caches.deciding():
+                    await informer.wait_synced()
                 await _refuse_upper_as_lower(context)
                 await pods.adopt_all()
                 group.create_task(pods.controller.run(), name=f"{context.name} pods")
@@ -252,30 +216,28 @@ class LowerCluster:
                 group.create_task(mirrored.run(), name=f"{context.name} services")
                 if self._settings.full_resync_period:
                     group.create_task(_resync(pods, self._settings.full_resync_period))
-                self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.lower.store))
+                self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.pods.lower.store))
         finally:
             self.nodes.clear()
 
     async def _serve_nodes(
         self,
         context: ClusterContext,
-        caches: PodCaches,
+        caches: ClusterCaches,
         *,
         health: HealthController,
-        lower_nodes: Informer,
-        foreign: Informer,
         group: asyncio.TaskGroup,
         services: list[KubeletService],
     ) -> None:
         """Register every virtual node and serve its kubelet API; the services started are added to the list."""
         for name, node in context.nodes.items():
-            service = await self._endpoints.serve(context, caches, node, lower_nodes=lower_nodes)
+            service = await self._endpoints.serve(context, caches.pods, node, lower_nodes=caches.lower_nodes)
             services.append(service)
             controller = NodeController(
                 context,
                 node,
-                lower_nodes=lower_nodes,
-                foreign_pods=foreign,
+                lower_nodes=caches.lower_nodes,
+                foreign_pods=caches.foreign_pods,
                 health=health,
                 addresses=self._endpoints.addresses(name),
                 kubelet_port=service.port,
@@ -308,73 +270,6 @@ async def _refuse_real_nodes(context: ClusterContext) -> None:
             raise ConfigError(
                 f"node {name}: the upper cluster has a Node of that name that is not virtual; choose another nodeName"
             )
-
-
-def shrink_foreign(pod: Object) -> Object:
-    """Keep of a foreign pod what capacity needs; a lower cluster may run many thousands of them."""
-    spec, status = pod.spec or {}, pod.status or {}
-    kept: dict[str, Any] = {
-        kind: [
-            {key: container[key] for key in ("resources", "restartPolicy") if key in container}
-            for container in spec[kind]
-        ]
-        for kind in ("containers", "initContainers")
-        if kind in spec
-    }
-    kept |= {field: spec[field] for field in ("nodeName", "overhead", "resources") if field in spec}
-    return pod.with_fields(spec=kept, status={"phase": status.get("phase", "")})
-
-
-def _without_images(node: Object) -> Object:
-    """A node's list of images is the largest part of it, and nothing to us."""
-    status = node.status or {}
-    status.pop("images", None)
-    return node.with_fields(status=status)
-
-
-def _upper_pods(context: ClusterContext, node_name: str) -> Informer:
-    return Informer(
-        context.upper,
-        resources.PODS,
-        field_selector=f"spec.nodeName={node_name}",
-        indexers={INDEX_UID: lambda pod: (pod.uid,)},
-        name=f"pods-{node_name}",
-    )
-
-
-def _lower_pods(context: ClusterContext) -> Informer:
-    selector = (
-        f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} in ({','.join(context.nodes)})"
-    )
-    return Informer(
-        context.lower,
-        resources.PODS,
-        label_selector=selector,
-        indexers={INDEX_UPPER_UID: _upper_uid},
-        name="mirrored-pods",
-    )
-
-
-def _services(context: ClusterContext) -> tuple[Informer, Informer]:
-    """Services of the upper cluster, and our copies of them below."""
-    return (
-        Informer(
-            context.upper,
-            resources.SERVICES,
-            indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)},
-        ),
-        Informer(
-            context.lower,
-            resources.SERVICES,
-            label_selector=f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}",
-            indexers={INDEX_SERVICE: upper_service},
-        ),
-    )
-
-
-def _upper_uid(pod: Object) -> Iterable[str]:
-    uid = pod.labels.get(names.LABEL_UPPER_UID)
-    return (uid,) if uid else ()
 
 
 def _refresh(nodes: Iterable[NodeController]) -> None:

@@ -24,9 +24,9 @@ from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
 from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
-from virtual_node.controllers.dependencies import Problem
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.preconditions import patch_only
+from virtual_node.controllers.problems import Problem
 from virtual_node.controllers.volume_binder import VolumeBinder
 from virtual_node.controllers.volume_caches import VolumeCaches
 from virtual_node.translate import claims as translate

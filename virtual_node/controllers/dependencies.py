@@ -13,7 +13,6 @@ import contextlib
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import names
@@ -28,22 +27,13 @@ from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.object_watch import KINDS, ObjectKey, ObjectWatches
 from virtual_node.controllers.preconditions import patch_only
+from virtual_node.controllers.problems import Problem, missing, name_taken
 from virtual_node.translate import copies, dependencies, ownership, service_account
 
 _UNUSED_GRACE = 60.0
 """Seconds a copy outlives the last pod that named it: the next pod of a Job finds it there."""
 _WORKERS = 8
 ROOT_CA = "kube-root-ca.crt"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a pod cannot start yet, in the kubelet's own words."""
-
-    event_reason: str
-    message: str
-    waiting_reason: str
-    waiting_message: str
 
 
 class DependencyController:
@@ -107,7 +97,7 @@ class DependencyController:
             source = await self._watches.get(key)
             if source is None:
                 if need is not None and not need.optional:
-                    problems.append(_missing(need))
+                    problems.append(missing(need))
                 continue
             problem = await self._copy(key, source)
             if problem is not None:
@@ -211,59 +201,68 @@ class DependencyController:
         return lock
 
     async def _copy(self, key: ObjectKey, source: Object) -> Problem | None:
-        """Create or patch the lower copy; a Problem when the name below is not ours."""
-        namespace, name = self._lower_name(key)
-        cached = self._lower[key.kind].store
-        if self._in_step.get(key) == (source, cached.get(f"{namespace}/{name}")):
+        """Have the lower copy there as its original is; a Problem when the name below is not ours."""
+        if self._is_in_step(key, source):
             return None
         async with self._lock(key):
-            existing = cached.get(f"{namespace}/{name}")
-            if self._in_step.get(key) == (source, existing):
-                return None  # by whoever had the lock before
-            options = next(iter(self._context.options.values()))
-            desired = copies.lower_copy(source.to_dict(), options)
-            desired["metadata"]["name"] = name
-            desired["metadata"]["namespace"] = namespace
-            if name != key.name:
-                desired["metadata"].setdefault("annotations", {})[names.ANNOTATION_SOURCE] = key.name
-            resource = KINDS[key.kind]
-            current = existing.to_dict() if existing is not None else None
-            if current is None:
-                await self._namespaces.ensure(namespace, upper_name=key.namespace)
-                try:
-                    await self._context.lower.create(resource, desired, namespace=namespace)
-                except AlreadyExists:
-                    current = await self._context.lower.get(resource, name, namespace=namespace)
-                except NotFound:
-                    self._namespaces.forget(namespace)
-                    raise
-                else:
-                    self._in_step[key] = (source, None)
-                    return None
-            if not ownership.is_owned(current["metadata"].get("labels") or {}, self._context.cluster_id):
-                return _foreign(key, namespace, name, self._context.name)
-            patch = copies.copy_patch(current, desired)
-            if patch is None:
-                if existing is not None:
-                    self._in_step[key] = (source, existing)
-                return None
-            uid = current["metadata"]["uid"]
+            # Whoever had the lock before may have done it.
+            return None if self._is_in_step(key, source) else await self._write(key, source)
+
+    def _is_in_step(self, key: ObjectKey, source: Object) -> bool:
+        return self._in_step.get(key) == (source, self._cached(key))
+
+    def _cached(self, key: ObjectKey) -> Object | None:
+        """An object's copy as the cache has it."""
+        return self._lower[key.kind].store.get("/".join(self._lower_name(key)))
+
+    async def _write(self, key: ObjectKey, source: Object) -> Problem | None:
+        """Create or patch the lower copy."""
+        namespace, name = self._lower_name(key)
+        options = next(iter(self._context.options.values()))
+        desired = copies.lower_copy(source.to_dict(), options)
+        desired["metadata"]["name"] = name
+        desired["metadata"]["namespace"] = namespace
+        if name != key.name:
+            desired["metadata"].setdefault("annotations", {})[names.ANNOTATION_SOURCE] = key.name
+        resource = KINDS[key.kind]
+        existing = self._cached(key)
+        current = existing.to_dict() if existing is not None else None
+        if current is None:
+            await self._namespaces.ensure(namespace, upper_name=key.namespace)
             try:
-                await patch_only(self._context.lower, resource, name, patch, uid=uid, namespace=namespace)
-            except Invalid:
-                # Immutable, or of another type: only a new object can hold the new content.
-                await self._context.lower.delete(resource, name, namespace=namespace, uid=uid)
-                try:
-                    await self._context.lower.create(resource, desired, namespace=namespace)
-                except AlreadyExists as error:
-                    # Somebody was quicker: whose it is tells the next look.
-                    raise Conflict(error.message, code=409, reason="Conflict") from error
+                await self._context.lower.create(resource, desired, namespace=namespace)
+            except AlreadyExists:
+                current = await self._context.lower.get(resource, name, namespace=namespace)
+            except NotFound:
+                self._namespaces.forget(namespace)
+                raise
+            else:
+                self._in_step[key] = (source, None)
+                return None
+        if not ownership.is_owned(current["metadata"].get("labels") or {}, self._context.cluster_id):
+            return name_taken(f"{key.kind} {namespace}/{name}", self._context.name)
+        patch = copies.copy_patch(current, desired)
+        if patch is None:
+            if existing is not None:
+                self._in_step[key] = (source, existing)
             return None
+        uid = current["metadata"]["uid"]
+        try:
+            await patch_only(self._context.lower, resource, name, patch, uid=uid, namespace=namespace)
+        except Invalid:
+            # Immutable, or of another type: only a new object can hold the new content.
+            await self._context.lower.delete(resource, name, namespace=namespace, uid=uid)
+            try:
+                await self._context.lower.create(resource, desired, namespace=namespace)
+            except AlreadyExists as error:
+                # Somebody was quicker: whose it is tells the next look.
+                raise Conflict(error.message, code=409, reason="Conflict") from error
+        return None
 
     async def _remove(self, key: ObjectKey) -> None:
         namespace, name = self._lower_name(key)
         async with self._lock(key):
-            copy = self._lower[key.kind].store.get(f"{namespace}/{name}")
+            copy = self._cached(key)
             if (
                 copy is None
                 or await neighbours.have_pods_in(self._context, namespace)
@@ -282,19 +281,3 @@ class DependencyController:
         except NotFound:
             return False
         return True
-
-
-def _missing(need: dependencies.Dependency) -> Problem:
-    what = f'{need.kind.lower()} "{need.name}" not found'
-    if need.volume:
-        text = f'MountVolume.SetUp failed for volume "{need.volume}" : {what}'
-        return Problem("FailedMount", text, "ContainerCreating", "")
-    return Problem("Failed", f"Error: {what}", "CreateContainerConfigError", what)
-
-
-def _foreign(key: ObjectKey, namespace: str, name: str, cluster: str) -> Problem:
-    text = (
-        f"Lower cluster {cluster} has a {key.kind} {namespace}/{name} that is not ours; it is left alone. "
-        "Rename one of the two, or label the lower one's namespace apart"
-    )
-    return Problem("DependencyConflict", text, "DependencyConflict", text)

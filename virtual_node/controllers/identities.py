@@ -27,8 +27,8 @@ from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.work_queue import WorkQueue
 from virtual_node.controllers.context import ClusterContext
-from virtual_node.controllers.dependencies import Problem
 from virtual_node.controllers.preconditions import patch_only
+from virtual_node.controllers.problems import Problem
 from virtual_node.translate import pod_status, service_account
 from virtual_node.translate.ownership import is_owned, ownership_labels
 from virtual_node.translate.pod_down import PodOptions

@@ -15,10 +15,11 @@ from controller_runtime.objects import Object
 from virtual_node import metrics
 from virtual_node.controllers import live_pods
 from virtual_node.controllers.context import ClusterContext
-from virtual_node.controllers.dependencies import DependencyController, Problem
+from virtual_node.controllers.dependencies import DependencyController
 from virtual_node.controllers.identities import IdentityController
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pod_status import StatusWriter
+from virtual_node.controllers.problems import Problem
 from virtual_node.controllers.records import PodRecord
 from virtual_node.controllers.service_links import ServiceLinks
 from virtual_node.controllers.volumes import Volumes

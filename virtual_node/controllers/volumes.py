@@ -11,9 +11,9 @@ from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.controllers.claims import ClaimController
 from virtual_node.controllers.context import ClusterContext
-from virtual_node.controllers.dependencies import Problem
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.persistent_volumes import VolumeController
+from virtual_node.controllers.problems import Problem
 from virtual_node.controllers.volume_binder import VolumeBinder
 from virtual_node.controllers.volume_caches import volume_caches
 

@@ -10,7 +10,8 @@ import pytest
 from controller_runtime.api import pod_resources
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import from_dict
-from virtual_node.cluster import _refuse_real_nodes, shrink_foreign
+from virtual_node.cluster import _refuse_real_nodes
+from virtual_node.cluster_caches import shrink_foreign
 
 
 def test_a_foreign_pod_keeps_what_capacity_counts():
