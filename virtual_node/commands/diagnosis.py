@@ -6,13 +6,23 @@ other; the ranking puts what stops the pod before what follows from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from virtual_node.commands.diagnosing import containers, endings, placement
-from virtual_node.commands.diagnosing.facts import FINE, Facts, Finding, Rule, pod_name, pod_namespace
+from virtual_node.commands.diagnosing.facts import (
+    FINE,
+    Facts,
+    Finding,
+    Rule,
+    condition,
+    pod_name,
+    pod_namespace,
+)
 from virtual_node.web.rows import status_word
 
 _RULES: Sequence[Rule] = (*placement.RULES, *containers.RULES, *endings.RULES)
+WELL = Finding(FINE, "The pod is running; nothing is wrong that can be seen from here.")
 
 
 def diagnose(facts: Facts) -> list[Finding]:
@@ -22,7 +32,7 @@ def diagnose(facts: Facts) -> list[Finding]:
         return found
     word, why = status_word(facts.pod)
     if word == "Running":
-        return [Finding(FINE, "The pod is running; nothing is wrong that can be seen from here.")]
+        return [WELL]
     if word in {"Completed", "Succeeded"}:
         return [Finding(FINE, "The pod has completed; nothing is wrong.")]
     return [
@@ -33,6 +43,12 @@ def diagnose(facts: Facts) -> list[Finding]:
             [f"kubectl -n {pod_namespace(facts)} describe pod {pod_name(facts)}"],
         )
     ]
+
+
+def runs_well(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod by itself looks as it should: it runs and is ready, or has completed."""
+    word, _ = status_word(pod)
+    return word == "Completed" or (word == "Running" and condition(pod, "Ready").get("status") == "True")
 
 
 def is_well(findings: Sequence[Finding]) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from controller_runtime import resources
 from controller_runtime.client import Client
@@ -13,12 +14,15 @@ from controller_runtime.resources import Resource
 from virtual_node.commands import last_words
 from virtual_node.commands.callers_rights import Need, need
 
+T = TypeVar("T")
+
 
 class Reader:
-    """One person's view of one cluster."""
+    """One person's view of one cluster, at one moment: what has been read is not asked for again."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        self._read: dict[tuple[Any, ...], asyncio.Task[Any]] = {}
         self.missing: dict[Need, None] = {}
         """Rights that were missing, in the order in which they were."""
 
@@ -35,14 +39,21 @@ class Reader:
         Raises:
             ApiError: anything else.
         """
-        try:
-            listed = await self.client.list(
-                resource, namespace=namespace, label_selector=label_selector, field_selector=field_selector
-            )
-        except Forbidden:
-            self.missing[need("list", resource, namespace=namespace)] = None
-            return None
-        return sorted(listed.items, key=lambda one: one.key)
+
+        async def read() -> list[Object] | None:
+            try:
+                listed = await self.client.list(
+                    resource,
+                    namespace=namespace,
+                    label_selector=label_selector,
+                    field_selector=field_selector,
+                )
+            except Forbidden:
+                self.missing[need("list", resource, namespace=namespace)] = None
+                return None
+            return sorted(listed.items, key=lambda one: one.key)
+
+        return await self._once(("list", resource, namespace, label_selector, field_selector), read)
 
     async def get(
         self, resource: Resource, name: str, *, namespace: str | None = None
@@ -52,13 +63,17 @@ class Reader:
         Raises:
             ApiError: anything else.
         """
-        try:
-            return await self.client.get(resource, name, namespace=namespace)
-        except NotFound:
-            return None
-        except Forbidden:
-            self.missing[need("get", resource, namespace=namespace)] = None
-            return None
+
+        async def read() -> dict[str, Any] | None:
+            try:
+                return await self.client.get(resource, name, namespace=namespace)
+            except NotFound:
+                return None
+            except Forbidden:
+                self.missing[need("get", resource, namespace=namespace)] = None
+                return None
+
+        return await self._once(("get", resource, namespace, name), read)
 
     async def last_words(self, pod: Mapping[str, Any]) -> list[str]:
         """See ``last_words.of``; none where the log cannot be had."""
@@ -70,6 +85,12 @@ class Reader:
         except ApiError:
             pass  # its node is away, or the container: what is told without a log is told all the same
         return []
+
+    async def _once(self, key: tuple[Any, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if key not in self._read:
+            self._read[key] = asyncio.create_task(read())
+        found: T = await self._read[key]
+        return found
 
     def rights(self) -> list[dict[str, str]]:
         """What was missing, for ``-o json``: the right, and the command that asks for it."""

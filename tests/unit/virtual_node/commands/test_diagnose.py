@@ -175,6 +175,21 @@ async def test_a_deployment_is_judged_by_its_pods(person: Person):
     assert (code, "Nothing is wrong with its 1 pod." in out) == (0, True)
 
 
+async def test_a_large_deployment_costs_no_more_than_its_pods_in_trouble(person: Person):
+    """Good pods are told by themselves; nodes and Leases are read once, however many pods ask for them."""
+    objects = _objects()
+    objects[SHOP] = [
+        pod(f"web-{n}", nodeName="vn", status=RUNNING if n < 40 else PULLING, labels={"app": "web"})
+        for n in range(45)
+    ]
+    code, out, _ = await person.types("diagnose", "deploy/web", objects=objects)
+    assert (code, "5 of 45 pods" in out) == (1, True)
+    assert person.server is not None
+    asked = [(one.path, one.query.get("fieldSelector")) for one in person.server.asked]
+    assert asked.count((f"{NODES}/vn", None)) == 1
+    assert len([path for path, _ in asked if path == EVENTS]) == 5
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
