@@ -74,4 +74,4 @@ async def test_kubectl_top_shows_what_the_lower_metrics_api_knows(clusters: Sand
     await eventually(idle_measured, what="kubectl top pod shows the pod that sleeps")
     await eventually(node_measured, what="kubectl top node shows the lower node's usage")
     log = (clusters.directory / "virtual-node.log").read_text(encoding="utf-8")
-    assert "lower kubelets refuse" in log
+    assert "lower kubelets' metrics are refused" in log
