@@ -139,14 +139,19 @@ def _from_context(context: Context, *, server: str) -> ClusterConfig:
     if (certificate is None) != (key is None):
         missing = "client-certificate" if certificate is None else "client-key"
         raise ConfigError(f"{user.at(missing)}: is missing; a client certificate and its key come together")
+    authority, insecure = cluster.material("certificate-authority"), cluster.flag("insecure-skip-tls-verify")
+    if insecure and authority is not None:
+        raise ConfigError(
+            f"{cluster.at('insecure-skip-tls-verify')}: there is a certificate-authority, too; remove one of them"
+        )
     return ClusterConfig(
         url,
         tls=TlsMaterial(
             source=f"{context.source}: context {context.name}",
-            authority=cluster.material("certificate-authority"),
+            authority=authority,
             certificate=certificate,
             key=key,
-            verify=not cluster.flag("insecure-skip-tls-verify"),
+            verify=not insecure,
         ),
         credentials=_credentials(context, url=url),
         namespace=context.namespace,

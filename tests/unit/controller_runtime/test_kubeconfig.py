@@ -462,6 +462,15 @@ def broken(**changes: Any) -> dict[str, Any]:
         ),
         (whole(user={"token": "a b"}), r"user\.token: is no token"),
         (whole(user={"token": ["a"]}), r"user\.token: must be text"),
+        (
+            whole(
+                cluster={
+                    "insecure-skip-tls-verify": True,
+                    "certificate-authority-data": b64(CA.certificate),
+                }
+            ),
+            r"cluster\.insecure-skip-tls-verify: there is a certificate-authority, too; remove one of them",
+        ),
         (whole(user={"as-groups": ["admins"]}), r"user\.as: is missing; as-uid, as-groups"),
         (whole(user={"as-user-extra": {"a": ["b"]}}), r"user\.as: is missing; as-uid, as-groups"),
         (whole(user={"as": "me", "as-groups": "admins"}), r"user\.as-groups: must be a list of texts"),
