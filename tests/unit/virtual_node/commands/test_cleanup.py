@@ -5,129 +5,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from controller_runtime import kubeconfig
 from controller_runtime.api import names
-from controller_runtime.errors import Forbidden, NotFound
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.errors import Forbidden
+from tests.unit.virtual_node.commands.installations import CLUSTER, Api, thing, virtual
 from virtual_node.commands import cleanup
-from virtual_node.commands.cleanup_lower import LowerCleanup
 from virtual_node.commands.cleanup_upper import UpperCleanup
 from virtual_node.config import ClusterConfig, Config
 from virtual_node.translate import claims, persistent_volumes
 
 pytestmark = pytest.mark.looptime
 
-CLUSTER = "upper-1"
-
-
-class Api:
-    """An API server: objects by kind, and what was written."""
-
-    cluster = "tokyo"
-
-    def __init__(self, *objects: dict[str, Any]) -> None:
-        self.objects = [from_dict(one) for one in objects]
-        self.deleted: list[str] = []
-        self.forced: list[str] = []
-        self.patched: list[tuple[str, Any]] = []
-        self.stubborn: set[str] = set()
-        """Names of pods that do not end until they are forced."""
-        self.daemon_sets: set[str] = set()
-        """Names of pods that are there again as soon as they have ended."""
-
-    async def get(self, resource, name):
-        for one in self.objects:
-            if (one.kind, one.name) == (resource.kind, name):
-                return one.to_dict()
-        raise NotFound("not found")
-
-    async def list(self, resource, *, namespace=None, label_selector="", field_selector=""):
-        found = [
-            one for one in self.objects
-            if one.kind == resource.kind and namespace in (None, one.namespace) and _selects(one, label_selector)
-            and all(
-                (one.spec or {}).get(key.removeprefix("spec."), "") == value
-                for key, _, value in (part.partition("=") for part in field_selector.split(",") if part)
-            )
-        ]  # fmt: skip
-        return SimpleNamespace(items=found)
-
-    async def delete(self, resource, name, *, namespace=None, uid=None, grace_period_seconds=None):
-        for one in self.objects:
-            if (one.kind, one.name, one.namespace or None) == (resource.kind, name, namespace):
-                assert uid in (None, one.uid)
-                self.deleted.append(f"{one.kind}/{one.key}")
-                if grace_period_seconds == 0:
-                    self.forced.append(one.name)
-                if one.name not in self.stubborn or grace_period_seconds == 0:
-                    self.objects.remove(one)
-                    if one.name in self.daemon_sets:
-                        again = one.to_dict()
-                        again["metadata"]["uid"] += "+"
-                        self.objects.append(from_dict(again))
-                return
-        raise NotFound("not found")
-
-    async def patch(self, _resource, name, patch, *, namespace=None, subresource=None):
-        self.patched.append((name, patch))
-
-    async def request(self, _verb, path, **_more):
-        lists = {"/api/v1": b'{"resources":[]}', "/apis": b'{"groups":[]}'}
-        return lists[path]
-
-
-def _selects(one: Object, selector: str) -> bool:
-    return all(
-        one.labels.get(key) == value
-        for key, sign, value in (part.partition("=") for part in (selector or "").split(",") if part)
-        if sign and " " not in key
-    )
-
-
-def thing(
-    kind: str, name: str, *, namespace: str = "", labels: dict[str, str] | None = None, **fields: Any
-) -> dict[str, Any]:
-    """An object of the API."""
-    metadata = {
-        "name": name,
-        "namespace": namespace,
-        "uid": f"u-{name}",
-        "resourceVersion": "1",
-        "labels": labels or {},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": kind,
-        "metadata": {**metadata, **fields.pop("metadata", {})},
-        **fields,
-    }
-
-
-def virtual(name: str) -> dict[str, Any]:
-    """A virtual node."""
-    return thing("Node", name, labels={names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL}, spec={})
-
-
-def ours(kind: str, name: str, *, node: str = "vn", **fields: Any) -> dict[str, Any]:
-    """Something that we made below."""
-    labels = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_UPPER_UID: f"up-{name}", names.LABEL_NODE: node}
-    return thing(kind, name, namespace="shop", labels=labels, **fields)
-
 
 def _upper(api: Any) -> tuple[UpperCleanup, list[str]]:
     said: list[str] = []
     return UpperCleanup(api, nodes=["vn"], clusters=["tokyo"], say=said.append), said
-
-
-def _lower(api: Any, *, upper_claims: frozenset[str] = frozenset()) -> tuple[LowerCleanup, list[str]]:
-    said: list[str] = []
-    cleanup = LowerCleanup(api, cluster_id=CLUSTER, nodes=["vn"], upper_claims=upper_claims, say=said.append)
-    return cleanup, said
 
 
 async def test_only_our_virtual_nodes_are_cordoned_and_removed():
@@ -267,91 +163,6 @@ async def test_mirrors_that_nobody_uses_go_with_their_driver():
     cleanup, _ = _upper(api)
     await cleanup.remove(namespace="", leases=[], secrets=[])
     assert api.deleted == ["PersistentVolume/tokyo-pv", f"CSIDriver/{persistent_volumes.DRIVER}"]
-
-
-async def test_below_only_what_carries_our_label_goes():
-    """Strangers, and the objects of another virtual node of the same upper cluster, are not touched."""
-    api = Api(
-        ours("Pod", "web"),
-        ours("ConfigMap", "settings"),
-        ours("Secret", "key"),
-        ours("ConfigMap", "theirs", node="another"),
-        thing("ConfigMap", "stranger", namespace="shop"),
-    )
-    cleanup, said = _lower(api)
-    await cleanup.run()
-    assert [one.name for one in api.objects] == ["theirs", "stranger"]
-    assert said == ["tokyo: removed 1 ConfigMap, 1 Secret"]
-
-
-async def test_copies_that_pods_of_another_installation_use_stay():
-    """Virtual nodes of one upper cluster share one copy of each ConfigMap, with the name of whoever made it."""
-    api = Api(
-        ours("Pod", "web"),
-        ours("ConfigMap", "settings"),
-        ours("Service", "web"),
-        ours("Pod", "theirs", node="another"),
-    )
-    cleanup, said = _lower(api)
-    await cleanup.run()
-    assert api.deleted == ["Pod/shop/web"]
-    assert said == ["tokyo: namespace shop has pods of other virtual nodes; what they may use stays"]
-
-
-def _always(name: str, *nodes: str) -> dict[str, Any]:
-    annotations = {f"always.virtual-node.io/{node}": "true" for node in nodes}
-    service = ours("Service", name)
-    service["metadata"]["annotations"] = annotations
-    return service
-
-
-def _slice(service: str) -> dict[str, Any]:
-    one = ours("EndpointSlice", f"{service}-1")
-    one["metadata"]["labels"]["kubernetes.io/service-name"] = service
-    return one
-
-
-async def test_services_that_another_installation_always_wants_stay():
-    """With where they lead and their namespace; our own mark is taken off, and what only we wanted goes."""
-    labels = {names.LABEL_UPPER_CLUSTER: CLUSTER}
-    api = Api(
-        thing("Namespace", "shop", labels=labels),
-        _always("dns", "vn", "another"),
-        _always("kubernetes", "vn"),
-        ours("Service", "web"),
-        *(_slice(service) for service in ("dns", "kubernetes", "web")),
-    )
-    cleanup, said = _lower(api)
-    await cleanup.run()
-    assert api.deleted == [
-        *(f"Service/shop/{name}" for name in ("kubernetes", "web")),
-        *(f"EndpointSlice/shop/{name}-1" for name in ("kubernetes", "web")),
-    ]
-    ((name, patch),) = api.patched
-    assert name == "dns"
-    assert patch["metadata"]["annotations"] == {"always.virtual-node.io/vn": None}
-    assert "tokyo: Service shop/dns is kept: another always wants it" in said
-
-
-async def test_claims_below_are_kept_and_told_of():
-    """Data is never deleted by an uninstall."""
-    api = Api(ours("PersistentVolumeClaim", "data"), ours("PersistentVolumeClaim", "old"))
-    cleanup, said = _lower(api, upper_claims=frozenset({"up-data"}))
-    await cleanup.run()
-    assert api.deleted == []
-    assert said == [
-        "tokyo: claim shop/data is kept: its upper claim exists",
-        "tokyo: claim shop/old is kept: it was kept before",
-    ]
-
-
-async def test_an_empty_namespace_of_ours_goes():
-    """A namespace that we made and nobody else uses is removed."""
-    labels = {names.LABEL_UPPER_CLUSTER: CLUSTER}
-    api = Api(thing("Namespace", "shop", labels=labels), thing("Namespace", "theirs"))
-    cleanup, _ = _lower(api)
-    await cleanup.run()
-    assert api.deleted == ["Namespace/shop"]
 
 
 async def test_named_leases_and_secrets_that_are_gone_already_are_fine():

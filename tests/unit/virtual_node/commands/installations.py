@@ -1,0 +1,106 @@
+"""What an installation has made in clusters that answer from a list, for tests that take it back out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.errors import NotFound
+from controller_runtime.objects import Object, from_dict
+
+CLUSTER = "upper-1"
+
+
+class Api:
+    """An API server: objects by kind, and what was written."""
+
+    cluster = "tokyo"
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        self.objects = [from_dict(one) for one in objects]
+        self.deleted: list[str] = []
+        self.forced: list[str] = []
+        self.patched: list[tuple[str, Any]] = []
+        self.stubborn: set[str] = set()
+        """Names of pods that do not end until they are forced."""
+        self.daemon_sets: set[str] = set()
+        """Names of pods that are there again as soon as they have ended."""
+
+    async def get(self, resource, name):
+        for one in self.objects:
+            if (one.kind, one.name) == (resource.kind, name):
+                return one.to_dict()
+        raise NotFound("not found")
+
+    async def list(self, resource, *, namespace=None, label_selector="", field_selector=""):
+        found = [
+            one for one in self.objects
+            if one.kind == resource.kind and namespace in (None, one.namespace) and _selects(one, label_selector)
+            and all(
+                (one.spec or {}).get(key.removeprefix("spec."), "") == value
+                for key, _, value in (part.partition("=") for part in field_selector.split(",") if part)
+            )
+        ]  # fmt: skip
+        return SimpleNamespace(items=found)
+
+    async def delete(self, resource, name, *, namespace=None, uid=None, grace_period_seconds=None):
+        for one in self.objects:
+            if (one.kind, one.name, one.namespace or None) == (resource.kind, name, namespace):
+                assert uid in (None, one.uid)
+                self.deleted.append(f"{one.kind}/{one.key}")
+                if grace_period_seconds == 0:
+                    self.forced.append(one.name)
+                if one.name not in self.stubborn or grace_period_seconds == 0:
+                    self.objects.remove(one)
+                    if one.name in self.daemon_sets:
+                        again = one.to_dict()
+                        again["metadata"]["uid"] += "+"
+                        self.objects.append(from_dict(again))
+                return
+        raise NotFound("not found")
+
+    async def patch(self, _resource, name, patch, *, namespace=None, subresource=None):
+        self.patched.append((name, patch))
+
+    async def request(self, _verb, path, **_more):
+        lists = {"/api/v1": b'{"resources":[]}', "/apis": b'{"groups":[]}'}
+        return lists[path]
+
+
+def _selects(one: Object, selector: str) -> bool:
+    return all(
+        one.labels.get(key) == value
+        for key, sign, value in (part.partition("=") for part in (selector or "").split(",") if part)
+        if sign and " " not in key
+    )
+
+
+def thing(
+    kind: str, name: str, *, namespace: str = "", labels: dict[str, str] | None = None, **fields: Any
+) -> dict[str, Any]:
+    """An object of the API."""
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"u-{name}",
+        "resourceVersion": "1",
+        "labels": labels or {},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {**metadata, **fields.pop("metadata", {})},
+        **fields,
+    }
+
+
+def virtual(name: str) -> dict[str, Any]:
+    """A virtual node."""
+    return thing("Node", name, labels={names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL}, spec={})
+
+
+def ours(kind: str, name: str, *, node: str = "vn", **fields: Any) -> dict[str, Any]:
+    """Something that we made below."""
+    labels = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_UPPER_UID: f"up-{name}", names.LABEL_NODE: node}
+    return thing(kind, name, namespace="shop", labels=labels, **fields)
