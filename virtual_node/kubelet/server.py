@@ -67,6 +67,9 @@ class KubeletServer:
         self._tls = tls
         self._grace = grace
         self._node_name = node_name
+        self._reviewers: list[Authenticator | Authorizer] = [authenticator]
+        if authorizer is not None:
+            self._reviewers.append(authorizer)
         self.streams = StreamRegistry()
         self._runner = web.AppRunner(
             make_app(
@@ -130,6 +133,8 @@ class KubeletServer:
         if ended:
             _log.info("open streams were ended", node=self._node_name, streams=ended)
         await self._runner.cleanup()
+        for reviewer in self._reviewers:
+            await reviewer.close()
         self._listener = None
 
     async def run(self) -> None:

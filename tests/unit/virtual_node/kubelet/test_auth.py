@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
@@ -36,11 +37,14 @@ class Upper:
         self.questions: list[dict[str, Any]] = []
         self.token_reviews = 0
         self.failing = 0
+        self.hangs: asyncio.Event | None = None
         self.config_map: dict[str, Any] | None = None
 
     async def token_review(self, request: web.Request) -> web.Response:
         """Tell whose token it is."""
         self.token_reviews += 1
+        if self.hangs is not None:
+            await self.hangs.wait()
         if self.failing:
             return web.json_response({"kind": "Status", "message": "down"}, status=self.failing)
         token = (await request.json())["spec"]["token"]
@@ -234,6 +238,24 @@ async def test_reviews_for_which_we_have_no_credentials(
     authorizer = Authorizer(client, node_name="vnode")
     async with serve(1, authorizer=authorizer) as node:
         assert (await node.ask("/metrics"))[0] == 500
+
+
+async def test_a_server_that_stops_leaves_no_review_under_way(
+    serve: Serve, upper: Upper, client: Client
+) -> None:
+    """Its clients are closed next."""
+    upper.hangs = asyncio.Event()
+    async with serve(1, **_delegated(client)) as node:
+        _, writer = await node.connect()
+        writer.write(b"GET /pods HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer good\r\n\r\n")
+        while not upper.token_reviews:  # noqa: ASYNC110 - the fake tells nobody
+            await asyncio.sleep(0.01)
+        await node.server.stop()
+        asking = [task for task in asyncio.all_tasks() if "ReviewCache" in repr(task.get_coro())]
+        writer.close()
+        upper.hangs.set()
+        await asyncio.sleep(0.1)
+    assert asking == []
 
 
 @pytest.mark.parametrize("wire", ["tls"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from virtual_node.kubelet import KubeletServer
+from virtual_node.kubelet import Authenticator, KubeletServer
 
 NOBODY: Any = object()
 
@@ -19,7 +19,7 @@ def _server(port: int) -> KubeletServer:
         address="127.0.0.1",
         port=port,
         tls=None,
-        authenticator=NOBODY,
+        authenticator=Authenticator(None),
         authorizer=None,
         node_name="vn-a",
     )
