@@ -15,6 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from controller_runtime.client import Client
+from controller_runtime.cluster_config import ClusterConfig
+from controller_runtime.credentials import Credentials
 from controller_runtime.key_pairs import KeyPair, as_file, make_ca, sign
 
 CA = make_ca("loopback-ca")
@@ -166,3 +169,10 @@ async def serve(
         yield server
     finally:
         await runner.cleanup()
+
+
+def client_of(server: Server, *, credentials: Credentials | None = None, **options: Any) -> Client:
+    """A client without a rate limit."""
+    context = client_context() if server.scheme == "https" else None
+    config = ClusterConfig(server.url, ssl_context=context, credentials=credentials)
+    return Client(config, **{"qps": 0, **options})

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from controller_runtime import resources
 from controller_runtime.client import Client, PatchType
-from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.errors import (
     AlreadyExists,
     ApiError,
@@ -31,9 +30,8 @@ from controller_runtime.lines import LineSplitter
 from controller_runtime.objects import Object, WatchEvent
 from tests.unit.controller_runtime.loopback import (
     Script,
-    Server,
     answers,
-    client_context,
+    client_of,
     failure,
     reply,
     send_chunks,
@@ -41,12 +39,6 @@ from tests.unit.controller_runtime.loopback import (
 )
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "shop"}}
-
-
-def client_of(server: Server, **options: Any) -> Client:
-    """A client without a rate limit."""
-    context = client_context() if server.scheme == "https" else None
-    return Client(ClusterConfig(server.url, ssl_context=context), qps=0, **options)
 
 
 Call = Callable[[Client], Awaitable[Any]]
