@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -29,7 +29,7 @@ class ImbalanceParams(Params):
 
     thresholds: dict[str, float] = msgspec.field(default_factory=lambda: dict(_LOW))
     target_thresholds: dict[str, float] = msgspec.field(default_factory=lambda: dict(_HIGH))
-    number_of_nodes: int = 0
+    number_of_nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Nothing is done unless more virtual nodes than this are underused."""
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from controller_runtime.errors import ConfigError
-from descheduler.strategies.base import Context, Params
+from descheduler.strategies.base import Context, Params, Positive
 from descheduler.strategies.unschedulable import Unschedulable, UnschedulableParams
 
 _STARTED = frozenset({"Running", "Succeeded", "Failed", "Unknown"})
@@ -21,7 +21,7 @@ _STARTED = frozenset({"Running", "Succeeded", "Failed", "Unknown"})
 class PodLifeTimeParams(Params, kw_only=True):
     """Parameters of ``PodLifeTime``."""
 
-    max_pod_life_time_seconds: float
+    max_pod_life_time_seconds: Positive
     states: list[str] = msgspec.field(default_factory=list)
     """Pending, and reasons of waiting containers such as ImagePullBackOff; v1alpha2."""
     pod_status_phases: list[str] = msgspec.field(default_factory=list)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
+
+import msgspec
 
 from controller_runtime import resources
-from controller_runtime.api import names, timestamps
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
 from controller_runtime.errors import NotFound
@@ -23,11 +24,11 @@ from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from controller_runtime.rate_limiter import TokenBucket
 from controller_runtime.work_queue import WorkQueue
-from descheduler import pods
+from descheduler import pods, taint
 from descheduler.cluster import is_ready, ready_condition, tainted_since
 from descheduler.heartbeat import Heartbeats
 from descheduler.mover import Move
-from descheduler.strategies.base import Context, Params, Strategy
+from descheduler.strategies.base import Context, NotNegative, Params, Positive, Strategy
 
 _LEASE_NAMESPACE = "kube-node-lease"
 _NO_READY_NODES = "NoReadyLowerNodes"
@@ -39,14 +40,14 @@ _WORKERS = 4
 class StaleClusterParams(Params):
     """Parameters of ``StaleCluster``."""
 
-    stale_after_seconds: float = 20.0
+    stale_after_seconds: Positive = 20.0
     """NotReady or silent for longer than this: lost."""
-    heal_after_seconds: float = 30.0
+    heal_after_seconds: NotNegative = 30.0
     """Well for this long: used again."""
-    pods_per_second: float = 5.0
-    burst: int = 10
+    pods_per_second: Positive = 5.0
+    burst: Annotated[int, msgspec.Meta(ge=1)] = 10
     """Moves at once before ``podsPerSecond`` applies."""
-    disruption_budget_timeout_seconds: float = 0.0
+    disruption_budget_timeout_seconds: NotNegative = 0.0
     """Time after which a refused eviction becomes a deletion, as Kubernetes' own taint eviction does; 0: never."""
 
 
@@ -225,7 +226,7 @@ class StaleCluster(Strategy):
             moment = self.context.now()
             self.log.warning("virtual node is lost", node=node.name, why=_why(node))
             if not self.context.mover.is_dry_run:
-                await self._taint(node, moment)
+                await taint.mark(self.context.client, node, since=moment)
             self._lost[node.name] = _Lost(since=moment, marked_at=now)
         elif lost.healthy_at is not None:
             self.log.warning("virtual node is lost again", node=node.name, why=_why(node))
@@ -244,31 +245,11 @@ class StaleCluster(Strategy):
             if rest > 0:
                 return Result(requeue_after=rest)
             if not self.context.mover.is_dry_run:
-                await self._untaint(node)
+                await taint.unmark(self.context.client, node)
                 await self.context.memory.thaw(node.name, since=lost.since)
             del self._lost[node.name]
             self.log.info("virtual node is used again", node=node.name)
         return None if next_look is None else Result(requeue_after=next_look + 0.01)
-
-    async def _taint(self, node: Object, moment: datetime) -> None:
-        taint = {
-            "key": names.TAINT_STALE_CLUSTER,
-            "effect": "NoSchedule",
-            "timeAdded": timestamps.rfc3339(moment),
-        }
-        others = [found for found in _taints(node) if found.get("key") != names.TAINT_STALE_CLUSTER]
-        await self._write_taints(node, [*others, taint])
-
-    async def _untaint(self, node: Object) -> None:
-        found = _taints(node)
-        others = [taint for taint in found if taint.get("key") != names.TAINT_STALE_CLUSTER]
-        if len(others) != len(found):
-            await self._write_taints(node, others)
-
-    async def _write_taints(self, node: Object, taints: list[dict[str, Any]]) -> None:
-        """A list is replaced as a whole, so its state must be the one we saw: a conflict is tried again."""
-        patch = {"metadata": {"resourceVersion": node.resource_version}, "spec": {"taints": taints}}
-        await self.context.client.patch(resources.NODES, node.name, patch)
 
     # --- pods -------------------------------------------------------------------------------------
 
@@ -304,10 +285,6 @@ class StaleCluster(Strategy):
         if outcome.needs_node:
             self._needs_node.add(key)
         return None if outcome.retry_after is None else Result(requeue_after=outcome.retry_after)
-
-
-def _taints(node: Object) -> list[dict[str, Any]]:
-    return (node.spec or {}).get("taints") or []
 
 
 def _why(node: Object) -> str:

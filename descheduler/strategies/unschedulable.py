@@ -16,7 +16,7 @@ from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
 from descheduler import pods, replacement, stuck
 from descheduler.mover import Move
-from descheduler.strategies.base import Context, Params, Strategy
+from descheduler.strategies.base import Context, Params, Positive, Strategy
 
 _WORKERS = 16
 
@@ -24,7 +24,7 @@ _WORKERS = 16
 class UnschedulableParams(Params):
     """Parameters of ``Unschedulable``."""
 
-    threshold_seconds: float = 180.0
+    threshold_seconds: Positive = 180.0
     """How long the lower cluster may try."""
     failures: list[Literal["image", "quota", "admission"]] = msgspec.field(default_factory=list)
     """Which failures below count besides PodScheduled=False."""

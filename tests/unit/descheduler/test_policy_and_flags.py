@@ -373,6 +373,29 @@ class TestParams:
         with pytest.raises(ConfigError, match=said):
             life_time(**params)
 
+    @pytest.mark.parametrize(
+        ("name", "field", "value"),
+        [
+            ("Unschedulable", "thresholdSeconds", 0),
+            ("PodLifeTime", "maxPodLifeTimeSeconds", -1),
+            ("StaleCluster", "staleAfterSeconds", 0),
+            ("StaleCluster", "healAfterSeconds", -1),
+            ("StaleCluster", "podsPerSecond", 0),
+            ("StaleCluster", "burst", 0),
+            ("StaleCluster", "disruptionBudgetTimeoutSeconds", -1),
+            ("LowNodeUtilization", "numberOfNodes", -1),
+        ],
+    )
+    def test_numbers_that_would_mean_something_else(self, name, field, value):
+        """No pods per second would be no limit, no threshold would move what has only just been bound."""
+        kind = registry.strategies()[name].params_type
+        with pytest.raises(ConfigError, match=f"^x.{field}: .*>"):
+            policy.convert(
+                {"maxPodLifeTimeSeconds": 1, field: value} if name == "PodLifeTime" else {field: value},
+                kind,
+                where="x",
+            )
+
     def test_docs_policy(self):
         """The policy in the documentation is one that works."""
         text = (Path(__file__).parents[3] / "docs" / "descheduling.md").read_text(encoding="utf-8")
