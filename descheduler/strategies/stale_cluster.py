@@ -185,7 +185,7 @@ class StaleCluster(Strategy):
             return await self._well(node, now, None)
         if now <= due:
             # Not judged lost yet; one that had been is well only when nothing is due for it.
-            healing = name in self._lost and self._is_well(name)
+            healing = name in self._lost and name not in self._not_ready_since
             return (
                 await self._well(node, now, due - now) if healing else Result(requeue_after=due - now + 0.01)
             )
@@ -201,9 +201,6 @@ class StaleCluster(Strategy):
         not_ready = self._not_ready_since.get(name)
         moments = [self.heartbeats.stale_in(name), None if not_ready is None else not_ready + self._after]
         return min((moment for moment in moments if moment is not None), default=None)
-
-    def _is_well(self, name: str) -> bool:
-        return name not in self._not_ready_since
 
     async def _has_renewed(self, name: str) -> bool:
         """A last look at the Lease itself: our watch might be behind."""
