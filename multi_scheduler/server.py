@@ -23,7 +23,7 @@ _SECONDS = Histogram(
     "virtual_node_extender_call_seconds",
     "Time from a call being read to its answer.",
     ["verb"],
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.5),
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2, 10),
 )
 _log = log.get_logger(component="extender")
 Decide = Callable[[bytes], Awaitable[bytes]]

@@ -89,16 +89,17 @@ def demand(
     spec: dict[str, Any] = {}
     if selector is not None:
         selector = cluster_selector.resolve(selector, node_name=node_name, node_labels=node_labels)
-        spec["nodeSelector"] = {**(selector.get("nodeSelector") or {}), **(pool or {})}
+        own = selector.get("nodeSelector") or {}
+        spec["nodeSelector"] = {**own, **(pool or {})}
         node_affinity = (selector.get("affinity") or {}).get("nodeAffinity") or {}
+        required = _both(node_affinity.get(_REQUIRED), own, pool or {})
         spec["tolerations"] = selector.get("tolerations") or []
     else:
         spec["nodeSelector"] = dict(pool or {})
-        node_affinity = {}
+        required = None
         spec["tolerations"] = [
             one for one in above.get("tolerations") or () if one.get("key") != names.TAINT_PROVIDER
         ]
-    required = node_affinity.get(_REQUIRED)
     spec["affinity"] = {"nodeAffinity": {_REQUIRED: required}} if required else {}
     spec["volumes"] = list(volumes)
     requests = {**pod_resources.pod_requests(above), "pods": 1}
@@ -114,6 +115,26 @@ def demand(
         affinity=host_terms(above, "podAffinity", metadata.get("namespace", "")),
         spread=_spread(above, metadata.get("labels") or {}, spec),
     )
+
+
+def _both(
+    required: Mapping[str, Any] | None, own: Mapping[str, str], pool: Mapping[str, str]
+) -> Mapping[str, Any] | None:
+    """The required affinity, and what the pod's own selector says where the pool's says something else."""
+    overruled = [
+        {"key": key, "operator": "In", "values": [own[key]]}
+        for key, value in pool.items()
+        if own.get(key, value) != value
+    ]
+    if not overruled:
+        return required
+    terms = (required or {}).get("nodeSelectorTerms") or [{}]
+    return {
+        "nodeSelectorTerms": [
+            {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *overruled]}
+            for term in terms
+        ]
+    }
 
 
 def host_ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:

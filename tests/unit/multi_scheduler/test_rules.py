@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -197,3 +198,16 @@ def test_one_pod_more_than_a_node_may_have_is_one_too_many():
     assert _names(index, _demand(requests={})) == {"a"}
     index.place("p", Placed("a", {"pods": 1}))
     assert _names(index, _demand(requests={})) == set()
+
+
+@pytest.mark.parametrize(("zone", "fits"), [("a", True), ("b", False)])
+@pytest.mark.parametrize("affinity", [{}, {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+    "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]}}}])  # fmt: skip
+def test_a_pool_does_not_overrule_what_the_pod_selects(zone, affinity, fits):
+    """Behind a virtual node of zone a there is nothing for a pod of zone b."""
+    index = _index(_node("a", labels={"zone": "a"}), _node("b", labels={"zone": "b"}))
+    selector = json.dumps({"nodeSelector": {"zone": zone}, "affinity": affinity})
+    metadata = {"uid": "u", "namespace": "n", "annotations": {"clusterSelector": selector}}
+    pod = {"metadata": metadata, "spec": {"containers": []}}
+    wanted = demand(pod, node_name="vn", node_labels={}, pool={"zone": "a"})
+    assert _names(index, wanted) == ({"a"} if fits else set())
