@@ -28,7 +28,7 @@ _SECONDS = Histogram(
     "virtual_node_webhook_review_seconds",
     "Time from a review being read to its answer.",
     ["kind"],
-    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1),
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2),
 )
 
 

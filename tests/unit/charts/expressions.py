@@ -59,6 +59,24 @@ def _note(node: promql.Expr, found: list[promql.VectorSelector]) -> None:
         found.append(node)
 
 
+def limits(expression: promql.Expr) -> list[tuple[str, float]]:
+    """Every histogram whose quantile is compared with a number, and the number."""
+    found: list[tuple[str, float]] = []
+
+    def visit(node: promql.Expr) -> None:
+        if (
+            isinstance(node, promql.BinaryExpr)
+            and isinstance(node.lhs, promql.Call)
+            and node.lhs.func.name == "histogram_quantile"
+            and isinstance(node.rhs, promql.NumberLiteral)
+        ):
+            (buckets,) = selectors(node.lhs)
+            found.append((str(buckets.name).removesuffix("_bucket"), node.rhs.val))
+
+    promql.walk(expression, visit)
+    return found
+
+
 def labels(node: promql.Expr, known: Mapping[str, Metric]) -> frozenset[str]:
     """The labels that each series of the result has.
 

@@ -82,6 +82,20 @@ def test_an_alert_of_the_documentation_asks_for_what_there_is(expression):
     assert _labels(expression)
 
 
+def _bounds(metric: str) -> list[float]:
+    """Upper bounds of a histogram's buckets."""
+    found = prometheus_client.REGISTRY._names_to_collectors[metric]
+    assert isinstance(found, prometheus_client.Histogram)
+    return list(found._kwargs["buckets"])
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_a_quantile_is_compared_with_the_bound_of_a_bucket(alert):
+    """Within a bucket a quantile is a guess: 0.15 s would be taken for 0.99 s between bounds of 0.1 and 1 s."""
+    for metric, limit in expressions.limits(expressions.parse(alert["expr"])):
+        assert limit in _bounds(metric)[:-1], "and above the last one no quantile ever is"
+
+
 def test_values_that_are_asked_for_are_written_somewhere():
     """A code, a reason or an outcome that no line of ours writes would never be found."""
     source = "\n".join(
