@@ -15,17 +15,16 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
-from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from controller_runtime.errors import Conflict, Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
 from virtual_node import metrics
+from virtual_node.controllers.claim_requests import ClaimRequests
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.namespaces import Namespaces
-from virtual_node.controllers.preconditions import patch_only
 from virtual_node.controllers.problems import Problem
 from virtual_node.controllers.volume_binder import VolumeBinder
 from virtual_node.controllers.volume_caches import VolumeCaches
@@ -34,6 +33,7 @@ from virtual_node.translate import ownership, persistent_volumes, volumes
 
 _BINDING_RETRY = 5.0
 """Seconds between two looks at a claim that is being bound; its events normally come first."""
+_REFUSED_RETRY = 30.0
 
 
 class ClaimController:
@@ -59,9 +59,9 @@ class ClaimController:
         """
         self._context = context
         self._caches = caches
-        self._namespaces = namespaces
         self._binder = binder
         self._wake = wake
+        self._requests = ClaimRequests(context, namespaces=namespaces)
         self._config = context.config.volumes
         self._users: defaultdict[str, set[str]] = defaultdict(set)
         self._needs: dict[str, list[str]] = {}
@@ -132,16 +132,14 @@ class ClaimController:
         volume = self._mirrored_volume(upper)
         if not self._is_ours(key, upper, volume):
             if lower is not None and translate.never_bound(lower):
-                await self._delete_unbound(lower)
-                await self._finalizers(upper, remove=(translate.FINALIZER,))
+                await self._requests.delete_unbound(lower)
+                await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
             return None
-        await self._finalizers(upper, add=(translate.FINALIZER,))
+        await self._requests.finalizers(upper, add=(translate.FINALIZER,))
         if lower is None:
             return await self._create(upper_object, upper, volume)
         await self._grow(upper_object, upper, lower)
         return await self._bring_up(key, upper, lower)
-
-    # --- is it ours? --------------------------------------------------------------------------------
 
     def _is_ours(self, key: str, upper: dict[str, Any], volume: str) -> bool:
         if upper["spec"].get("volumeName"):
@@ -167,40 +165,16 @@ class ClaimController:
             f"which lower cluster {self._context.name} does not have"
         )
 
-    # --- making and keeping -------------------------------------------------------------------------
-
     async def _create(self, upper_object: Object, upper: dict[str, Any], volume: str) -> Result | None:
-        namespace = self._context.lower_namespace(upper_object.namespace)
-        options = self._context.options.get(translate.selected_node(upper)) or next(
-            iter(self._context.options.values())
-        )
-        storage_class = upper["spec"].get("storageClassName")
-        if storage_class:
-            storage_class = self._config.storage_classes.get(storage_class, storage_class)
-        body = translate.lower_claim(
-            upper, namespace=namespace, owner=options.owner, storage_class=storage_class, volume_name=volume
-        )
         try:
-            await self._namespaces.ensure(namespace, upper_name=upper_object.namespace)
-            await self._context.lower.create(resources.PERSISTENT_VOLUME_CLAIMS, body, namespace=namespace)
-        except AlreadyExists:
-            there = await self._context.lower.get(
-                resources.PERSISTENT_VOLUME_CLAIMS, upper_object.name, namespace=namespace
-            )
-            if not ownership.is_owned(there["metadata"].get("labels"), self._context.cluster_id):
-                key = f"{namespace}/{upper_object.name}"
-                self._tell(
-                    upper_object,
-                    "ClaimConflict",
-                    _conflict(self._context.name, key, "a claim that is not ours"),
-                )
-        except NotFound:
-            self._namespaces.forget(namespace)
-            raise
+            there = await self._requests.create_below(upper, volume_name=volume)
         except (Forbidden, Invalid) as error:
             message = f"Lower cluster {self._context.name} refused the claim: {error.message}"
             self._tell(upper_object, "ProvisioningFailed", message)
-            return Result(requeue_after=30.0)
+            return Result(requeue_after=_REFUSED_RETRY)
+        if there is not None and not ownership.is_owned(there.labels, self._context.cluster_id):
+            what = _conflict(self._context.name, there.key, "a claim that is not ours")
+            self._tell(upper_object, "ClaimConflict", what)
         return Result(requeue_after=_BINDING_RETRY)
 
     async def _grow(self, upper_object: Object, upper: dict[str, Any], lower: dict[str, Any]) -> None:
@@ -208,7 +182,7 @@ class ClaimController:
         if patch is None:
             return
         try:
-            await self._patch_below(lower, patch)
+            await self._requests.patch_below(lower, patch)
         except (Forbidden, Invalid) as error:
             message = f"Lower cluster {self._context.name} refused to resize the claim: {error.message}"
             self._tell(upper_object, "VolumeResizeFailed", message)
@@ -218,16 +192,7 @@ class ClaimController:
             await self._binder.done(key)
             patch = translate.status_patch(upper, lower)
             if patch is not None:
-                with contextlib.suppress(NotFound):
-                    await patch_only(
-                        self._context.upper,
-                        resources.PERSISTENT_VOLUME_CLAIMS,
-                        upper["metadata"]["name"],
-                        patch,
-                        uid=upper["metadata"]["uid"],
-                        namespace=upper["metadata"]["namespace"],
-                        subresource="status",
-                    )
+                await self._requests.patch_above(upper, patch, subresource="status")
             return None
         if translate.is_bound(upper) or not translate.selected_node(upper):
             return None
@@ -239,44 +204,31 @@ class ClaimController:
 
     async def _give_back(self, upper: dict[str, Any], lower: dict[str, Any], message: str) -> None:
         """Have the upper scheduler choose another node, the way a provisioner does that cannot provision."""
-        metadata = upper["metadata"]
         self._context.recorder.event(
             upper,
             "Warning",
             "ProvisioningFailed",
             f"Lower cluster {self._context.name} found no node for the volume and its pod: {message}",
         )
-        await self._delete_unbound(lower)
-        with contextlib.suppress(NotFound, Conflict):
-            await patch_only(
-                self._context.upper,
-                resources.PERSISTENT_VOLUME_CLAIMS,
-                metadata["name"],
-                {"metadata": {"annotations": {translate.SELECTED_NODE: None}}},
-                uid=metadata["uid"],
-                namespace=metadata["namespace"],
+        await self._requests.delete_unbound(lower)
+        with contextlib.suppress(Conflict):
+            await self._requests.patch_above(
+                upper, {"metadata": {"annotations": {translate.SELECTED_NODE: None}}}
             )
-
-    # --- ending -------------------------------------------------------------------------------------
 
     async def _deleting(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> Result | None:
         if translate.FINALIZER not in (upper["metadata"].get("finalizers") or ()):
             return None
         if not translate.may_go_below(upper):
             return None  # a pod still uses it; its end brings the claim back here
-        volume = self._mirrored_volume(upper)
-        if (
-            upper["spec"].get("volumeName")
-            and not volume
-            and lower is None
-            and await self._is_anothers(upper)
-        ):
+        is_elsewhere = lower is None and upper["spec"].get("volumeName") and not self._mirrored_volume(upper)
+        if is_elsewhere and await self._requests.is_anothers(upper):
             return None
         if lower is not None and self._config.deletion_policy == "Delete":
             if lower["metadata"].get("deletionTimestamp") is None:
-                await self._delete_below(lower)
+                await self._requests.delete_below(lower)
             return Result(requeue_after=_BINDING_RETRY)
-        await self._finalizers(upper, remove=(translate.FINALIZER,))
+        await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
         return None
 
     async def _vanished(self, key: str, lower: dict[str, Any] | None) -> Result | None:
@@ -285,13 +237,11 @@ class ClaimController:
         if lower is None:
             self._note_orphan(key, orphaned=False)
             return None
-        if await self._exists_above(key, lower):
+        if await self._requests.exists_above(key, lower):
             return Result(requeue_after=_BINDING_RETRY)
-        if translate.never_bound(lower):
-            await self._delete_unbound(lower)
-            return None
-        if self._config.orphans == "Delete":
-            await self._delete_below(lower)
+        is_empty = translate.never_bound(lower)
+        if is_empty or self._config.orphans == "Delete":
+            await (self._requests.delete_unbound if is_empty else self._requests.delete_below)(lower)
             return None
         if key not in self._orphans:
             self._context.log.warning(
@@ -300,87 +250,13 @@ class ClaimController:
         self._note_orphan(key, orphaned=True)
         return None
 
-    async def _exists_above(self, key: str, lower: dict[str, Any]) -> bool:
-        """Ask, for a cache may be behind: nothing with data in it goes on its word."""
-        namespace, _, name = key.partition("/")
-        try:
-            upper = await self._context.upper.get(
-                resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=namespace
-            )
-        except NotFound:
-            return False
-        return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
-
-    async def _is_anothers(self, upper: dict[str, Any]) -> bool:
-        """Whether a claim's volume is in another lower cluster: that one's deletion has its own witness.
-
-        The volume of a real node has none: the scheduler had chosen us for the claim first, and then changed its mind.
-        """
-        try:
-            volume = await self._context.upper.get(resources.PERSISTENT_VOLUMES, upper["spec"]["volumeName"])
-        except NotFound:
-            return False
-        return persistent_volumes.is_mirror(volume)
-
     def _note_orphan(self, key: str, *, orphaned: bool) -> None:
         (self._orphans.add if orphaned else self._orphans.discard)(key)
         metrics.ORPHANED_CLAIMS.labels(self._context.name).set(len(self._orphans))
 
-    # --- small things -------------------------------------------------------------------------------
-
     def _lower(self, key: str) -> Object | None:
         namespace, _, name = key.partition("/")
         return self._caches.lower_claims.store.get(f"{self._context.lower_namespace(namespace)}/{name}")
-
-    async def _delete_below(self, lower: dict[str, Any]) -> None:
-        metadata = lower["metadata"]
-        with contextlib.suppress(NotFound, Conflict):
-            await self._context.lower.delete(
-                resources.PERSISTENT_VOLUME_CLAIMS,
-                metadata["name"],
-                namespace=metadata["namespace"],
-                uid=metadata["uid"],
-            )
-
-    async def _delete_unbound(self, lower: dict[str, Any]) -> None:
-        """Delete a claim that has never had a volume, unless it has got one since we looked: then it may hold data.
-
-        Raises:
-            Conflict: it has changed; the caller looks again.
-        """
-        metadata = lower["metadata"]
-        with contextlib.suppress(NotFound):
-            await self._context.lower.delete(
-                resources.PERSISTENT_VOLUME_CLAIMS,
-                metadata["name"],
-                namespace=metadata["namespace"],
-                uid=metadata["uid"],
-                resource_version=metadata["resourceVersion"],
-            )
-
-    async def _patch_below(self, lower: dict[str, Any], patch: dict[str, Any]) -> None:
-        metadata = lower["metadata"]
-        with contextlib.suppress(NotFound):
-            await patch_only(
-                self._context.lower,
-                resources.PERSISTENT_VOLUME_CLAIMS,
-                metadata["name"],
-                patch,
-                uid=metadata["uid"],
-                namespace=metadata["namespace"],
-            )
-
-    async def _finalizers(
-        self, upper: dict[str, Any], *, add: tuple[str, ...] = (), remove: tuple[str, ...] = ()
-    ) -> None:
-        patch = translate.finalizers_patch(upper, add=add, remove=remove)
-        if patch is None:
-            return
-        metadata = upper["metadata"]
-        with contextlib.suppress(NotFound):
-            await self._context.upper.patch(
-                resources.PERSISTENT_VOLUME_CLAIMS, metadata["name"], patch, namespace=metadata["namespace"]
-            )
 
     def _tell(self, upper: Object, reason: str, message: str) -> None:
         if self._told.get(upper.key) != message:

@@ -1,0 +1,164 @@
+"""What is asked of the two clusters about one claim, and written to it: each time that very claim, as it was looked at.
+
+Claims hold data, so whatever takes one away is checked by the API server itself: by the uid, and where it matters
+that nothing has changed since we looked, by the resourceVersion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.preconditions import patch_only
+from virtual_node.translate import claims as translate
+from virtual_node.translate import persistent_volumes
+
+_CLAIMS = resources.PERSISTENT_VOLUME_CLAIMS
+
+
+class ClaimRequests:
+    """Reads and writes claims, above and below; one that is gone already is no error."""
+
+    def __init__(self, context: ClusterContext, *, namespaces: Namespaces) -> None:
+        self._context = context
+        self._namespaces = namespaces
+
+    async def create_below(self, upper: dict[str, Any], *, volume_name: str) -> Object | None:
+        """Create the lower claim; what is there instead when the name is taken.
+
+        Args:
+            upper: the upper claim.
+            volume_name: the lower volume that it must be bound to; empty: any.
+
+        Raises:
+            ApiError: the lower cluster refuses.
+        """
+        metadata = upper["metadata"]
+        namespace = self._context.lower_namespace(metadata["namespace"])
+        options = self._context.options.get(translate.selected_node(upper)) or next(
+            iter(self._context.options.values())
+        )
+        storage_class = upper["spec"].get("storageClassName")
+        if storage_class:
+            storage_class = self._context.config.volumes.storage_classes.get(storage_class, storage_class)
+        body = translate.lower_claim(
+            upper,
+            namespace=namespace,
+            owner=options.owner,
+            storage_class=storage_class,
+            volume_name=volume_name,
+        )
+        await self._namespaces.ensure(namespace, upper_name=metadata["namespace"])
+        try:
+            await self._context.lower.create(_CLAIMS, body, namespace=namespace)
+        except AlreadyExists:
+            return from_dict(await self._context.lower.get(_CLAIMS, metadata["name"], namespace=namespace))
+        except NotFound:
+            self._namespaces.forget(namespace)
+            raise
+        return None
+
+    async def delete_below(self, lower: dict[str, Any]) -> None:
+        """Delete a lower claim; its volume's reclaim policy decides about the data."""
+        metadata = lower["metadata"]
+        with contextlib.suppress(NotFound, Conflict):
+            await self._context.lower.delete(
+                _CLAIMS,
+                metadata["name"],
+                namespace=metadata["namespace"],
+                uid=metadata["uid"],
+            )
+
+    async def delete_unbound(self, lower: dict[str, Any]) -> None:
+        """Delete a claim that has never had a volume, unless it has got one since we looked: then it may hold data.
+
+        Raises:
+            Conflict: it has changed; the caller looks again.
+        """
+        metadata = lower["metadata"]
+        with contextlib.suppress(NotFound):
+            await self._context.lower.delete(
+                _CLAIMS,
+                metadata["name"],
+                namespace=metadata["namespace"],
+                uid=metadata["uid"],
+                resource_version=metadata["resourceVersion"],
+            )
+
+    async def patch_below(self, lower: dict[str, Any], patch: dict[str, Any]) -> None:
+        """Patch a lower claim.
+
+        Raises:
+            ApiError: another claim has its name by now (Conflict), or the lower cluster refuses.
+        """
+        metadata = lower["metadata"]
+        with contextlib.suppress(NotFound):
+            await patch_only(
+                self._context.lower,
+                _CLAIMS,
+                metadata["name"],
+                patch,
+                uid=metadata["uid"],
+                namespace=metadata["namespace"],
+            )
+
+    async def finalizers(
+        self, upper: dict[str, Any], *, add: tuple[str, ...] = (), remove: tuple[str, ...] = ()
+    ) -> None:
+        """Add and remove finalizers of an upper claim.
+
+        Raises:
+            Conflict: it has changed since we looked; the caller looks again.
+        """
+        patch = translate.finalizers_patch(upper, add=add, remove=remove)
+        if patch is None:
+            return
+        metadata = upper["metadata"]
+        with contextlib.suppress(NotFound):
+            await self._context.upper.patch(_CLAIMS, metadata["name"], patch, namespace=metadata["namespace"])
+
+    async def exists_above(self, key: str, lower: dict[str, Any]) -> bool:
+        """Ask, for a cache may be behind: nothing with data in it goes on its word."""
+        namespace, _, name = key.partition("/")
+        try:
+            upper = await self._context.upper.get(_CLAIMS, name, namespace=namespace)
+        except NotFound:
+            return False
+        return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
+
+    async def is_anothers(self, upper: dict[str, Any]) -> bool:
+        """Whether a claim's volume is in another lower cluster: that one's deletion has its own witness.
+
+        The volume of a real node has none: the scheduler had chosen us for the claim first, and then changed its mind.
+        """
+        try:
+            volume = await self._context.upper.get(resources.PERSISTENT_VOLUMES, upper["spec"]["volumeName"])
+        except NotFound:
+            return False
+        return persistent_volumes.is_mirror(volume)
+
+    async def patch_above(
+        self, upper: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
+    ) -> None:
+        """Patch an upper claim.
+
+        Raises:
+            Conflict: another claim has its name by now.
+        """
+        metadata = upper["metadata"]
+        with contextlib.suppress(NotFound):
+            await patch_only(
+                self._context.upper,
+                _CLAIMS,
+                metadata["name"],
+                patch,
+                uid=metadata["uid"],
+                namespace=metadata["namespace"],
+                subresource=subresource,
+            )
