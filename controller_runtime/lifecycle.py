@@ -1,4 +1,4 @@
-"""The life of a daemon's process: signals, the grace period, the exit code, and memory."""
+"""The life of a daemon's process: signals, the grace period, the exit code, memory, open files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import errno
 import gc
 import os
+import resource
 import signal
 import sys
 from asyncio import sslproto
@@ -106,6 +107,19 @@ def tune_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
+
+
+def open_all_files() -> None:
+    """Use as many open files as we are allowed, as every Go program does at its start.
+
+    The usual soft limit of 1024 is there for programs that use ``select``. A stream takes two and a watch one; with
+    none left no apiserver is reached, and leases are lost.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # Where the kernel has a lower bound of its own (macOS), what there is must do.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def tune_tls() -> None:

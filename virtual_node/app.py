@@ -69,6 +69,7 @@ class App:
         Raises:
             ConfigError: something that only the user can mend, found at start.
         """
+        lifecycle.open_all_files()
         lifecycle.tune_tls()
         for warning in self._options.warnings:
             self._log.warning(warning)

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import gc
 import os
+import resource
 import signal
 import ssl
 import subprocess
@@ -292,6 +293,17 @@ class TestGarbageCollector:
         del caches
         lifecycle.tune_gc()
         assert found() is None
+
+
+def test_all_files_that_are_allowed_may_be_open() -> None:
+    """A thousand are not enough for a node."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        lifecycle.open_all_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 async def test_tls_connections_keep_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
