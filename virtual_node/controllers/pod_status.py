@@ -97,11 +97,21 @@ class StatusWriter:
             # The pod is gone, or another one has its name (uid precondition): its own events follow.
             return
         except Invalid as error:
-            # The upper cluster does not take this status (older validation, say). Retrying cannot help;
-            # the next lower status may.
+            # The upper cluster does not take this status (other validation than below, say). Retrying cannot help;
+            # the next lower status may. What it does take is not held back.
             self._context.log.warning(
                 "upper cluster refuses a pod status", pod=upper.key, uid=upper.uid, error=str(error)
             )
+            change = patch.get("status") or {}
+            rest = {field: value for field, value in change.items() if field not in _refused(error)}
+            if rest and len(rest) < len(change):
+                await self._patch(upper, {**patch, "status": rest})
+
+
+def _refused(error: Invalid) -> set[str]:
+    """Fields of a status that a server found wrong: of the cause ``status.containerStatuses[0].state`` the first."""
+    paths = [cause.get("field") or "" for cause in (error.status.get("details") or {}).get("causes") or ()]
+    return {path.split(".")[1].partition("[")[0] for path in paths if path.startswith("status.")}
 
 
 def _is_unremarkable(patch: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_runtime.api import names
-from controller_runtime.errors import TooManyRequests, Unavailable
+from controller_runtime.errors import Invalid, TooManyRequests, Unavailable
 from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, mirroring, pod, running
 from virtual_node.controllers.leftovers import Found
 
@@ -234,3 +234,26 @@ async def test_a_namespace_that_is_made_again_while_it_is_looked_into_stays():
         await asyncio.sleep(60)
         assert scene.lower.find("namespaces", "shop") is not None
         assert scene.below() is not None
+
+
+async def test_a_field_that_the_upper_cluster_refuses_holds_nothing_else_back():
+    """A lower cluster of another version knows transitions that the upper one forbids; the rest is told all the same."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        patch = scene.upper.patch
+
+        async def strict(resource, name, change, **options):
+            if "containerStatuses" in change.get("status", {}):
+                causes = [{"field": "status.containerStatuses[0].state"}]
+                raise Invalid("forbidden", code=422, status={"details": {"causes": causes}})
+            return await patch(resource, name, change, **options)
+
+        scene.upper.patch = strict  # type: ignore[method-assign]
+        again = {"name": "main", "state": {"running": {}}}
+        scene.lower.change("pods", KEY, status={"phase": "Running", "containerStatuses": [again]})
+        await asyncio.sleep(10)
+        above = scene.above()
+        assert above is not None
+        assert above["status"]["phase"] == "Running"
+        assert names.ANNOTATION_LOWER_UID in above["metadata"]["annotations"]
