@@ -129,6 +129,23 @@ def test_the_dashboard_is_one_that_grafana_takes():
     assert max(x for x, _ in cells) < grafana.WIDTH
 
 
+def test_panels_are_of_kinds_and_units_that_grafana_has():
+    """Names as in Grafana 11's valueFormats and core panels; an unknown one shows no panel, or bare numbers."""
+    panels = [panel for panel in MADE["panels"] if panel["type"] != "row"]
+    assert {panel["type"] for panel in panels} <= {"timeseries", "stat", "heatmap"}
+    units = {panel["fieldConfig"]["defaults"]["unit"] for panel in panels}
+    assert units <= {"short", "s", "ops", "reqps", "Bps", "bytes"}
+
+
+def test_whatever_is_asked_is_asked_of_the_chosen_source_with_variables_that_there_are():
+    """The dashboard works wherever it is imported: no source of ours is named in it, and no variable is missing."""
+    variables = {one["name"] for one in MADE["templating"]["list"]}
+    for panel in MADE["panels"]:
+        for one in (panel, *panel.get("targets", ())) if panel["type"] != "row" else ():
+            assert one["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            assert set(re.findall(r"\$(\w+)", one.get("expr", ""))) <= variables | {"__rate_interval"}
+
+
 def test_every_metric_of_ours_is_on_the_dashboard():
     """What is measured is shown; what is left out is left out on purpose."""
     shown = {
