@@ -38,6 +38,10 @@ _SHORT = 1.0
 """Seconds; a watch that ends sooner without a word is a failure, as in client-go, or it would be repeated in a loop."""
 
 
+class _Silent(ConnectionFailed):
+    """A watch that brings not even bookmarks any more."""
+
+
 class Sink(Protocol):
     """Who keeps what the reflector reads."""
 
@@ -88,6 +92,7 @@ class Reflector:
         self._page_size = page_size
         self._name = name
         self._contact: float | None = None
+        self._sends_bookmarks = False
         self._log = structlog.get_logger(informer=name, cluster=client.cluster)
 
     @property
@@ -138,6 +143,7 @@ class Reflector:
         self._heard()
         await self._sink.replace(listed.items)
         self.resource_version = listed.resource_version
+        self._sends_bookmarks = False  # until one comes: this may be another server
         self.last_error = None
 
     async def _watch(self) -> None:
@@ -152,16 +158,16 @@ class Reflector:
         slicer = Slicer()
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        is_empty, sends_bookmarks = True, False
+        is_empty = True
         try:
-            async with contextlib.aclosing(batches), asyncio.timeout(None) as silence:
+            async with contextlib.aclosing(batches), asyncio.timeout(self._patience()) as silence:
                 async for batch in batches:
                     is_empty = False
                     self._heard()
                     self.last_error = None
                     for event in batch:
                         if event.type == "BOOKMARK":
-                            sends_bookmarks = True
+                            self._sends_bookmarks = True
                         else:
                             changed = (
                                 event.object if self._transform is None else self._transform(event.object)
@@ -170,12 +176,15 @@ class Reflector:
                         # Last, so that a failure above is met by reading the event again.
                         self.resource_version = event.object.resource_version
                         await slicer.tick()
-                    if sends_bookmarks:
+                    if self._sends_bookmarks:
                         silence.reschedule(loop.time() + _BOOKMARK_SILENCE)
         except TimeoutError:
-            raise ConnectionFailed(f"the watch has been silent for {_BOOKMARK_SILENCE:g} s") from None
+            raise _Silent(f"the watch has been silent for {_BOOKMARK_SILENCE:g} s") from None
         if is_empty and loop.time() - begun < _SHORT:
             raise ConnectionFailed("the watch ended as soon as it began")
+
+    def _patience(self) -> float | None:
+        return _BOOKMARK_SILENCE if self._sends_bookmarks else None
 
     def _heard(self) -> None:
         self._contact = asyncio.get_running_loop().time()
@@ -189,8 +198,10 @@ def _reason(error: Exception) -> str:
 
 
 def _may_be_the_version(error: Exception) -> bool:
-    """Whether a list may mend what repeating the watch does not: the server cannot read our version, or what follows it.
+    """Whether a list may mend what repeating the watch does not: the server cannot go on from the version that we know.
 
-    client-go lists after nearly every error of a watch; here, after the second in a row of those that lists may mend.
+    It may be unable to read it, or what follows it; or it was restored from a backup and has yet to reach it: then a
+    watch is accepted and brings nothing, not even bookmarks. client-go lists after nearly every error of a watch; here,
+    after the second in a row of those that a list may mend.
     """
-    return isinstance(error, ApiError) and error.code in {400, 500}
+    return isinstance(error, _Silent) or (isinstance(error, ApiError) and error.code in {400, 500})

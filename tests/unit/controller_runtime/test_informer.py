@@ -661,6 +661,28 @@ async def test_silence_after_bookmarks_is_a_dead_connection(server, started):
 
 
 @pytest.mark.looptime
+async def test_server_that_was_restored_from_a_backup_is_read_again(server, started):
+    """It accepts a watch from a version that it has yet to reach, and says nothing: after two such watches, list."""
+    server.lists = [([pod("a", 90), pod("b", 91)], "91"), ([pod("a", 40)], "41")]
+    informer = make(server)
+    recorder = Recorder()
+    recorder.attach(informer)
+    started(informer)
+    feed = await server.watches.get()
+    bookmark = from_dict({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "95"}})
+    feed.put_nowait([WatchEvent("BOOKMARK", bookmark)])
+    await asyncio.sleep(1)
+    recorder.calls.clear()
+    feed.put_nowait(ConnectionFailed("reset"))
+    begun = asyncio.get_running_loop().time()
+    for _ in range(3):
+        await server.watches.get()
+    assert asyncio.get_running_loop().time() - begun < 2 * 180 + 10
+    assert server.watched_from == ["91", "95", "95", "41"]
+    assert sorted(recorder.calls) == [("delete", "b", "91"), ("update", "a", "90", "40")]
+
+
+@pytest.mark.looptime
 async def test_silence_without_bookmarks_is_quiet(server, started):
     """Not every server sends bookmarks of every resource: then a quiet watch is nothing but quiet."""
     server.lists = [([pod("a", 1)], "1")]
