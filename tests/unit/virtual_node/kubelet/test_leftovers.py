@@ -18,7 +18,7 @@ import pytest
 
 from tests.unit.virtual_node.kubelet.conftest import Node, Rig, Serve
 from tests.unit.virtual_node.kubelet.lower import Exchange
-from tests.unit.virtual_node.kubelet.test_streams import EXEC, SPDY, closed, echo, rest_of, upgrade
+from tests.unit.virtual_node.kubelet.stream_client import EXEC, SPDY, closed, echo, rest_of, upgrade
 from virtual_node.kubelet import front, splice
 
 
