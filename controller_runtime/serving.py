@@ -31,7 +31,7 @@ _BACKLOG = 1024
 _OPEN = ("/healthz", "/livez", "/readyz", "/metrics")
 """Paths that need no certificate."""
 # Otherwise each counter and histogram comes with a second series that says since when: a third more for nobody.
-prometheus_client.disable_created_metrics()
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class HttpsServer:
