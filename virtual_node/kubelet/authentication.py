@@ -125,11 +125,13 @@ def bearer_token(request: web.BaseRequest) -> str | None:
 def user_from_certificate(certificate: Mapping[str, Any]) -> UserInfo | None:
     """Read the user from a verified client certificate: common name, organisations as groups.
 
+    Of several common names the last counts, as in Go: who approved the certificate has seen that one.
+
     Args:
         certificate: What `ssl.SSLSocket.getpeercert` gives; empty without a certificate.
     """
     names = [pair for relative in certificate.get("subject", ()) for pair in relative]
-    common = next((value for key, value in names if key == "commonName"), "")
+    common = next((value for key, value in reversed(names) if key == "commonName"), "")
     if not common:
         return None
     return UserInfo(common, groups=_with_authenticated(v for key, v in names if key == "organizationName"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
 from typing import Any
@@ -18,8 +17,6 @@ from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.kubeconfig import ClusterConfig
 from tests.unit.virtual_node.kubelet.conftest import Pki, Serve
 from virtual_node.kubelet import Authenticator, Authorizer, load_client_ca
-from virtual_node.kubelet.authentication import UserInfo, user_from_certificate
-from virtual_node.kubelet.authorization import Attributes, request_attributes, subject_access_review
 
 EXEC = "/exec/shop/web-1/nope?output=1&command=ls"
 UPGRADE = ("Connection: Upgrade", "Upgrade: SPDY/3.1")
@@ -278,47 +275,6 @@ async def test_tokens_can_be_switched_off(serve: Serve) -> None:
     """Without an upper client only certificates count."""
     async with serve(1, authenticator=Authenticator(None)) as node:
         assert (await node.ask("/healthz", "Authorization: Bearer good"))[0] == 401
-
-
-def test_a_certificate_without_a_name_is_nobody() -> None:
-    """As the apiserver's common-name conversion."""
-    assert user_from_certificate({}) is None
-    subject = ((("organizationName", "system:masters"),),)
-    assert user_from_certificate({"subject": subject}) is None
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "expected"),
-    [
-        ("GET", "/pods", [("get", "pods"), ("get", "proxy")]),
-        ("GET", "/runningpods/", [("get", "pods"), ("get", "proxy")]),
-        ("GET", "/healthz", [("get", "healthz"), ("get", "proxy")]),
-        ("GET", "/configz", [("get", "configz"), ("get", "proxy")]),
-        ("GET", "/stats/summary", [("get", "stats")]),
-        ("GET", "/metrics/resource", [("get", "metrics")]),
-        ("GET", "/logs/syslog", [("get", "log")]),
-        ("GET", "/containerLogs/{namespace}/{pod}/{container}", [("get", "proxy")]),
-        ("POST", "/exec/{namespace}/{pod}/{container}", [("create", "proxy")]),
-        ("GET", "/attach/{namespace}/{pod}/{container}", [("create", "proxy")]),
-        ("GET", "/portForward/{namespace}/{pod}", [("create", "proxy")]),
-        ("POST", "/run/{namespace}/{pod}/{container}", [("create", "proxy")]),
-        ("DELETE", "/podsecrets", [("delete", "proxy")]),
-        ("PUT", "/", [("update", "proxy")]),
-        ("PATCH", "//pods", [("patch", "pods"), ("patch", "proxy")]),
-        ("BREW", "/x", [("brew", "proxy")]),
-    ],
-)
-def test_what_a_request_needs(method: str, path: str, expected: list[tuple[str, str]]) -> None:
-    """Verb by method, subresource by the route's first part."""
-    assert [(a.verb, a.subresource) for a in request_attributes(method, path)] == expected
-
-
-def test_a_review_is_plain_json() -> None:
-    """Nothing in it but what the apiserver's schema has."""
-    user = UserInfo("alice", groups=("a",), extra=(("k", ("v",)),))
-    review = subject_access_review(user, Attributes("get", "proxy"), node_name="n")
-    assert review["apiVersion"] == "authorization.k8s.io/v1"
-    assert json.loads(json.dumps(review)) == review
 
 
 async def test_the_client_ca_is_read_from_the_upper_cluster(upper: Upper, client: Client, pki: Pki) -> None:
