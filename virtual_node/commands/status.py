@@ -22,6 +22,8 @@ from virtual_node.commands.status_watch import StatusWatch
 
 _LEASES = "kube-node-lease"
 _VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
+_EXPLAINED = 3
+"""Nodes that are not Ready of which a line says why; when it is all of thirty, the first few tell enough."""
 _LEASES_RIGHT = need("list", resources.LEASES, namespace=_LEASES)
 _REFUSED = "cannot get resource"
 """The API server's words when it is the caller that it refuses, and not the virtual node the API server."""
@@ -102,6 +104,10 @@ def _show(
     )
     if not above:
         output.note(reader.note())
+        for node in [node for node in nodes if node["ready"] != "True"][:_EXPLAINED]:
+            why = node["message"] or node["reason"] or "nobody says why"
+            step = program.name(f"diagnose node {node['name']}")
+            output.note(f"{node['name']}: {why} ({step})")
 
 
 async def _gather(reader: Reader, options: argparse.Namespace) -> list[dict[str, Any]]:

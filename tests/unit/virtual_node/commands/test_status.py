@@ -76,6 +76,19 @@ async def test_a_node_that_is_not_ready_is_exit_code_1(person: Person, broken: d
     assert (code, len(out.splitlines()), out.splitlines()[1].split()[1]) == (1, 2, cell)
 
 
+async def test_a_node_that_is_not_ready_says_why_and_what_to_do(person: Person):
+    """In a line on stderr, for three of them at most; the table stays a table."""
+    away = [
+        {**node(f"vn-{n}"), "status": conditions("Ready", "False", "X", f"cluster {n} is away")}
+        for n in range(9)
+    ]
+    code, out, err = await person.types("status", objects=_objects(*away))
+    assert (code, len(out.splitlines())) == (1, 10)
+    assert err.splitlines() == [
+        f"vn-{n}: cluster {n} is away (virtual-node diagnose node vn-{n})" for n in range(3)
+    ]
+
+
 async def test_a_cordoned_node_says_so_as_kubectl_does(person: Person):
     """It is Ready, and takes nothing."""
     code, out, _ = await person.types("status", objects=_objects(node(unschedulable=True)))
