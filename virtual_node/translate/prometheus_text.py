@@ -66,16 +66,18 @@ def render(parts: Iterable[Exposition]) -> str:
 
 def translate(line: str, pods: Pods) -> str | None:
     """A sample with the upper names; None when it is not about one of our pods."""
-    namespace, pod = _value(line, "namespace"), _value(line, "pod")
-    if namespace is None or pod is None:
+    namespace, pod = _find(line, 'namespace="'), _find(line, 'pod="')
+    if not namespace or not pod:
         return None
-    upper = pods.get((line[namespace], line[pod]))
+    upper = pods.get((_value(line, namespace), _value(line, pod)))
     if upper is None:
         return None
     changes = [(namespace, upper.namespace), (pod, upper.name)]
-    changes += [(at, upper.uid) for label in ("pod_uid", "uid") if (at := _value(line, label)) is not None]
-    for at, value in sorted(changes, key=lambda change: change[0].start, reverse=True):
-        line = f"{line[: at.start]}{value}{line[at.stop :]}"
+    if 'uid="' in line:
+        changes += [(at, upper.uid) for at in (_find(line, 'pod_uid="'), _find(line, 'uid="')) if at]
+    changes.sort(reverse=True)
+    for at, value in changes:
+        line = line[:at] + value + line[line.find('"', at) :]
     return line
 
 
@@ -100,16 +102,17 @@ def node_exposition(cpu_seconds: float, memory_bytes: float, *, at: int) -> str:
     )
 
 
-def _value(line: str, label: str) -> slice | None:
-    """Where a label's value stands. Names of objects, which we look for, have no escapes."""
-    marker = f'{label}="'
+def _find(line: str, marker: str) -> int:
+    """Where the value of a label begins; 0: there is none. ``marker`` is the label's name with ``="``."""
     at = line.find(marker)
     while at > 0 and line[at - 1] not in "{, ":
         at = line.find(marker, at + 1)
-    if at < 0:
-        return None
-    begin = at + len(marker)
-    return slice(begin, line.find('"', begin))
+    return at + len(marker) if at > 0 else 0
+
+
+def _value(line: str, begin: int) -> str:
+    """The value that begins there. Names of objects, which we look for, have no escapes."""
+    return line[begin : line.find('"', begin)]
 
 
 def _family(name: str) -> str:
