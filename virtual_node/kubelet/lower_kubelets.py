@@ -52,6 +52,7 @@ class LowerKubelets:
         self._lower = lower
         self._nodes = nodes
         self._refused_until: dict[str, float] = {}
+        self._one_thread = asyncio.Lock()
 
     async def ask(self, path: str, read: Callable[[bytes], T]) -> Answers[T]:
         """Ask them all at once.
@@ -75,7 +76,7 @@ class LowerKubelets:
                     answer = await self._lower.request(
                         "GET", f"/api/v1/nodes/{node}/proxy/{path}", timeout=_TIMEOUT, flow="metrics"
                     )
-                    found[node] = await _read(answer, read)
+                    found[node] = await self._read(answer, read)
             except (ApiError, ConfigError, ValueError) as error:
                 failures.append(error)
 
@@ -97,6 +98,9 @@ class LowerKubelets:
             )
         return Answers(found, refused)
 
-
-async def _read(answer: bytes, read: Callable[[bytes], T]) -> T:
-    return read(answer) if len(answer) < _SMALL else await asyncio.to_thread(read, answer)
+    async def _read(self, answer: bytes, read: Callable[[bytes], T]) -> T:
+        if len(answer) < _SMALL:
+            return read(answer)
+        # More would not be faster, and name resolution waits for the same few threads.
+        async with self._one_thread:
+            return await asyncio.to_thread(read, answer)
