@@ -108,7 +108,7 @@ class PodCreator:
                 body["spec"]["nodeSelector"] = {**(body["spec"].get("nodeSelector") or {}), **pool}
             await self._service_links.ready(upper.namespace)
             self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
-            created = await self._context.lower.create(resources.PODS, body, namespace=namespace)
+            created = await self._send(body, record)
         except AlreadyExists:
             return await self._name_is_taken(upper, record)
         except NotFound:
@@ -134,6 +134,17 @@ class PodCreator:
         record.reached = int(created["metadata"].get("generation") or 0)
         record.complaint = ""
         return None
+
+    async def _send(self, body: dict[str, Any], record: PodRecord) -> dict[str, Any]:
+        record.sent = True
+        try:
+            return await self._context.lower.create(
+                resources.PODS, body, namespace=body["metadata"]["namespace"]
+            )
+        except ApiError as error:
+            if 400 <= error.code < 500:
+                record.sent = False
+            raise
 
     async def _wait_for(
         self, upper: Object, upper_pod: dict[str, Any], record: PodRecord, problems: list[Problem]

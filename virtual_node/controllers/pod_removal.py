@@ -43,7 +43,7 @@ class PodRemover:
         """The upper pod is being deleted: pass the wish on, and finish above once it is fulfilled below."""
         if lower is not None:
             return await self._end_below(upper, lower, record)
-        if not record.observed:
+        if (record.sent or record.lower_uid) and not record.observed:
             # The cache has shown none, but one may have been made a moment ago; the name above is not free before
             # that has ended.
             live = await live_pods.lower_named_as(self._context, upper)

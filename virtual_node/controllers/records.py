@@ -17,6 +17,8 @@ class PodRecord:
 
     lower_uid: str = ""
     """Uid of the lower pod that we created or have seen. Empty: none yet."""
+    sent: bool = False
+    """A creation has been sent below and not been refused: whether it arrived, only the informer or a look can tell."""
     created_at: float = 0.0
     """Loop time of the creation, while the informer has not shown the pod yet."""
     observed: bool = False

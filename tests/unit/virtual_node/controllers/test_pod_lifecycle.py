@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_runtime.api import names
-from controller_runtime.errors import Invalid, TooManyRequests, Unavailable
+from controller_runtime.errors import ConnectionFailed, Invalid, TooManyRequests, Unavailable
 from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, mirroring, pod, running
 from virtual_node.controllers.leftovers import Found
 
@@ -257,3 +257,45 @@ async def test_a_field_that_the_upper_cluster_refuses_holds_nothing_else_back():
         assert above is not None
         assert above["status"]["phase"] == "Running"
         assert names.ANNOTATION_LOWER_UID in above["metadata"]["annotations"]
+
+
+async def test_a_pod_that_never_went_below_can_be_deleted_while_nobody_answers_there():
+    """The lower cluster is down, and the pod is taken back: there is nothing to wait for."""
+    async with running() as scene:
+        await asyncio.sleep(1)
+        scene.lower.fault = lambda _verb, _plural, _key: ConnectionFailed("down")
+        scene.bind()
+        await asyncio.sleep(5)
+        await scene.upper.delete(scene.caches.lower.resource, "web", namespace="shop")
+        await asyncio.sleep(60)
+        assert scene.above() is None
+
+
+async def test_a_pod_whose_creation_got_no_answer_is_looked_for_before_its_name_is_free():
+    """The request was cut off: the pod may be there, and the watch is cut off, too."""
+    async with running() as scene:
+        await asyncio.sleep(1)
+        scene.lower.held.add("pods")
+        create = scene.lower.create
+
+        async def cut_off(resource, body, **options):
+            made = await create(resource, body, **options)
+            if resource is scene.caches.lower.resource:
+                scene.lower.fault = lambda verb, _plural, _key: (
+                    ConnectionFailed("down") if verb in {"create", "get"} else None
+                )
+                raise ConnectionFailed("reset by peer")
+            return made
+
+        scene.lower.create = cut_off  # type: ignore[method-assign]
+        scene.bind()
+        await asyncio.sleep(5)
+        await scene.upper.delete(scene.caches.lower.resource, "web", namespace="shop")
+        await asyncio.sleep(60)
+        assert scene.above() is not None
+        scene.lower.fault = lambda _verb, _plural, _key: None
+        await asyncio.sleep(120)
+        below = scene.below()
+        assert below is not None
+        assert "deletionTimestamp" in below["metadata"]
+        assert scene.above() is not None
