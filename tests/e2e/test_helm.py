@@ -215,7 +215,7 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
     done = await helm(installed, "uninstall", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=270s")
     left = json.loads((await helm(installed, "list", "--all-namespaces", "-o", "json")).stdout)
     assert left == []
-    volume_above = ["CSIDriver/virtual-node.io", "PersistentVolume/lower1-vault"]
+    volume_above = ["CSIDriver/lower-cluster.virtual-node.io", "PersistentVolume/lower1-vault"]
     await becomes(lambda: left_above(upper), volume_above, what="a claim's volume alone is left above")
     assert "lower1: claim vault/data is kept" in done.stdout + done.stderr
     assert "lower2: not cleaned" in done.stdout + done.stderr
