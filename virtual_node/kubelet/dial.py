@@ -150,10 +150,22 @@ async def _connect(config: ClusterConfig) -> Connection:
 
 
 async def _tcp(host: str, port: int) -> Connection:
-    transport, _ = await asyncio.get_running_loop().create_connection(
-        HeadReader, host, port, happy_eyeballs_delay=0.25
+    loop = asyncio.get_running_loop()
+    connecting = loop.create_task(
+        loop.create_connection(HeadReader, host, port, happy_eyeballs_delay=0.25), name=f"connect to {host}"
     )
+    try:
+        transport, _ = await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        # Not cancelled itself: between two of its tasks the loop would lose a socket that has just been connected.
+        connecting.add_done_callback(_abort)
+        raise
     return Connection(transport, transport)
+
+
+def _abort(connecting: asyncio.Task[tuple[asyncio.Transport, HeadReader]]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[0].abort()
 
 
 async def _tls(connection: Connection, context: ssl.SSLContext, server_name: str) -> Connection:

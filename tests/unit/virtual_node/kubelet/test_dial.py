@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import warnings
 from collections.abc import AsyncIterator
 
 import pytest
@@ -33,6 +35,31 @@ async def test_a_server_name_of_its_own(pki: Pki) -> None:
         bad = ClusterConfig(url, ssl_context=pki.client_context(), tls_server_name="other.example")
         with pytest.raises(DialError, match=r"other\.example"):
             await dial(bad, REQUEST, answer_timeout=5)
+
+
+@pytest.mark.parametrize("secure", ["tcp", "tls"])
+async def test_a_dial_given_up_at_any_moment_leaves_no_socket(pki: Pki, secure: str) -> None:
+    """A client that leaves before the answer costs no open file."""
+    context = pki.server_context() if secure == "tls" else None
+    async with LowerServer(switch, tls=context) as lower:
+        config = ClusterConfig(
+            f"{'https' if secure == 'tls' else 'http'}://127.0.0.1:{lower.port}",
+            ssl_context=pki.client_context() if secure == "tls" else None,
+        )
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", ResourceWarning)
+            for turns in range(30):
+                dialing = asyncio.create_task(dial(config, REQUEST, answer_timeout=5))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                dialing.cancel()
+                for answer in await asyncio.gather(dialing, return_exceptions=True):
+                    if not isinstance(answer, BaseException):
+                        answer.connection.transport.abort()
+            await asyncio.sleep(0.1)
+            del answer, dialing
+            gc.collect()
+    assert [str(one.message) for one in said if "socket" in str(one.message)] == []
 
 
 @pytest.mark.parametrize("secure", ["tcp", "tls"])
