@@ -178,12 +178,15 @@ class DependencyController:
                 # After a restart: give the pods time to claim it, then it goes.
                 self.controller.queue.add_after(key_of(copy), _UNUSED_GRACE)
 
-        def meddled(copy: Object) -> None:
+        def deleted(copy: Object) -> None:
             self._in_step.pop(key_of(copy), None)
+            meddled(copy)
+
+        def meddled(copy: Object) -> None:
             if names.LABEL_TOKEN_OF not in copy.labels and key_of(copy) in self._users:
                 self.controller.queue.add(key_of(copy))
 
-        informer.add_handler(on_add=found, on_update=lambda _old, new: meddled(new), on_delete=meddled)
+        informer.add_handler(on_add=found, on_update=lambda _old, new: meddled(new), on_delete=deleted)
 
     def _lower_name(self, key: ObjectKey) -> tuple[str, str]:
         """Namespace and name of an object's copy. The root CA's differs: each cluster has its own."""
@@ -246,6 +249,8 @@ class DependencyController:
             if existing is not None:
                 self._in_step[key] = (source, existing)
             return None
+        if not await self._is_ours_to_change(key, source):
+            return None  # the change that our cache lacks brings us here again
         uid = current["metadata"]["uid"]
         try:
             await patch_only(self._context.lower, resource, name, patch, uid=uid, namespace=namespace)
@@ -258,6 +263,10 @@ class DependencyController:
                 # Somebody was quicker: whose it is tells the next look.
                 raise Conflict(error.message, code=409, reason="Conflict") from error
         return None
+
+    async def _is_ours_to_change(self, key: ObjectKey, source: Object) -> bool:
+        was_in_step = key in self._in_step and self._in_step[key][0] is source
+        return not was_in_step or await neighbours.is_current(self._context.upper, KINDS[key.kind], source)
 
     async def _remove(self, key: ObjectKey) -> None:
         namespace, name = self._lower_name(key)

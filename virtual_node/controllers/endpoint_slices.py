@@ -79,6 +79,8 @@ class EndpointSlices:
         self._context = context
         self._caches = caches
         self._upper = upper
+        self._in_step: dict[tuple[str, str], Object] = {}
+        """Upper slices by namespace and name below, as their copies were last made to follow them."""
         self.lower = _lower(context, resources.ENDPOINT_SLICES, self.service_of)
 
     def service_of(self, thing: Object) -> Iterable[str]:
@@ -101,7 +103,11 @@ class EndpointSlices:
                     cluster_id=self._context.cluster_id,
                     find_pod=_finder(self._caches),
                 )
-                current = existing.pop((namespace, desired["metadata"]["name"]), None)
+                where = (namespace, desired["metadata"]["name"])
+                current = existing.pop(where, None)
+                if await self._is_behind(where, piece, current, desired):
+                    continue  # the change that our cache lacks brings us here again
+                self._in_step[where] = piece
                 await _write(
                     self._context,
                     resources.ENDPOINT_SLICES,
@@ -112,6 +118,17 @@ class EndpointSlices:
         if existing:
             await self._remove_surplus(service, namespace, list(existing.values()))
 
+    async def _is_behind(
+        self, where: tuple[str, str], piece: Object, current: Object | None, desired: Mapping[str, Any]
+    ) -> bool:
+        """Whether a copy has changed under us because another process knows of a later state above."""
+        return (
+            current is not None
+            and self._in_step.get(where) is piece
+            and translate.slice_patch(current.to_dict(), desired) is not None
+            and not await neighbours.is_current(self._context.upper, resources.ENDPOINT_SLICES, piece)
+        )
+
     async def _remove_surplus(self, service: Object, namespace: str, surplus: list[Object]) -> None:
         wanted = await self._wanted_above(service)
         for piece in surplus:
@@ -121,6 +138,7 @@ class EndpointSlices:
                 # Of another mapping: ours of another time, or that of another process.
                 is_needed = await neighbours.have_pods_in(self._context, piece.namespace)
             if not is_needed:
+                self._in_step.pop((piece.namespace, piece.name), None)
                 await _delete(self._context.lower, resources.ENDPOINT_SLICES, piece)
 
     async def _wanted_above(self, service: Object) -> set[str]:
@@ -142,6 +160,7 @@ class EndpointSlices:
     async def remove(self, key: str) -> None:
         """See ``EndpointMirror``."""
         for piece in self.lower.store.by_index(INDEX_SERVICE, key):
+            self._in_step.pop((piece.namespace, piece.name), None)
             await _delete(self._context.lower, resources.ENDPOINT_SLICES, piece)
 
 

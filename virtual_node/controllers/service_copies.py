@@ -45,6 +45,13 @@ class ServiceCopies:
         self._mark = translate.always_mark(self._own_name)
         self.foreign: dict[str, str] = {}
         """Upper Services whose name is taken below: key to uid."""
+        self._in_step: dict[str, Object] = {}
+        """Upper Services by key, as their copies were last made to follow them."""
+
+    def forget(self, key: str) -> None:
+        """An upper Service is gone."""
+        self.foreign.pop(key, None)
+        self._in_step.pop(key, None)
 
     def is_always(self, namespace: str, name: str) -> bool:
         """Whether the configuration wants an upper Service below even where no pod uses it."""
@@ -70,17 +77,26 @@ class ServiceCopies:
         if existing is None:
             existing = await self._create(whole, desired)
             if existing is None:
+                self._in_step[upper.key] = upper
                 return True
         if not ownership.is_owned(existing.labels, self._context.cluster_id):
             return False
         self.foreign.pop(upper.key, None)
         current = existing.to_dict()
-        if translate.must_replace(current, desired):
+        is_replaced = translate.must_replace(current, desired)
+        patch = None if is_replaced else translate.service_patch(current, desired)
+        was_in_step = self._in_step.get(upper.key) is upper
+        if (is_replaced or (patch and was_in_step)) and not await neighbours.is_current(
+            self._context.upper, resources.SERVICES, upper
+        ):
+            return True  # the change that our cache lacks brings us here again
+        self._in_step[upper.key] = upper
+        if is_replaced:
             await self.delete(existing)
             if await self._create(whole, desired) is not None:
                 # Not gone yet, or a stranger was quicker: whose it is tells the next look.
                 raise Conflict(f"Service {existing.key} is being replaced", code=409, reason="Conflict")
-        elif patch := translate.service_patch(current, desired):
+        elif patch:
             await self._patch(existing, patch)
         elif self._mark in existing.annotations and self._mark not in desired["metadata"]["annotations"]:
             await self.unmark(existing)

@@ -122,7 +122,7 @@ class ServiceController:
                 # Of another time: the configuration maps the namespace elsewhere now.
                 await self._copies.delete(copy)
         if upper is None or upper.metadata.deletion_timestamp is not None:
-            self._copies.foreign.pop(key, None)
+            self._copies.forget(key)
             self._refused.discard(key)
             if not self._is_there(key, lower_namespace, name):
                 return None

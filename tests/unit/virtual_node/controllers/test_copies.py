@@ -9,7 +9,7 @@ import pytest
 
 from controller_runtime.api import names
 from controller_runtime.informer import Informer
-from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, running
+from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, mirroring, running
 
 pytestmark = pytest.mark.looptime
 
@@ -131,3 +131,32 @@ async def test_a_burst_of_pods_makes_a_copy_once():
         scene.lower.release("configmaps")
         await asyncio.sleep(5)
         assert scene.lower.find("configmaps", KEY) is not None
+
+
+async def test_what_somebody_meddles_with_below_is_put_right():
+    """The original has not changed, as the upper cluster confirms."""
+    async with running() as scene:
+        scene.upper.put("configmaps", config_map())
+        scene.bind(volumes=OPTIONAL)
+        await asyncio.sleep(1)
+        scene.lower.change("configmaps", KEY, data={"a": "meddled"})
+        await asyncio.sleep(1)
+        assert scene.lower.find("configmaps", KEY)["data"] == {"a": "1"}  # type: ignore[index]
+
+
+async def test_two_processes_do_not_undo_each_other():
+    """One is cut off from the upper cluster's news: what the other writes stays, and is not fought over."""
+    upper, lower = clusters()
+    behind, current = Scene(upper, lower), Scene(upper, lower, node="another")
+    async with mirroring(behind, current):
+        upper.put("configmaps", config_map())
+        behind.bind("one", uid="u-1", volumes=OPTIONAL)
+        current.bind("two", uid="u-2", volumes=OPTIONAL)
+        await asyncio.sleep(1)
+        watches = behind.dependencies._watches._informers
+        for _, task in watches.values():
+            task.cancel()
+        upper.change("configmaps", KEY, data={"a": "2"})
+        await asyncio.sleep(60)
+        assert lower.find("configmaps", KEY)["data"] == {"a": "2"}  # type: ignore[index]
+        assert len(lower.asked("patch", "configmaps")) == 1

@@ -241,13 +241,13 @@ async def test_a_field_that_the_upper_cluster_refuses_holds_nothing_else_back():
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(1)
-        patch = scene.upper.patch
+        accept = scene.upper.patch
 
-        async def strict(resource, name, change, **options):
-            if "containerStatuses" in change.get("status", {}):
+        async def strict(resource, name, patch, **options):
+            if "containerStatuses" in patch.get("status", {}):
                 causes = [{"field": "status.containerStatuses[0].state"}]
                 raise Invalid("forbidden", code=422, status={"details": {"causes": causes}})
-            return await patch(resource, name, change, **options)
+            return await accept(resource, name, patch, **options)
 
         scene.upper.patch = strict  # type: ignore[method-assign]
         again = {"name": "main", "state": {"running": {}}}

@@ -139,6 +139,8 @@ class Scene:
         self.recorder = Recorder()
         self.unseen: list[Object] = []
         """What the upper cluster has, and our caches do not show yet."""
+        self.later = False
+        """The upper cluster has everything in a later state than our caches."""
         upper = SimpleNamespace(cluster="upper", list=self._list_above)
         self.context: Any = SimpleNamespace(
             name="lower1", cluster_id=CLUSTER, upper=upper, lower=self.lower, nodes={"vn": None},
@@ -168,7 +170,7 @@ class Scene:
         cached = self.services if resource is resources.SERVICES else self.controller._slices
         return SimpleNamespace(
             items=[
-                one
+                thing(one.kind, one.name, one.namespace, "later") if self.later else one
                 for one in [*cached.store.list(), *self.unseen]
                 if one.namespace == namespace
                 and field_selector in {"", f"metadata.name={one.name}"}
@@ -370,6 +372,50 @@ async def test_a_slice_that_only_our_cache_lacks_stays():
     scene.unseen = []
     await scene.controller.reconcile(key)
     assert len(scene.mirror.lower.store) == 0
+
+
+@pytest.mark.looptime
+async def test_two_processes_do_not_undo_each_other():
+    """The other one knows a later state of Service and slice; what it wrote is left until our caches have it, too."""
+    scene = Scene()
+    key = scene.add_service()
+    scene.add_slice()
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    service, piece = scene.services.store.list()[0], scene.controller._slices.store.list()[0]
+    for resource, cache in (
+        (resources.SERVICES, scene.copies),
+        (resources.ENDPOINT_SLICES, scene.mirror.lower),
+    ):
+        (copy,) = [one.to_dict() for one in cache.store.list()]
+        copy["metadata"]["annotations"]["virtual-node.io/applied"] = "later"
+        scene.lower.put(resource, copy)
+    scene.lower.calls.clear()
+    scene.later = True
+    await scene.controller.reconcile(key)
+    assert [call for call in scene.lower.calls if call[0] == "patch"] == []
+    scene.later = False
+    await scene.controller.reconcile(key)
+    assert [plural for verb, plural, _ in scene.lower.calls if verb == "patch"] == [
+        "services",
+        "endpointslices",
+    ]
+    assert (service, piece) == (scene.services.store.list()[0], scene.controller._slices.store.list()[0])
+
+
+@pytest.mark.looptime
+async def test_a_service_of_a_later_uid_is_not_replaced_by_an_earlier_one():
+    """Our cache still has the Service that was deleted; the copy belongs to its successor and keeps its address."""
+    scene = Scene()
+    key = scene.add_service()
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    copy = scene.copies.store.list()[0].to_dict()
+    copy["metadata"]["labels"][names.LABEL_UPPER_UID] = "u-2"
+    scene.lower.put(resources.SERVICES, copy)
+    scene.later = True
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == [("create", key)]
 
 
 @pytest.mark.looptime
