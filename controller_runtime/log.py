@@ -179,9 +179,18 @@ def _adopt_standard_library(processors: list[Processor], sink: _Sink, level: int
     for handler in list(root.handlers):
         if isinstance(handler, _StandardLibraryHandler):
             root.removeHandler(handler)
-    root.addHandler(_StandardLibraryHandler(processors, sink))
+    handler = _StandardLibraryHandler(processors, sink)
+    handler.addFilter(_no_clients_doing)
+    root.addHandler(handler)
     root.setLevel(level if level != logging.DEBUG else logging.INFO)
     logging.captureWarnings(capture=True)
+
+
+def _no_clients_doing(record: logging.LogRecord) -> bool:
+    """Leave out what aiohttp's server has tracebacks for: clients that have left, and port scans that speak no HTTP."""
+    kind = (record.exc_info and record.exc_info[0]) or Exception
+    theirs = issubclass(kind, ConnectionError) or kind.__module__ == "aiohttp.http_exceptions"
+    return not theirs or record.name != "aiohttp.server"
 
 
 def _level_name(number: int) -> str:

@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+import aiohttp
+import aiohttp.http_exceptions
 import pytest
 import structlog
 
@@ -208,6 +210,23 @@ class TestStandardLibrary:
             "Error handling request",
             "aiohttp.server",
         )
+
+    @pytest.mark.parametrize(
+        ("error", "told"),
+        [
+            (ValueError("a fault of ours"), True),
+            (ConnectionResetError("gone"), False),
+            (aiohttp.ClientConnectionResetError("Cannot write to closing transport"), False),
+            (aiohttp.http_exceptions.BadStatusLine("SSH-2.0"), False),
+        ],
+    )
+    def test_what_clients_do_is_no_error(self, lines: Lines, error: Exception, *, told: bool) -> None:
+        """Those who leave and those who speak no HTTP fill no log; faults of ours do."""
+        try:
+            raise error
+        except Exception:
+            logging.getLogger("aiohttp.server").exception("Error handling request")
+        assert bool(lines.all()) is told
 
     async def test_asyncio_reports_are_lines(self, lines: Lines) -> None:
         """What the event loop reports is logged with its traceback."""
