@@ -33,13 +33,14 @@ async def start_webhook(sandbox: Sandbox, *flags: str) -> Process:
 
 
 async def stop_webhook(sandbox: Sandbox, process: Process) -> None:
-    """Take its registration back, wait until the API server asks it no more, and stop it."""
+    """Stop it, take its registration back, and wait until the API server asks it no more.
+
+    In this order: it would register again.
+    """
+    await process.stop()
     kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
-    try:
-        await sandbox.upper.kubectl("delete", kinds, "virtual-node-webhook", "--ignore-not-found")
-        await _until_pods(sandbox, process, mutated=False)
-    finally:
-        await process.stop()
+    await sandbox.upper.kubectl("delete", kinds, "virtual-node-webhook", "--ignore-not-found")
+    await _until_pods(sandbox, process, mutated=False)
 
 
 async def _until_pods(sandbox: Sandbox, process: Process, *, mutated: bool) -> None:
@@ -53,7 +54,8 @@ async def _until_pods(sandbox: Sandbox, process: Process, *, mutated: bool) -> N
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _READY_SECONDS
     while loop.time() < deadline:
-        process.check()
+        if mutated:
+            process.check()
         done = await sandbox.upper.kubectl(
             "create", "-f", "-", "--dry-run=server", "-o", "json", input=json.dumps(probe), check=False
         )

@@ -418,14 +418,14 @@ async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str
 
 @contextlib.asynccontextmanager
 async def webhook(sandbox: Sandbox, namespace: str, *arguments: str) -> AsyncIterator[Process]:
-    """The webhook, as soon as it changes pods; unregistered, then stopped, at the end."""
+    """The webhook, as soon as it changes pods; stopped and unregistered at the end."""
     process = await start_webhook(
         sandbox, "--leader-elect=false", f"--namespace={namespace}", f"--freeze-namespace={namespace}", *arguments
     )  # fmt: skip
     try:
         yield process
     finally:
-        # While it is registered and does not answer no labelled pod can be created.
+        # Until the API server has forgotten it no labelled pod can be created.
         await stop_webhook(sandbox, process)
 
 
