@@ -95,6 +95,6 @@ class PodCaches:
 
     def lower_pod(self, upper_uid: str) -> Object | None:
         """The lower pod made for the upper pod of that uid."""
-        for pod in self.lower.store.by_index(INDEX_UPPER_UID, upper_uid):
-            return pod
-        return None
+        found = self.lower.store.by_index(INDEX_UPPER_UID, upper_uid)
+        # Somebody may have copied ours, labels and all: the copy is younger.
+        return min(found, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)

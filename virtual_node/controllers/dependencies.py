@@ -18,7 +18,7 @@ from typing import Any
 from controller_runtime.api import names
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
-from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
+from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
@@ -27,7 +27,7 @@ from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.object_watch import KINDS, ObjectKey, ObjectWatches
 from virtual_node.controllers.preconditions import patch_only
-from virtual_node.controllers.problems import Problem, missing, name_taken
+from virtual_node.controllers.problems import Problem, missing, name_taken, unreadable
 from virtual_node.translate import copies, dependencies, ownership, service_account
 
 _UNUSED_GRACE = 60.0
@@ -94,7 +94,11 @@ class DependencyController:
         problems: list[Problem] = []
         for key, need in keys.items():
             self._users[key].add(upper.uid)
-            source = await self._watches.get(key)
+            try:
+                source = await self._watches.get(key)
+            except Forbidden as error:
+                problems.append(unreadable(str(key), error))
+                continue
             if source is None:
                 if need is not None and not need.optional:
                     problems.append(missing(need))

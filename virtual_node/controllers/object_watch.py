@@ -71,7 +71,9 @@ class ObjectWatches:
         if entry is None:
             entry = self._informers[key] = self._start(key)
         informer = entry[0]
-        if not informer.has_synced and not await informer.wait_synced(_SYNC_TIMEOUT):
+        # One that has failed already goes on trying; the pod that wants it does not wait for that.
+        patience = _SYNC_TIMEOUT if informer.last_error is None else 0
+        if not informer.has_synced and not await informer.wait_synced(patience):
             error = informer.last_error
             raise error if isinstance(error, ApiError) else Unavailable(f"{key} cannot be read yet: {error}")
         return informer.store.get(f"{key.namespace}/{key.name}")

@@ -60,13 +60,20 @@ class PodUpdater:
             except Invalid as error:
                 # The lower cluster will refuse the same change for ever: say so once, keep the pod running.
                 reached.append(0)
-                self._context.recorder.event(
-                    upper, "Warning", "UpdateRefused", f"Lower cluster {self._context.name}: {error.message}"
-                )
-            except NotFound:
-                return  # deleted meanwhile: its event follows
+                self._refused(upper, error.message)
+            except NotFound as error:
+                if subresource is None or _names_the_pod(error):
+                    return  # deleted meanwhile: its event follows
+                # Older than the subresource (resize came with Kubernetes 1.33): the pod keeps what it has.
+                reached.append(0)
+                self._refused(upper, f"it does not know pods/{subresource}")
         record.synced = upper
         record.reached = 0 if 0 in reached else max(reached)
+
+    def _refused(self, upper: Object, why: str) -> None:
+        self._context.recorder.event(
+            upper, "Warning", "UpdateRefused", f"Lower cluster {self._context.name}: {why}"
+        )
 
     async def _patch(self, lower: Object, patch: Mapping[str, Any] | None, *, subresource: str | None) -> int:
         """Send a patch, if there is one; the generation that the lower pod has with it."""
@@ -84,6 +91,11 @@ class PodUpdater:
             patch_type=PatchType.STRATEGIC,
         )
         return int(changed["metadata"].get("generation") or 0)
+
+
+def _names_the_pod(error: NotFound) -> bool:
+    """Whether it is the pod that was not found; a path that a server does not know has no name in its Status."""
+    return bool((error.status.get("details") or {}).get("name"))
 
 
 def same_wish(old: Object, new: Object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from controller_runtime.errors import ApiError
 from virtual_node.translate.dependencies import Dependency
 
 
@@ -24,6 +25,12 @@ def missing(need: Dependency) -> Problem:
         text = f'MountVolume.SetUp failed for volume "{need.volume}" : {what}'
         return Problem("FailedMount", text, "ContainerCreating", "")
     return Problem("Failed", f"Error: {what}", "CreateContainerConfigError", what)
+
+
+def unreadable(what: str, error: ApiError) -> Problem:
+    """The upper cluster does not let us read what a pod names (``Secret shop/token``)."""
+    text = f"{what} cannot be read in the upper cluster: {error.message}"
+    return Problem("Failed", f"Error: {text}", "CreateContainerConfigError", text)
 
 
 def name_taken(what: str, cluster: str) -> Problem:

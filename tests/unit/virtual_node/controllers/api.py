@@ -193,7 +193,8 @@ class Api:
         self._ask(verb, plural, key)
         found = self.objects.get((plural.partition("/")[0], key))
         if found is None:
-            raise NotFound(f'{plural} "{key}" not found', code=404, reason="NotFound")
+            status = {"details": {"name": key.rpartition("/")[2], "kind": plural}}
+            raise NotFound(f'{plural} "{key}" not found', code=404, reason="NotFound", status=status)
         return found
 
     def _tell(self, kind: str, plural: str, body: Body) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
+from controller_runtime.errors import Forbidden
 from controller_runtime.informer import Informer
 from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, mirroring, running
 
@@ -160,3 +161,20 @@ async def test_two_processes_do_not_undo_each_other():
         await asyncio.sleep(60)
         assert lower.find("configmaps", KEY)["data"] == {"a": "2"}  # type: ignore[index]
         assert len(lower.asked("patch", "configmaps")) == 1
+
+
+async def test_a_secret_that_may_not_be_read_is_told_on_the_pod_and_holds_up_no_other():
+    """It is our right that is missing above; the lower cluster has refused nothing, and other pods go their way."""
+    async with running(pod_sync_workers=1) as scene:
+        await asyncio.sleep(1)
+        scene.upper.fault = lambda _verb, plural, _key: Forbidden("no") if plural == "secrets" else None
+        for number in range(3):
+            scene.bind(
+                f"no-{number}", uid=f"n-{number}", volumes=[{"name": "s", "secret": {"secretName": "s"}}]
+            )
+        await asyncio.sleep(12)
+        scene.bind()
+        await asyncio.sleep(1)
+        assert scene.below() is not None
+        assert {reason for reason, _ in scene.events} == {"Failed"}
+        assert "cannot be read in the upper cluster" in scene.events[0][1]

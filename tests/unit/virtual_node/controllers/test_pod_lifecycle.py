@@ -299,3 +299,21 @@ async def test_a_pod_whose_creation_got_no_answer_is_looked_for_before_its_name_
         assert below is not None
         assert "deletionTimestamp" in below["metadata"]
         assert scene.above() is not None
+
+
+async def test_a_copy_that_somebody_made_of_a_lower_pod_speaks_for_nobody():
+    """With kubectl get -o yaml | kubectl create below it has all our labels; the pod that we made is the older one."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.lower.change("pods", KEY, status={"phase": "Running", "podIP": "10.0.0.1"})
+        await asyncio.sleep(1)
+        for number in range(5):
+            copied = lower_pod("u-1", name=f"copy-{number}")
+            copied["metadata"] |= {"uid": f"copy-{number}", "creationTimestamp": "2026-01-02T00:00:00Z"}
+            copied["status"] = {"phase": "Failed"}
+            scene.lower.put("pods", copied)
+        await asyncio.sleep(10)
+        above = scene.above()
+        assert above is not None
+        assert above["status"]["phase"] == "Running"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_runtime.api import names
-from controller_runtime.errors import Invalid
+from controller_runtime.errors import Invalid, NotFound
 from tests.unit.virtual_node.controllers.scene import Scene, clusters, mirroring, running
 
 pytestmark = pytest.mark.looptime
@@ -108,3 +108,29 @@ async def test_a_resize_is_observed_once_the_lower_kubelet_has_seen_it():
         assert above is not None
         assert above["status"]["observedGeneration"] == 5
         assert above["metadata"]["annotations"][names.ANNOTATION_LOWER_UID]
+
+
+async def test_a_lower_cluster_that_cannot_resize_gets_the_rest_of_a_change():
+    """It is older than pods/resize and says NotFound, as it would of a pod that is gone."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.fault = lambda _verb, plural, _key: (
+            NotFound("the server could not find the requested resource", code=404)
+            if plural == "pods/resize"
+            else None
+        )
+        resized = {"name": "main", "image": "web:2", "resources": {"requests": {"cpu": "2"}}}
+        scene.upper.change(
+            "pods",
+            KEY,
+            spec={"containers": [resized]},
+            metadata={"labels": {"new": "label"}, "generation": 2},
+        )
+        await asyncio.sleep(60)
+        below = scene.below()
+        assert below is not None
+        assert below["metadata"]["labels"]["new"] == "label"
+        assert below["spec"]["containers"][0]["image"] == "web:2"
+        assert [reason for reason, _ in scene.events] == ["UpdateRefused"]
+        assert len(scene.lower.asked("patch", "pods/resize")) == 1
