@@ -55,13 +55,14 @@ class WebServer(HttpsServer):
         guards = [_for_this_machine] if _is_loopback(host) else []
         super().__init__(host, port, middlewares=guards, health=False, metrics=False, shutdown_timeout=1.0)
         self._overview = overview
+        self._pictures: dict[str, tuple[float, bytes]] = {}
         for path, (file, kind) in _FILES.items():
             self.add_route("GET", path, _file(file, kind))
         self.add_route("GET", "/api/state", self._state)
         self.add_route("GET", "/api/stream", self._stream)
 
     async def _state(self, request: web.Request) -> web.Response:
-        body = msgspec.json.encode(self._overview.snapshot(search=request.query.get("search", "")))
+        body = self._picture(request.query.get("search", ""))
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -71,7 +72,7 @@ class WebServer(HttpsServer):
         loop = asyncio.get_running_loop()
         sent, sent_at = b"", loop.time()
         while True:
-            body = msgspec.json.encode(self._overview.snapshot(search=search))
+            body = self._picture(search)
             if body != sent:
                 await response.write(b"data: " + body + b"\n\n")
                 sent, sent_at = body, loop.time()
@@ -79,6 +80,14 @@ class WebServer(HttpsServer):
                 await response.write(b": still here\n\n")
                 sent_at = loop.time()
             await asyncio.sleep(_INTERVAL)
+
+    def _picture(self, search: str) -> bytes:
+        """One for all who look for the same: with ten thousand pods it takes 50 ms, in which nothing else happens."""
+        now = asyncio.get_running_loop().time()
+        self._pictures = {one: made for one, made in self._pictures.items() if now - made[0] < _INTERVAL}
+        if search not in self._pictures:
+            self._pictures[search] = now, msgspec.json.encode(self._overview.snapshot(search=search))
+        return self._pictures[search][1]
 
 
 @web.middleware

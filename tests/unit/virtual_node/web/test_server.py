@@ -93,6 +93,24 @@ async def test_changes_come_by_themselves_and_nothing_else_does(page: str, overv
         assert overview.looks > looks
 
 
+async def test_those_who_look_for_the_same_share_a_picture(
+    page: str, overview: _Overview, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten browsers cost no more than one; what is older than a moment is drawn anew."""
+    monkeypatch.setattr(server, "_INTERVAL", 0.5)
+
+    async def look(search: str) -> str:
+        async with session.get(f"{page}/api/state", params={"search": search}) as answer:
+            return str((await answer.json())["shown"])
+
+    async with aiohttp.ClientSession() as session:
+        assert await asyncio.gather(*[look("a") for _ in range(10)], look("b")) == ["nothing"] * 11
+        assert overview.looks == 2
+        overview.shown = "something"
+        await asyncio.sleep(0.6)
+        assert await look("a") == "something"
+
+
 async def test_a_browser_that_does_not_read_is_waited_for(page: str, overview: _Overview) -> None:
     """Pictures do not pile up for it."""
     _, writer = await asyncio.open_connection("127.0.0.1", int(page.rpartition(":")[2]), limit=1)
