@@ -317,3 +317,65 @@ async def test_a_copy_that_somebody_made_of_a_lower_pod_speaks_for_nobody():
         above = scene.above()
         assert above is not None
         assert above["status"]["phase"] == "Running"
+
+
+async def test_a_pod_that_is_removed_while_it_is_being_created_leaves_nothing():
+    """Removed by force in the very moment of the request: what it made below goes as soon as it shows."""
+    async with running() as scene:
+        await asyncio.sleep(1)
+        create = scene.lower.create
+
+        async def slow(resource, body, **options):
+            if resource is scene.caches.lower.resource:
+                scene.upper.vanish("pods", KEY)
+                await asyncio.sleep(3)
+            return await create(resource, body, **options)
+
+        scene.lower.create = slow  # type: ignore[method-assign]
+        scene.bind()
+        await asyncio.sleep(10)
+        below = scene.below()
+        assert below is not None
+        assert "deletionTimestamp" in below["metadata"]
+
+
+async def test_a_name_that_comes_again_is_another_pod():
+    """The old pod is removed by force and made again at once: it ends below before the new one starts."""
+    async with running() as scene:
+        scene.bind(uid="u-1")
+        await asyncio.sleep(1)
+        scene.upper.vanish("pods", KEY)
+        scene.bind(uid="u-2")
+        await asyncio.sleep(10)
+        below = scene.below()
+        assert below is not None
+        assert below["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-1"
+        assert "deletionTimestamp" in below["metadata"]
+        scene.lower.vanish("pods", KEY)
+        await asyncio.sleep(1)
+        below = scene.below()
+        assert below is not None
+        assert below["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-2"
+
+
+async def test_a_pod_whose_watch_was_cut_while_it_ended_and_came_again_is_told_apart():
+    """A list after an outage shows another pod of the name: the first has ended, the second is begun, nothing mixes."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind(uid="u-1")
+        await asyncio.sleep(1)
+        lower.change("pods", KEY, status={"phase": "Running", "podIP": "10.0.0.1"})
+        await asyncio.sleep(1)
+    upper.vanish("pods", KEY)
+    upper.put("pods", pod("web", uid="u-2", nodeName="vn"))
+    async with mirroring(Scene(upper, lower)) as second:
+        await asyncio.sleep(1)
+        above = second.above()
+        assert above is not None
+        assert "podIP" not in above["status"]
+        lower.vanish("pods", KEY)
+        await asyncio.sleep(1)
+        below = second.below()
+        assert below is not None
+        assert below["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-2"
