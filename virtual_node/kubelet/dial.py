@@ -152,7 +152,7 @@ async def _connect(config: ClusterConfig) -> Connection:
 async def _tcp(host: str, port: int) -> Connection:
     loop = asyncio.get_running_loop()
     connecting = loop.create_task(
-        loop.create_connection(HeadReader, host, port, happy_eyeballs_delay=0.25), name=f"connect to {host}"
+        loop.create_connection(_Silent, host, port, happy_eyeballs_delay=0.25), name=f"connect to {host}"
     )
     try:
         transport, _ = await asyncio.shield(connecting)
@@ -163,9 +163,17 @@ async def _tcp(host: str, port: int) -> Connection:
     return Connection(transport, transport)
 
 
-def _abort(connecting: asyncio.Task[tuple[asyncio.Transport, HeadReader]]) -> None:
+def _abort(connecting: asyncio.Task[tuple[asyncio.Transport, _Silent]]) -> None:
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result()[0].abort()
+
+
+class _Silent(asyncio.Protocol):
+    """Reads nothing: a connection's first bytes, and its end, are for whoever takes it over."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
 
 
 async def _tls(connection: Connection, context: ssl.SSLContext, server_name: str) -> Connection:

@@ -19,6 +19,9 @@ async def start_tls(
     Raises:
         OSError: No handshake, or the connection was closed meanwhile.
     """
+    if transport.is_closing():
+        # Its end has been told already; the handshake would wait for a minute.
+        raise ConnectionResetError("the connection was closed before the TLS handshake")
     try:
         started = await asyncio.get_running_loop().start_tls(transport, protocol, context, **options)
     except OSError as error:

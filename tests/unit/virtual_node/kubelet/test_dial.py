@@ -38,6 +38,28 @@ async def test_a_server_name_of_its_own(pki: Pki) -> None:
 
 
 @pytest.mark.parametrize("secure", ["tcp", "tls"])
+@pytest.mark.parametrize("words", [b"", b"HTTP/1.0 400 Bad"])
+async def test_a_server_that_hangs_up_at_once_is_known_at_once(pki: Pki, secure: str, words: bytes) -> None:
+    """As load balancers without a backend do: nobody waits for the time limit."""
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(words)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    config = ClusterConfig(
+        f"{'https' if secure == 'tls' else 'http'}://127.0.0.1:{port}",
+        ssl_context=pki.client_context() if secure == "tls" else None,
+    )
+    async with asyncio.timeout(5):
+        for _ in range(10):
+            with pytest.raises(DialError):
+                await dial(config, REQUEST, answer_timeout=60)
+    server.close()
+
+
+@pytest.mark.parametrize("secure", ["tcp", "tls"])
 async def test_a_dial_given_up_at_any_moment_leaves_no_socket(pki: Pki, secure: str) -> None:
     """A client that leaves before the answer costs no open file."""
     context = pki.server_context() if secure == "tls" else None
