@@ -1,0 +1,55 @@
+"""A pod above and somebody else's pod of the same name below: two pods that have nothing to do with each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from hack.sandbox import Cluster, Sandbox
+from tests.e2e.conftest import REAL, create, eventually, make_namespace, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+
+async def test_no_stream_leads_into_a_strangers_pod(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """Logs, exec and port-forward of the upper pod are refused in words, whatever runs below under its name."""
+    lower = sandbox.lower[0]
+    await make_namespace(lower, namespace)
+    script = "echo theirs; sleep 3600"
+    container = pod("taken", script)["spec"]["containers"]
+    await create(
+        lower,
+        namespace,
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "taken"},
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": container},
+        },
+    )
+    await ready(lower, namespace, "taken")
+
+    async def theirs() -> bool:
+        return "theirs" in (await lower.kubectl("-n", namespace, "logs", "taken")).stdout
+
+    await eventually(theirs, what="the stranger's log")
+    await create(upper, namespace, pod("taken", script, node=REAL))
+
+    async def bound() -> bool:
+        described = await upper.kubectl("-n", namespace, "describe", "pod", "taken")
+        return "not ours" in described.stdout
+
+    await eventually(bound, what="the conflict explained in describe")
+    for arguments in (
+        ("logs", "taken"),
+        ("exec", "taken", "--", "echo", "theirs"),
+        ("attach", "taken"),
+        ("port-forward", "taken", ":8080"),
+    ):
+        done = await upper.kubectl("-n", namespace, *arguments, check=False)
+        told = done.stdout + done.stderr
+        assert done.returncode, told
+        assert "theirs" not in told, arguments
+        if arguments[0] != "port-forward":
+            assert 'pod \\"taken\\" is not in cluster' in told or 'pod "taken" is not in cluster' in told, (
+                told
+            )
