@@ -15,7 +15,7 @@ from controller_runtime.errors import Conflict, Invalid, NotFound
 from controller_runtime.objects import Object
 from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
-from virtual_node.controllers.records import PodRecord
+from virtual_node.controllers.records import SHORTEST_PAUSE, PodRecord
 from virtual_node.translate import pod_status
 from virtual_node.translate.ownership import proof_of_mirroring
 
@@ -60,7 +60,7 @@ class StatusWriter:
             return None
         waited = asyncio.get_running_loop().time() - record.created_at
         if waited < _UNREMARKABLE_DELAY and _is_unremarkable(patch):
-            return Result(requeue_after=_UNREMARKABLE_DELAY - waited)
+            return Result(requeue_after=max(_UNREMARKABLE_DELAY - waited, SHORTEST_PAUSE))
         since, record.changed_at = record.changed_at, 0.0
         await self._patch(upper, patch)
         if since:

@@ -34,7 +34,7 @@ from virtual_node.controllers.pod_removal import PodRemover
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.pod_update import PodUpdater
 from virtual_node.controllers.preconditions import patch_only
-from virtual_node.controllers.records import PodRecord
+from virtual_node.controllers.records import SHORTEST_PAUSE, PodRecord
 from virtual_node.translate import pod_status
 from virtual_node.translate.ownership import mirrored_as, ownership_labels
 
@@ -180,7 +180,7 @@ class PodController:
         if record.lower_uid and not record.observed:
             waited = asyncio.get_running_loop().time() - record.created_at
             if waited < _OBSERVE_TIMEOUT:
-                return Result(requeue_after=_OBSERVE_TIMEOUT - waited)
+                return Result(requeue_after=max(_OBSERVE_TIMEOUT - waited, SHORTEST_PAUSE))
         return None
 
     async def _lower_missing(self, upper: Object, record: PodRecord, lower_uid: str) -> Result | None:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from controller_runtime.objects import Object
 
+SHORTEST_PAUSE = 0.01
+"""Seconds. What is left of a pause may be less than the clock's next tick, and would be waited for in a loop."""
+
 
 @dataclass(slots=True)
 class PodRecord:
