@@ -154,7 +154,8 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
 
 
 def _scheduling(above: Mapping[str, Any], selector: Mapping[str, Any] | None) -> dict[str, Any]:
-    above = label_keys.settled(above)  # the lower apiserver would add to selectors what the upper one has added
+    # The lower apiserver would add to selectors what the upper one has added.
+    above = label_keys.settled(above)
     scheduling: dict[str, Any] = {}
     affinity = {
         kind: kept
