@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import Sequence
-from importlib import metadata
 
-from controller_runtime import lifecycle, log
-from controller_runtime.errors import ConfigError
-from descheduler import command_line, flags
-
-_USAGE_ERROR = 2
+from controller_runtime import daemon, lifecycle
+from descheduler import flags
+from descheduler.command_line import PROGRAM
+from descheduler.options import Options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments in (["version"], ["--version"], ["-version"]):
-        print(version())  # noqa: T201 - the answer
-        return 0
-    try:
-        options = flags.parse(arguments)
-        log.configure(options.log_level, options.log_format, klog_v=options.klog_verbosity)
-    except ConfigError as error:
-        print(f"{command_line.PROGRAM}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
-        return _USAGE_ERROR
-
-    async def run() -> int:
-        from descheduler.app import App  # noqa: PLC0415 - a bad flag is answered at once without it
-
-        return await lifecycle.run_until_signal(App(options).run())
-
-    return asyncio.run(run())
+    """Run the command line; returns the exit code. Console script ``virtual-node-descheduler``."""
+    return daemon.main(PROGRAM, argv, parse=flags.parse, run=_run)
 
 
-def version() -> str:
-    """The installed version."""
-    try:
-        return metadata.version("virtual-node")
-    except metadata.PackageNotFoundError:
-        return "unknown (not installed)"
+async def _run(options: Options) -> int:
+    from descheduler.app import App  # noqa: PLC0415 - `--help` and a bad flag are answered at once without it
+
+    return await lifecycle.run_until_signal(App(options).run())

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import argparse
 
+from controller_runtime.command_line import Parser
 from controller_runtime.flags import add_boolean, add_log_flags, duration
 
 PROGRAM = "virtual-node-descheduler"
 LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Every flag."""
-    whole = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Moves pods that their lower cluster cannot start, and pods of lost clusters, to other ones.",
-        allow_abbrev=False,
+    whole = Parser(
+        PROGRAM,
+        about="Moves pods that their lower cluster cannot start, and pods of lost clusters, to other ones.",
+        examples=[
+            ("What would be done, without doing it", f"{PROGRAM} --kubeconfig upper.yaml --dry-run"),
+            (
+                "By a policy file, as kubernetes-sigs/descheduler has them",
+                f"{PROGRAM} --policy-config-file policy.yaml",
+            ),
+        ],
     )
     cluster = whole.add_argument_group("upper cluster")
     cluster.add_argument(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import add_boolean, add_log_flags, take_klog
 from multi_scheduler import config as configuration
@@ -41,7 +41,14 @@ def parse(argv: Sequence[str]) -> Options:
         SystemExit: argparse's own, for unknown flags and ``--help``.
     """
     rest, verbosity = take_klog(list(argv))
-    parser = argparse.ArgumentParser(prog=PROGRAM, allow_abbrev=False, description=__doc__.splitlines()[0])
+    parser = Parser(
+        PROGRAM,
+        about="The scheduler extender: looks into the lower clusters before kube-scheduler binds a pod, so that a "
+        "virtual node is chosen only where one lower node has the room.",
+        examples=[
+            ("With its lower clusters in a file", f"{PROGRAM} --kubeconfig upper.yaml --config clusters.yaml")
+        ],
+    )
     parser.add_argument(
         "--config",
         default="",

@@ -69,8 +69,6 @@ class App:
         Raises:
             ConfigError: something that only the user can mend, found at start.
         """
-        lifecycle.open_all_files()
-        lifecycle.tune_tls()
         for warning in self._options.warnings:
             self._log.warning(warning)
         if not self._options.config_file:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import difflib
 import importlib
@@ -11,10 +10,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from controller_runtime import lifecycle, log
+from controller_runtime import daemon, lifecycle, release
+from controller_runtime.command_line import USAGE_ERROR
 from controller_runtime.errors import ConfigError
 from virtual_node import flags, program
-from virtual_node.command_line import USAGE_ERROR
 
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
@@ -125,7 +124,7 @@ def overview() -> str:
 def _as_plugin(arguments: list[str]) -> int:
     """``kubectl virtual-node`` without a command: whoever types that wants to know what there is, not a daemon."""
     if arguments in (["--version"], ["-version"]):
-        print(program.version() or "unknown")  # noqa: T201 - the answer
+        print(release.version() or "unknown")  # noqa: T201 - the answer
         return 0
     if not arguments or arguments[0] in {"-h", "--help"}:
         print(overview())  # noqa: T201 - the answer
@@ -135,7 +134,7 @@ def _as_plugin(arguments: list[str]) -> int:
 
 def _daemon(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-version"]):
-        print(program.version() or "unknown")  # noqa: T201 - the answer
+        print(release.version() or "unknown")  # noqa: T201 - the answer
         return 0
     try:
         options = flags.parse(arguments, prog=program.name("run") if program.is_plugin() else "virtual-node")
@@ -144,12 +143,11 @@ def _daemon(arguments: list[str]) -> int:
             raise
         # Somebody looks around.
         raise ConfigError(f"{error}\nSee '{program.name('help')}' for the commands.") from None
-    log.configure(options.log_level, options.log_format, klog_v=options.klog_verbosity)
+    return daemon.start(options, _run)
 
-    async def run() -> int:
-        from virtual_node.app import App  # noqa: PLC0415 - `virtual-node --help` answers at once without it
 
-        app = App(options)
-        return await lifecycle.run_until_signal(app.run(), grace=app.grace)
+async def _run(options: flags.Options) -> int:
+    from virtual_node.app import App  # noqa: PLC0415 - `virtual-node --help` answers at once without it
 
-    return asyncio.run(run())
+    app = App(options)
+    return await lifecycle.run_until_signal(app.run(), grace=app.grace)

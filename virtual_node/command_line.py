@@ -1,24 +1,19 @@
-"""How our command lines are read: argparse, with kubectl's manners in what it says."""
+"""The parser of our commands, under the name that the user has typed."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
-import textwrap
 from collections.abc import Sequence
-from typing import NoReturn
 
+from controller_runtime import command_line
 from virtual_node import program
 
-USAGE_ERROR = 2
-_WIDTH = 100
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
 
 
-class Parser(argparse.ArgumentParser):
-    """A command's parser: examples and exit codes in its help, a line and a guess for what it does not know."""
+class Parser(command_line.Parser):
+    """A command's parser; usage and examples begin with ``virtual-node``, or with ``kubectl virtual-node``."""
 
     def __init__(
         self,
@@ -39,42 +34,13 @@ class Parser(argparse.ArgumentParser):
             notes: what else to say below the flags.
         """
         self.examples = examples
-        parts = [_wrapped(notes)]
-        if examples:
-            lines = (f"  # {what}\n  {program.name(line)}" for what, line in examples)
-            parts.append("examples:\n" + "\n\n".join(lines))
-        if exit_codes:
-            parts.append(_wrapped(f"exit codes: {exit_codes}"))
         super().__init__(
-            prog=program.name(command),
-            description=_wrapped(about),
-            epilog="\n\n".join(filter(None, parts)) or None,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
+            program.name(command),
+            about=about,
+            examples=[(what, program.name(line)) for what, line in examples],
+            exit_codes=exit_codes,
+            notes=notes,
         )
-
-    def format_help(self) -> str:
-        """Usage names what there must be; forty flags in brackets before the first word of help are no help."""
-        words = [self.prog, *map(_positional, self._get_positional_actions()), "[FLAGS]"]
-        self.usage = " ".join(words).replace("%", "%%")
-        return super().format_help()
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong in a line, and where help is; the usage of forty flags would hide it."""
-        self.exit(
-            USAGE_ERROR,
-            f"{self.prog}: {message}{self._guess(message)}\nSee '{self.prog} --help' for usage.\n",
-        )
-
-    def _guess(self, message: str) -> str:
-        found = _UNKNOWN.fullmatch(message)
-        for word in found[1].split() if found else ():
-            known = (flag for flag in self._option_string_actions if flag.startswith("--"))
-            if word.startswith("-") and (
-                close := difflib.get_close_matches(word.partition("=")[0], known, n=1)
-            ):
-                return f"; did you mean {close[0]}?"
-        return ""
 
 
 def label(text: str) -> str:
@@ -84,12 +50,3 @@ def label(text: str) -> str:
             f"{text!r} is not a name: lower-case letters, digits and dashes, at most 63"
         )
     return text
-
-
-def _positional(action: argparse.Action) -> str:
-    word = str(action.metavar or "|".join(map(str, action.choices or (action.dest,))))
-    return {"?": f"[{word}]", "*": f"[{word} ...]"}.get(str(action.nargs), word)
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), _WIDTH, break_on_hyphens=False)

@@ -7,7 +7,6 @@ nested commands). Usage lines and errors must name what the user has typed, or t
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from pathlib import Path
 
 PLUGIN_FILE = "kubectl-virtual_node"
@@ -24,11 +23,3 @@ def name(command: str = "") -> str:
     return " ".join(
         part for part in ("kubectl virtual-node" if is_plugin() else "virtual-node", command) if part
     )
-
-
-def version() -> str:
-    """The installed version; empty where we run from sources that are not installed."""
-    try:
-        return metadata.version("virtual-node")
-    except metadata.PackageNotFoundError:
-        return ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import add_boolean, add_log_flags, comma_list, duration, take_klog
 from webhook import manifests
@@ -108,8 +108,19 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     )
 
 
-def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=PROGRAM, allow_abbrev=False, description=__doc__.splitlines()[0])
+def _parser(environment: Mapping[str, str]) -> Parser:
+    parser = Parser(
+        PROGRAM,
+        about="The mutating webhook: what pods labelled virtual-pod=true say about nodes moves into an annotation, and "
+        "the lower cluster's scheduler applies it.",
+        examples=[
+            (
+                "Beside an upper cluster, found by its API server at a URL",
+                f"{PROGRAM} --kubeconfig upper.yaml --register --url https://10.0.0.1:8080",
+            ),
+            ("In it, behind a Service", f"{PROGRAM} --incluster --register --service-name {PROGRAM}"),
+        ],
+    )
     server = parser.add_argument_group("server")
     server.add_argument(
         "--address", default="", metavar="HOST", help="address to listen on (all, IPv4 and IPv6)"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from controller_runtime import release
 from hack.sandbox import Cluster, Sandbox
 from tests.e2e.conftest import PATIENCE, REAL, SIMULATED, becomes, create, eventually, pod, ready
-from virtual_node import program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -107,7 +107,7 @@ async def test_a_deployment_and_a_virtual_node_are_diagnosed_by_name(
     await becomes(of_node, 0, what="a verdict on the virtual node")
     code, out = await command(upper, "status", SIMULATED, "-o", "json")
     (node,) = json.loads(out)["nodes"]
-    assert (code, node["release"]) == (0, program.version())
+    assert (code, node["release"]) == (0, release.version())
     assert node["version"].startswith("v1.")
 
 

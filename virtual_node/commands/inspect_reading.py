@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime import resources
+from controller_runtime import release, resources
 from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
-from virtual_node import program
 from virtual_node.commands import inspect_expiries, trouble
 from virtual_node.commands.inspect_listing import all_of, greet, lease_into, list_into
 from virtual_node.commands.inspection_facts import (
@@ -78,7 +77,7 @@ async def read(opened: Opened, limits: Limits) -> Facts:
         lowers=lowers,
         cluster_id=cluster_id,
         now=datetime.now(UTC),
-        release=program.version(),
+        release=release.version(),
         expiries=[*opened.credentials, *await _served(opened, upper)],
         limits=limits,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
+from controller_runtime import release
 from controller_runtime.api import names
 from virtual_node import program
 from virtual_node.command_line import Parser
@@ -23,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
         "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"
     )
     options = parser.parse_args(argv)
-    version = program.version() or "unknown"
+    version = release.version() or "unknown"
     if options.output == "text":
         print(version)  # noqa: T201 - the answer
     else:

@@ -6,19 +6,19 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime import resources
+from controller_runtime import release, resources
 from controller_runtime.client import PatchType
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
-from virtual_node import metrics, program
+from virtual_node import metrics
 from virtual_node.config import NodeConfig
 from virtual_node.controllers.capacity import CapacityController
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.health import HealthController
 from virtual_node.translate import node as translate
 
-_RELEASE = program.version()
+_RELEASE = release.version()
 _COALESCE = 0.25
 """Seconds over which changes below are gathered before the Node is patched."""
 _RETRY = 2.0

@@ -1,0 +1,81 @@
+"""How command lines are read: argparse, with kubectl's manners in what it says."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import NoReturn
+
+USAGE_ERROR = 2
+_WIDTH = 100
+_UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
+
+
+class Parser(argparse.ArgumentParser):
+    """A program's parser: examples and exit codes in its help, a line and a guess for what it does not know."""
+
+    def __init__(
+        self,
+        prog: str,
+        *,
+        about: str,
+        examples: Sequence[tuple[str, str]] = (),
+        exit_codes: str = "",
+        notes: str = "",
+    ) -> None:
+        """Set up.
+
+        Args:
+            prog: what the user types to run it.
+            about: what it is for.
+            examples: what is wanted, and the whole command line for it.
+            exit_codes: ``0 …, 1 …``.
+            notes: what else to say below the flags.
+        """
+        parts = [_wrapped(notes)]
+        if examples:
+            parts.append("examples:\n" + "\n\n".join(f"  # {what}\n  {line}" for what, line in examples))
+        if exit_codes:
+            parts.append(_wrapped(f"exit codes: {exit_codes}"))
+        super().__init__(
+            prog=prog,
+            description=_wrapped(about),
+            epilog="\n\n".join(filter(None, parts)) or None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def format_help(self) -> str:
+        """Usage names what there must be; forty flags in brackets before the first word of help are no help."""
+        words = [self.prog, *map(_positional, self._get_positional_actions()), "[FLAGS]"]
+        self.usage = " ".join(words).replace("%", "%%")
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in a line, and where help is; the usage of forty flags would hide it."""
+        self.exit(
+            USAGE_ERROR,
+            f"{self.prog}: {message}{self._guess(message)}\nSee '{self.prog} --help' for usage.\n",
+        )
+
+    def _guess(self, message: str) -> str:
+        found = _UNKNOWN.fullmatch(message)
+        for word in found[1].split() if found else ():
+            known = (flag for flag in self._option_string_actions if flag.startswith("--"))
+            if word.startswith("-") and (
+                close := difflib.get_close_matches(word.partition("=")[0], known, n=1)
+            ):
+                return f"; did you mean {close[0]}?"
+        return ""
+
+
+def _positional(action: argparse.Action) -> str:
+    word = str(action.metavar or "|".join(map(str, action.choices or (action.dest,))))
+    return {"?": f"[{word}]", "*": f"[{word} ...]"}.get(str(action.nargs), word)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), _WIDTH, break_on_hyphens=False)

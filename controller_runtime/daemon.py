@@ -1,0 +1,71 @@
+"""A daemon's command: the version, flags, logging, the limits of the process; then it runs until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from controller_runtime import lifecycle, log, release
+from controller_runtime.command_line import USAGE_ERROR
+from controller_runtime.errors import ConfigError
+
+_VERSION = (["version"], ["--version"], ["-version"])
+
+
+class Options(Protocol):
+    """What every daemon's options have: the arguments of ``log.configure``."""
+
+    @property
+    def log_level(self) -> str:
+        """``--log-level``."""
+
+    @property
+    def log_format(self) -> str:
+        """``--log-format``."""
+
+    @property
+    def klog_verbosity(self) -> int:
+        """``--klog.v``."""
+
+
+_Options = TypeVar("_Options", bound=Options)
+
+
+def main(
+    program: str,
+    argv: Sequence[str] | None,
+    *,
+    parse: Callable[[Sequence[str]], _Options],
+    run: Callable[[_Options], Coroutine[Any, Any, int]],
+) -> int:
+    """Run the command line of a program that is a daemon and nothing else; returns the exit code.
+
+    Args:
+        program: its name, for errors.
+        argv: the arguments; None: the process's.
+        parse: options from arguments; raises ConfigError.
+        run: the daemon; returns the exit code (``lifecycle.run_until_signal``).
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments in _VERSION:
+        print(release.version() or "unknown")  # noqa: T201 - the answer
+        return 0
+    try:
+        return start(parse(arguments), run)
+    except ConfigError as error:
+        print(f"{program}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
+        return USAGE_ERROR
+
+
+def start(options: _Options, run: Callable[[_Options], Coroutine[Any, Any, int]]) -> int:
+    """Set the process up and run the daemon in a loop of its own; returns the exit code.
+
+    Raises:
+        ConfigError: the log's flags are wrong.
+    """
+    log.configure(options.log_level, options.log_format, klog_v=options.klog_verbosity)
+    lifecycle.open_all_files()
+    lifecycle.tune_tls()
+    return asyncio.run(run(options))
