@@ -8,8 +8,10 @@ that never comes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -95,6 +97,24 @@ async def make_namespace(cluster: Cluster, name: str, **metadata: Any) -> None:
         return bool(await get(cluster, name, "serviceaccount", "default"))
 
     await eventually(usable, what=f"{cluster.name}: the default ServiceAccount of {name}")
+
+
+@contextlib.asynccontextmanager
+async def own_namespace(upper: Cluster, *lower: Cluster) -> AsyncIterator[str]:
+    """A namespace of a test's own; when it ends, the room that its pods took is free again in all clusters."""
+    name = f"t-{secrets.token_hex(4)}"
+    await make_namespace(upper, name)
+    yield name
+    await upper.api.delete(resources.NAMESPACES.path(name=name))
+
+    async def left() -> list[str]:
+        return [
+            one["metadata"]["name"]
+            for cluster in (upper, *lower)
+            for one in (await get(cluster, name, "pods"))["items"]
+        ]
+
+    await becomes(left, [], what=f"the pods of {name} are gone")
 
 
 async def ready(cluster: Cluster, namespace: str, name: str) -> None:

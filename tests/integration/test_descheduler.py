@@ -22,7 +22,7 @@ from hack.sandbox.kwok import kwok_node
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from hack.sandbox.scheduling import start_webhook, stop_webhook
-from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
+from tests.waiting import becomes, create, eventually, get, node_ready, own_namespace, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -56,21 +56,8 @@ def upper(sandbox: Sandbox) -> Cluster:
 @pytest_asyncio.fixture(loop_scope="module")
 async def namespace(sandbox: Sandbox, upper: Cluster) -> AsyncIterator[str]:
     """A namespace of the test's own; what the descheduler remembers is there, too."""
-    name = f"t-{secrets.token_hex(4)}"
-    await make_namespace(upper, name)
-    yield name
-    await upper.api.delete(f"/api/v1/namespaces/{name}")
-
-    async def left() -> list[str]:
-        clusters = (upper, *sandbox.lower)
-        return [
-            one["metadata"]["name"]
-            for cluster in clusters
-            for one in (await get(cluster, name, "pods"))["items"]
-        ]
-
-    # The next test counts on the room that these pods take.
-    await becomes(left, [], what="the pods of the test before are gone")
+    async with own_namespace(upper, *sandbox.lower) as name:
+        yield name
 
 
 @contextlib.asynccontextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,7 +20,7 @@ from hack.sandbox.demo import configuration
 from hack.sandbox.kwok import kwok_node
 from hack.sandbox.process import Process
 from hack.sandbox.scheduling import start_descheduler, start_multi_scheduler, start_webhook
-from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
+from tests.waiting import becomes, create, eventually, get, node_ready, own_namespace, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 A, B = "vn-lower1", "vn-lower2"
@@ -80,21 +79,8 @@ def upper(sandbox: Sandbox) -> Cluster:
 @pytest_asyncio.fixture(loop_scope="module")
 async def namespace(sandbox: Sandbox, upper: Cluster) -> AsyncIterator[str]:
     """A namespace of the test's own."""
-    name = f"t-{secrets.token_hex(4)}"
-    await make_namespace(upper, name)
-    yield name
-    await upper.api.delete(f"/api/v1/namespaces/{name}")
-
-    async def left() -> list[str]:
-        clusters = (upper, *sandbox.lower)
-        return [
-            one["metadata"]["name"]
-            for cluster in clusters
-            for one in (await get(cluster, name, "pods"))["items"]
-        ]
-
-    # The next test counts on the room that these pods take; the rest of the namespace is nobody's concern.
-    await becomes(left, [], what="the pods of the test before are gone")
+    async with own_namespace(upper, *sandbox.lower) as name:
+        yield name
 
 
 def filler(name: str, node: str) -> dict[str, Any]:
