@@ -22,7 +22,7 @@ from hack.sandbox.cli import Reporter
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.network import run as run_program
-from hack.sandbox.real_node import ensure_packages, install
+from hack.sandbox.packages import ensure_packages, install
 
 SIG_NODE = r"\[sig-node\].*\[Conformance\]"
 _PROGRAMS = ("ginkgo", "e2e.test", "agnhost", "nonewprivs", "kubectl", "pause")

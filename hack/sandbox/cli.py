@@ -19,8 +19,8 @@ from hack.image import build
 from hack.image.rootfs import BuildError
 from hack.sandbox import binaries, demo, helm, node_services
 from hack.sandbox.errors import SandboxError
+from hack.sandbox.packages import ensure_packages, install
 from hack.sandbox.programs import CONTROL_PLANE
-from hack.sandbox.real_node import ensure_packages, install
 from hack.sandbox.sandbox import Sandbox
 from hack.sandbox.stopping import read_state, running, stop_all
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -26,59 +24,7 @@ from hack.sandbox.node_services import NodeServices, dns_address
 from hack.sandbox.process import Process
 from hack.sandbox.programs import Progress
 
-_PACKAGES = {
-    "containerd": "containerd",
-    "runc": "runc",
-    "/usr/lib/cni/ptp": "containernetworking-plugins",
-    "iptables": "iptables",
-    "conntrack": "conntrack",
-    "ip": "iproute2",
-    "nsenter": "util-linux",
-    "sysctl": "procps",
-    "mount": "mount",
-    "/bin/busybox": "busybox-static",
-}
 _READY_SECONDS = 150
-
-
-def ensure_packages(progress: Progress) -> None:
-    """Install what a real node needs, visibly.
-
-    Raises:
-        SandboxError: we are not root, or the packages cannot be had; says which.
-    """
-    if os.geteuid() != 0:
-        raise SandboxError("a real node needs root; leave --real-node out for simulated nodes (kwok)")
-    missing = sorted({package for probe, package in _PACKAGES.items() if not _there(probe)})
-    if not missing:
-        return
-    install(missing, progress)
-
-
-def install(packages: Iterable[str], progress: Progress) -> None:
-    """Install Debian packages, visibly.
-
-    Raises:
-        SandboxError: they cannot be had; says which.
-    """
-    missing = sorted(packages)
-    names = " ".join(missing)
-    if shutil.which("apt-get") is None:
-        raise SandboxError(f"a real node needs {names}; install them, or leave --real-node out")
-    progress(f"installing Debian packages: {names}")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing],
-    ):
-        done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        words = (done.stderr or done.stdout).strip().splitlines()
-        raise SandboxError(f"apt-get install {names}: {words[-1] if words else 'failed'}")
-
-
-def _there(probe: str) -> bool:
-    return Path(probe).exists() if probe.startswith("/") else shutil.which(probe) is not None
 
 
 class RealNode:

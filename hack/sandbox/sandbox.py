@@ -18,9 +18,10 @@ from hack.sandbox.errors import SandboxError
 from hack.sandbox.janitor import Janitor
 from hack.sandbox.kwok import kwok_node, kwok_process
 from hack.sandbox.network import Bridge, make_bridge, remove_bridge
+from hack.sandbox.packages import ensure_packages
 from hack.sandbox.process import Process
 from hack.sandbox.programs import CONTROL_PLANE, Progress
-from hack.sandbox.real_node import RealNode, ensure_packages
+from hack.sandbox.real_node import RealNode
 from hack.sandbox.stopping import running, silent
 
 
