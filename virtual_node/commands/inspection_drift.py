@@ -12,6 +12,7 @@ from typing import Any
 from controller_runtime.api import names
 from virtual_node.commands.inspection_facts import (
     ERROR,
+    INFO,
     WARNING,
     Cluster,
     Facts,
@@ -25,20 +26,33 @@ from virtual_node.commands.inspection_pods import mirrored
 from virtual_node.translate import copies, pod_down, pod_update
 
 _SHOWN = 5
+_CONTAINERS = ("containers", "initContainers")
 
 
 def pod_drift(facts: Facts) -> Iterator[Finding]:
-    """Lower pods whose mutable fields are not those of their upper pods."""
+    """Lower pods whose mutable fields are not those of their upper pods.
+
+    What was asked for as it is wanted, and is something else below, the virtual node leaves alone. Of images,
+    tolerations and deadlines that is admission's doing, below, and told once per cluster; of resources a resize may
+    have been refused, too.
+    """
+    rewritten: dict[str, list[str]] = {}
     for upper, lower, below in mirrored(facts):
         if below is None or is_deleting(upper) or is_deleting(below):
             continue
         options = lower.nodes[upper["spec"]["nodeName"]].options
         desired = pod_down.lower_pod(upper, options)
         changes = pod_update.pod_patch(below, desired, upper, options)
-        differing = _pod_fields(changes)
+        in_spec, resized = _spec_fields(changes), _resized_fields(changes)
+        asked = pod_update.has_been_asked(below, desired)
+        if asked and in_spec:
+            rewritten.setdefault(lower.name, []).append(key(below))
+            in_spec = []
+        added = ["spec.ephemeralContainers"] if changes.ephemeral_containers else []
+        differing = in_spec + resized + added + _metadata_fields(changes)
         if not differing:
             continue
-        severe = any(not field.startswith("metadata.") for field in differing)
+        severe = bool(in_spec or added or (resized and not asked))
         yield Finding(
             severity=ERROR if severe else WARNING,
             check="drift",
@@ -49,6 +63,16 @@ def pod_drift(facts: Facts) -> Iterator[Finding]:
             next_step="an event UpdateRefused on the upper pod says so where the lower cluster refuses the "
             "change; otherwise see the virtual node's log",
             transient=True,
+        )
+    for cluster, pods in rewritten.items():
+        yield Finding(
+            severity=INFO,
+            check="drift",
+            cluster=cluster,
+            kind="Cluster",
+            object=cluster,
+            message=f"has changed images, tolerations or deadlines of {len(pods)} pods that were asked for otherwise, "
+            f"and they are left as they are: {_some(pods)}",
         )
 
 
@@ -99,18 +123,25 @@ def _data_fields(copy: Mapping[str, Any], source: Mapping[str, Any], lower: Clus
     return found + [field for field in ("type", "immutable") if field in patch]
 
 
-def _pod_fields(changes: pod_update.PodChanges) -> list[str]:
-    patch = changes.metadata_and_spec or {}
+def _spec_fields(changes: pod_update.PodChanges) -> list[str]:
+    spec = (changes.metadata_and_spec or {}).get("spec") or {}
     found: list[str] = []
-    spec = patch.get("spec") or {}
-    for kind in ("containers", "initContainers"):
+    for kind in _CONTAINERS:
         found += [f"spec.{kind}[{container['name']}].image" for container in spec.get(kind) or ()]
-    found += [f"spec.{field}" for field in ("activeDeadlineSeconds", "tolerations") if field in spec]
-    for kind, containers in ((changes.resize or {}).get("spec") or {}).items():
-        found += [f"spec.{kind}[{container['name']}].resources" for container in containers]
-    if changes.ephemeral_containers:
-        found.append("spec.ephemeralContainers")
-    for field, change in (patch.get("metadata") or {}).items():
+    return found + [f"spec.{field}" for field in ("activeDeadlineSeconds", "tolerations") if field in spec]
+
+
+def _resized_fields(changes: pod_update.PodChanges) -> list[str]:
+    spec = (changes.resize or {}).get("spec") or {}
+    found: list[str] = []
+    for kind in _CONTAINERS:
+        found += [f"spec.{kind}[{container['name']}].resources" for container in spec.get(kind) or ()]
+    return found + (["spec.resources"] if "resources" in spec else [])
+
+
+def _metadata_fields(changes: pod_update.PodChanges) -> list[str]:
+    found: list[str] = []
+    for field, change in ((changes.metadata_and_spec or {}).get("metadata") or {}).items():
         # What we write for ourselves follows the rest; naming it would tell nobody anything.
         found += [f"metadata.{field}[{name}]" for name in sorted(change) if name != names.ANNOTATION_APPLIED]
     return found

@@ -22,7 +22,7 @@ from virtual_node.commands.inspection_facts import (
     key,
     span,
 )
-from virtual_node.translate import claims, persistent_volumes, pod_status
+from virtual_node.translate import claims, ownership, persistent_volumes, pod_status
 from virtual_node.web.rows import status_word
 
 _WORDLESS = frozenset({"Pending", "Unknown", "ContainerCreating", "Running"})
@@ -55,7 +55,8 @@ def missing(facts: Facts) -> Iterator[Finding]:
             continue
         why = _told(upper)
         known = f": {why}" if why else ""
-        if annotations_of(upper).get(names.ANNOTATION_LOWER_UID):
+        mark = annotations_of(upper).get(names.ANNOTATION_LOWER_UID)
+        if ownership.mirrored_as(mark, upper["metadata"]["uid"]):
             known = f"; its lower pod was there once{known}"
         yield Finding(
             # What says why it waits is a user's to mend; silence is ours.

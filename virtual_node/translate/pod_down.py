@@ -123,7 +123,10 @@ def _digest(spec: Mapping[str, Any]) -> str:
         [(one["name"], one.get("image"), one.get("resources")) for one in spec.get(kind) or ()]
         for kind in _CONTAINER_KINDS
     ]
-    text = json.dumps([asked, spec.get("activeDeadlineSeconds"), spec.get("tolerations")], sort_keys=True)
+    wanted = [asked, spec.get("activeDeadlineSeconds"), spec.get("tolerations")]
+    if of_pod := spec.get("resources"):
+        wanted.append(of_pod)
+    text = json.dumps(wanted, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

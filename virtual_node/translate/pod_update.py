@@ -108,7 +108,7 @@ def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[st
 
 
 def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """In-place resize (KEP-1287): cpu and memory of containers that both pods have."""
+    """In-place resize: cpu and memory of containers that both pods have (KEP-1287), and of the pod (KEP-5419)."""
     patch: dict[str, Any] = {}
     for kind in ("containers", "initContainers"):
         current = {container["name"]: container for container in lower.get(kind) or ()}
@@ -122,6 +122,9 @@ def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
                 changed.append({"name": container["name"], "resources": resources})
         if changed:
             patch[kind] = changed
+    of_pod = _resource_change(lower.get("resources") or {}, desired.get("resources") or {})
+    if of_pod:
+        patch["resources"] = of_pod
     return {"spec": patch} if patch else None
 
 

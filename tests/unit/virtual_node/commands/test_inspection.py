@@ -94,6 +94,13 @@ POD, NODE = "shop/web", "vn"
             sets(upper, "spec", "containers", 0, "resources", {"requests": {"cpu": "2"}}),
             [("error", "drift", "Pod", POD)],
         ),
+        (sets(upper, "spec", "resources", {"requests": {"cpu": "2"}}), [("error", "drift", "Pod", POD)]),
+        # ... and where the very thing was asked for: admission's doing, or a resize that was refused.
+        (sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1"), []),
+        (
+            sets(lower, "spec", "containers", 0, "resources", {"requests": {"cpu": "500m"}}),
+            [("warning", "drift", "Pod", POD)],
+        ),
         (
             sets(lambda facts: lower(facts, "ConfigMap"), "data", {"a": "2"}),
             [("error", "drift", "ConfigMap", "shop/settings")],
@@ -169,6 +176,26 @@ POD, NODE = "shop/web", "vn"
 def test_finding(change, expected):
     """A state of the clusters and what is said of it; two healthy ones have nothing to be told."""
     assert worries(change) == expected
+
+
+def test_images_that_admission_below_rewrites_are_told_once_per_cluster():
+    """The virtual node does not insist on what it has asked for; a registry mirror is no fault of anybody's."""
+    facts = healthy()
+    sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1")(facts)
+    (told,) = [one for one in inspection.inspect(facts) if one.check == "drift"]
+    assert (told.severity, told.cluster, told.kind) == ("info", "paris", "Cluster")
+    assert "of 1 pods" in told.message
+    assert POD in told.message
+
+
+@pytest.mark.parametrize(("whose", "told"), [("u-web", True), ("u-original", False)])
+def test_only_a_pods_own_mark_says_that_it_was_below_once(whose, told):
+    """A copy of a pod, restored from a backup, brings its original's mark along: that proves nothing."""
+    facts = healthy()
+    facts.lowers[0].objects["Pod"].clear()
+    sets(upper, "metadata", "annotations", {"virtual-node.io/lower-uid": f"l-web/{whose}"})(facts)
+    (finding,) = [one for one in inspection.inspect(facts) if one.check == "missing"]
+    assert ("was there once" in finding.message) is told
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,16 @@ def test_allowed_changes_become_patches():
     }
 
 
+def test_resources_of_the_whole_pod_are_resized_in_place():
+    """KEP-5419: cpu and memory of the pod itself go the way that those of containers go."""
+    lower = pod_down.lower_pod(upper_pod(resources={"limits": {"cpu": "1", "memory": "1Gi"}}), OPTIONS)
+    after = upper_pod(resources={"limits": {"cpu": "2", "memory": "1Gi"}})
+    desired = pod_down.lower_pod(after, OPTIONS)
+    changes = pod_update.pod_patch(lower, desired, after, OPTIONS)
+    assert changes.resize == {"spec": {"resources": {"limits": {"cpu": "2"}}}}
+    assert not pod_update.has_been_asked(lower, desired)
+
+
 # --- status -----------------------------------------------------------------------------------------
 
 
