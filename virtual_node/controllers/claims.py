@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -65,7 +66,7 @@ class ClaimController:
         self._config = context.config.volumes
         self._users: defaultdict[str, set[str]] = defaultdict(set)
         self._needs: dict[str, list[str]] = {}
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._told: dict[str, str] = {}
         self._orphans: set[str] = set()
         queue: WorkQueue[str] = WorkQueue(
@@ -91,10 +92,8 @@ class ClaimController:
             self._users[key].add(upper.uid)
             claim = self._caches.upper_claims.store.get(key)
             if claim is None or claim.metadata.deletion_timestamp is not None:
-                name = key.partition("/")[2]
-                text = (
-                    f'persistentvolumeclaim "{name}" {"not found" if claim is None else "is being deleted"}'
-                )
+                state = "not found" if claim is None else "is being deleted"
+                text = f'persistentvolumeclaim "{key.partition("/")[2]}" {state}'
                 problems.append(Problem("FailedMount", text, "ContainerCreating", ""))
                 continue
             if elsewhere := self._elsewhere(claim.to_dict()):
@@ -113,7 +112,9 @@ class ClaimController:
 
     async def reconcile(self, key: str) -> Result | None:
         """Do the next thing for one upper claim, by namespace and name."""
-        async with self._locks[key]:
+        # The lock is there while somebody has it or waits for it.
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
             return await self._reconcile(key)
 
     async def _reconcile(self, key: str) -> Result | None:
@@ -152,9 +153,7 @@ class ClaimController:
     def _mirrored_volume(self, upper: dict[str, Any]) -> str:
         """The lower volume whose mirror a claim is bound to; empty: none of ours."""
         mirror = self._caches.upper_volumes.store.get(upper["spec"].get("volumeName") or "")
-        return (
-            persistent_volumes.lower_name(mirror.to_dict(), self._context.name) if mirror is not None else ""
-        )
+        return persistent_volumes.lower_name(mirror.to_dict(), self._context.name) if mirror else ""
 
     def _elsewhere(self, upper: dict[str, Any]) -> str:
         name = upper["spec"].get("volumeName")

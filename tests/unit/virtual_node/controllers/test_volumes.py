@@ -131,6 +131,17 @@ async def test_a_claim_that_was_bound_meanwhile_is_not_deleted_as_unbound():
         assert lower.find("persistentvolumeclaims", KEY) is not None
 
 
+async def test_of_claims_that_are_gone_no_lock_is_left():
+    """A virtual node that runs for a year sees very many names."""
+    upper, lower = clusters()
+    scene = VolumeScene(upper, lower)
+    upper.put("persistentvolumeclaims", claim(uid="c-1"))
+    async with following(scene):
+        upper.vanish("persistentvolumeclaims", KEY)
+        await asyncio.sleep(60)
+        assert not scene.volumes._claims._locks
+
+
 async def test_an_unbound_orphan_goes():
     """Nothing is lost with it."""
     upper, lower = clusters()
