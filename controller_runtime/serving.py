@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import platform
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client.exposition import choose_encoder
 
+from controller_runtime import release
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.errors import ConfigError
 from controller_runtime.health import Check, HealthChecks
@@ -32,6 +34,12 @@ _OPEN = ("/healthz", "/livez", "/readyz", "/metrics")
 """Paths that need no certificate."""
 # Otherwise each counter and histogram comes with a second series that says since when: a third more for nobody.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+# Always 1, as Prometheus programs have it; which component and replica it is are labels of the scrape.
+prometheus_client.Gauge(
+    "virtual_node_build_info",
+    "1; its labels are the version that runs and its Python.",
+    ["version", "python"],
+).labels(release.version() or "unknown", platform.python_version()).set(1)
 
 
 class HttpsServer:

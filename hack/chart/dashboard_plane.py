@@ -65,8 +65,17 @@ _CERTIFICATES = [
     ),
 ]
 _PROCESSES = [
-    Panel("CPU", {f"rate(process_cpu_seconds_total{{{OURS}}}{RATE})": "{{component}} {{pod}}"}),
-    Panel("Memory", {f"process_resident_memory_bytes{{{OURS}}}": "{{component}} {{pod}}"}, unit="bytes"),
+    Panel(
+        "Versions",
+        {"max by (component, pod, version, python) (virtual_node_build_info)": ""},
+        kind="table",
+        width=8,
+        meaning="Of every replica, standby ones, too: after an upgrade all are alike.",
+    ),
+    Panel("CPU", {f"rate(process_cpu_seconds_total{{{OURS}}}{RATE})": "{{component}} {{pod}}"}, width=8),
+    Panel(
+        "Memory", {f"process_resident_memory_bytes{{{OURS}}}": "{{component}} {{pod}}"}, unit="bytes", width=8
+    ),
 ]
 ROWS: list[tuple[str, Sequence[Panel]]] = [
     ("Webhook", _WEBHOOK),

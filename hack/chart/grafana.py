@@ -20,7 +20,7 @@ class Panel:
         title: above it.
         queries: expression → legend.
         unit: Grafana's name of it.
-        kind: timeseries, stat or heatmap.
+        kind: timeseries, stat, heatmap or table; a table has a row for each series, a column for each label.
         width: of 24 columns.
         meaning: shown on hover.
         thresholds: from which value on which colour.
@@ -42,6 +42,7 @@ class Panel:
     def render(self, number: int, x: int, y: int) -> dict[str, Any]:
         """The panel at its place."""
         is_heat = self.kind == "heatmap"
+        transformations = {"transformations": _LABELS_ALONE} if self.kind == "table" else {}
         return {
             "id": number,
             "type": self.kind,
@@ -51,15 +52,16 @@ class Panel:
             "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
             "fieldConfig": {"defaults": self._defaults(), "overrides": []},
             "options": _OPTIONS[self.kind] | ({"yAxis": {"unit": self.unit}} if is_heat else {}),
+            **transformations,
             "targets": [
                 {
                     "refId": chr(ord("A") + position),
                     "datasource": DATASOURCE,
                     "expr": expression,
                     "legendFormat": legend,
-                    "format": "heatmap" if is_heat else "time_series",
-                    # A stat shows what is; over time it would look at the whole window.
-                    **({"instant": True} if self.kind == "stat" else {"range": True}),
+                    "format": _FORMATS.get(self.kind, "time_series"),
+                    # These show what is; over time they would look at the whole window.
+                    **({"instant": True} if self.kind in {"stat", "table"} else {"range": True}),
                 }
                 for position, (expression, legend) in enumerate(self.queries.items())
             ],
@@ -77,6 +79,9 @@ class Panel:
         return defaults
 
 
+_FORMATS = {"heatmap": "heatmap", "table": "table"}
+_LABELS_ALONE = [{"id": "organize", "options": {"excludeByName": {"Time": True, "Value": True}}}]
+"""Of an instant query's table, the columns that are labels."""
 _OPTIONS: dict[str, dict[str, Any]] = {
     "timeseries": {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
@@ -94,6 +99,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
         "tooltip": {"mode": "single", "yHistogram": False},
     },
+    "table": {"showHeader": True, "cellHeight": "sm"},
 }
 
 

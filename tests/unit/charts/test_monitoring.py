@@ -15,7 +15,7 @@ import pytest
 from hack.chart import dashboard, grafana, values
 from hack.chart.template import template
 from tests.unit.charts import expressions, rendering
-from tests.unit.charts.test_expressions import ALERTS
+from tests.unit.charts.test_expressions import ALERTS, KNOWN
 from tests.unit.docs.test_metrics import REGISTERED
 from tests.unit.docs.test_pages import ALERTS as RUNBOOKS
 
@@ -132,9 +132,19 @@ def test_the_dashboard_is_one_that_grafana_takes():
 def test_panels_are_of_kinds_and_units_that_grafana_has():
     """Names as in Grafana 11's valueFormats and core panels; an unknown one shows no panel, or bare numbers."""
     panels = [panel for panel in MADE["panels"] if panel["type"] != "row"]
-    assert {panel["type"] for panel in panels} <= {"timeseries", "stat", "heatmap"}
+    assert {panel["type"] for panel in panels} <= {"timeseries", "stat", "heatmap", "table"}
     units = {panel["fieldConfig"]["defaults"]["unit"] for panel in panels}
     assert units <= {"short", "s", "ops", "reqps", "Bps", "bytes"}
+
+
+def test_the_versions_of_all_replicas_are_a_table():
+    """A row for each replica that there is now, a column for each label: Grafana makes a table of an instant query."""
+    (table,) = (panel for panel in MADE["panels"] if panel["title"] == "Versions")
+    (target,) = table["targets"]
+    assert (table["type"], target["format"], target["instant"]) == ("table", "table", True)
+    assert expressions.labels(expressions.parse(target["expr"]), KNOWN) == {"component", "pod", "version", "python"}
+    (organize,) = table["transformations"]
+    assert organize["options"]["excludeByName"] == {"Time": True, "Value": True}
 
 
 def test_whatever_is_asked_is_asked_of_the_chosen_source_with_variables_that_there_are():

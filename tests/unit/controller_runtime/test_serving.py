@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import platform
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from aiohttp.typedefs import Handler
 from aiosignal import Signal
 from structlog.testing import capture_logs
 
-from controller_runtime import certificates, key_pairs, serving
+from controller_runtime import certificates, key_pairs, release, serving
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving import HealthServer, HttpsServer
@@ -163,6 +164,13 @@ class TestMetrics:
             text = await response.text()
         assert "python_info{" in text
         assert "_created" not in text, "Prometheus would store each as a series of its own"
+
+    async def test_every_process_says_what_it_is(self, session: aiohttp.ClientSession) -> None:
+        """Replicas can be compared, standby ones, too: what serves metrics says its version and its Python."""
+        async with HealthServer("127.0.0.1:0") as server:
+            _, text = await get(session, server, "/metrics")
+        labels = f'{{python="{platform.python_version()}",version="{release.version() or "unknown"}"}}'
+        assert f"\nvirtual_node_build_info{labels} 1.0\n" in text
 
     async def test_openmetrics_when_asked(self, session: aiohttp.ClientSession) -> None:
         """A scraper that prefers OpenMetrics gets it, with its end mark, and compressed."""
