@@ -213,6 +213,9 @@ class IdentityController:
         upper_pod = upper.to_dict()
         if pod_status.is_finished(upper_pod):
             return None  # nobody reads them any more
+        if self._is_fresh(upper.uid):
+            # They were made again since this look was planned, and of two times for one key the queue keeps the earlier.
+            return Result(requeue_after=self._due[upper.uid] - asyncio.get_running_loop().time())
         was_foreign = upper.uid in self._foreign
         problems = await self.ensure(upper, upper_pod, self._context.options[upper_pod["spec"]["nodeName"]])
         for problem in problems:

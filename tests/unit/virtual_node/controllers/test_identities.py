@@ -299,6 +299,36 @@ async def test_a_pod_that_is_tried_again_and_again_costs_one_token():
         assert scene.upper.tokens == 2
 
 
+async def test_tokens_that_were_made_twice_in_a_row_are_renewed_in_time():
+    """A pod that is refused below is tried again before the cache shows its Secret: two tokens, two times to renew.
+
+    The earlier time counts, and finds tokens that are good until the later one.
+    """
+    async with running() as scene:
+        await scene.ensure()
+        await asyncio.sleep(5)
+        await scene.ensure()
+        assert scene.upper.tokens == 2
+        scene.cached()
+        await asyncio.sleep(3600)
+        assert scene.upper.tokens == 3
+
+
+async def test_tokens_of_a_secret_that_came_back_are_renewed_in_time():
+    """Its new tokens are due later than the old ones were."""
+    async with running() as scene:
+        await scene.ensure()
+        scene.cached()
+        await asyncio.sleep(600)
+        del scene.lower.secrets[KEY]
+        scene.cache._remove(KEY, None)
+        await asyncio.sleep(5)
+        scene.cached()
+        assert scene.upper.tokens == 2
+        await asyncio.sleep(3000)
+        assert scene.upper.tokens == 3
+
+
 async def test_a_secret_that_somebody_deletes_comes_back():
     """A pod that starts below in that moment waits for it."""
     async with running() as scene:
