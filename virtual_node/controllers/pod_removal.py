@@ -25,13 +25,19 @@ class PodRemover:
         self._status = status
         self._creator = creator
 
-    async def upper_gone(self, uid: str, lower: Object | None) -> Result | None:
+    async def upper_gone(self, uid: str, lower: Object | None, *, was_seen: bool) -> Result | None:
         """The upper pod does not exist: its lower pod is an orphan and ends with its own grace period.
+
+        Args:
+            uid: the upper pod's.
+            lower: its lower pod.
+            was_seen: the cache has shown the upper pod before. It is behind no more for one that it has shown and
+                shows no longer, so thousands of a Job's finished pods, which go at once, cost no further request.
 
         Returns a requeue when it does exist, and only the cache does not show it yet.
         """
         if lower is not None and lower.metadata.deletion_timestamp is None:
-            if await live_pods.exists_above(self._context, uid, lower):
+            if not was_seen and await live_pods.exists_above(self._context, uid, lower):
                 return Result(requeue_after=live_pods.BEHIND)
             self._creator.release(uid)
             await live_pods.delete_below(self._context, lower, grace_period_seconds=None)

@@ -145,7 +145,7 @@ class PodController:
         upper = self._caches.upper_pod(uid)
         lower = self._caches.lower_pod(uid)
         if upper is None:
-            waiting = await self._remover.upper_gone(uid, lower)
+            waiting = await self._remover.upper_gone(uid, lower, was_seen=uid in self._records)
             if waiting is None:
                 self._records.pop(uid, None)
             return waiting
@@ -169,9 +169,11 @@ class PodController:
         lower_uid = record.lower_uid or mirrored_as(
             upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid
         )
-        if lower_uid:
+        status = upper.status or {}
+        # A status cannot be copied along with a pod, so what has a start time has been below, whoever marked it.
+        if lower_uid or status.get("startTime"):
             return await self._lower_missing(upper, record, lower_uid)
-        if pod_status.is_finished({"status": upper.status or {}}):
+        if pod_status.is_finished({"status": status}):
             return None
         return await self._creator.create(upper, record)
 

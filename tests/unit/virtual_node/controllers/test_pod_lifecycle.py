@@ -59,6 +59,8 @@ async def test_an_orphan_goes():
         below = scene.below()
         assert below is not None
         assert "deletionTimestamp" in below["metadata"]
+        # It was seen to go: a Job's finished pods go so in thousands, and each would cost another question.
+        assert scene.upper.asked("get", "pods") == []
 
 
 async def test_a_cache_that_is_behind_is_no_reason_to_delete():
@@ -145,6 +147,21 @@ async def test_a_pod_that_was_mirrored_is_not_started_again_after_a_restart():
         assert above is not None
         assert (above["status"]["phase"], above["status"]["reason"]) == ("Failed", "LowerPodDeleted")
         assert second.below() is None
+
+
+async def test_a_pod_that_ran_is_not_started_again_whatever_its_mark_says():
+    """An earlier release marked it with the lower uid alone, or nobody could mark it: its start time is proof enough."""
+    upper, lower = clusters()
+    body = pod("web", uid="u-1", nodeName="vn")
+    body["metadata"]["annotations"] = {names.ANNOTATION_LOWER_UID: "l-1"}
+    body["status"] |= {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+    upper.put("pods", body)
+    async with mirroring(Scene(upper, lower)) as scene:
+        await asyncio.sleep(10)
+        above = scene.above()
+        assert above is not None
+        assert (above["status"]["phase"], above["status"]["reason"]) == ("Failed", "LowerPodDeleted")
+        assert scene.below() is None
 
 
 async def test_a_predecessor_that_nobody_minds_makes_way():
