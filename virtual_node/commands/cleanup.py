@@ -5,6 +5,8 @@ works, so that each ends below with its own grace period; then our daemons are s
 removed below, and the nodes above. Claims that still exist above keep their data below, and are told of.
 
 A lower cluster that does not answer holds nothing up: what may be left there is told of.
+
+``--dry-run`` goes through the same steps and changes nothing: on stdout, what would be deleted and changed.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
@@ -23,6 +25,7 @@ from virtual_node.command_line import Parser
 from virtual_node.commands import connect
 from virtual_node.commands.cleanup_hook import uninstalls
 from virtual_node.commands.cleanup_lower import LowerCleanup
+from virtual_node.commands.cleanup_rehearsal import rehearsed
 from virtual_node.commands.cleanup_upper import UpperCleanup
 from virtual_node.config import ClusterConfig, Config
 
@@ -59,7 +62,7 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
         loaded, user_agent="virtual-node-cleanup", cluster="upper", qps=50, burst=100
     ) as client:
         try:
-            await _clean(client, config, own)
+            await _clean(rehearsed(client, tell) if own.dry_run else client, config, own)
         except ApiError as error:
             told = connect.explain(error, loaded, path=config.kubeconfig, in_cluster=True)
             raise ConfigError(str(told)) from None
@@ -74,36 +77,51 @@ async def _clean(client: Client, config: Config, own: argparse.Namespace) -> Non
     if not cluster_id:
         cluster_id = str((await client.get(resources.NAMESPACES, "kube-system"))["metadata"]["uid"])
     nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
-    upper = UpperCleanup(client, nodes=nodes, clusters=[cluster.name for cluster in config.clusters], say=say)
+    clusters = [cluster.name for cluster in config.clusters]
+    upper = UpperCleanup(client, nodes=nodes, clusters=clusters, say=_progress(own))
     # From here on nobody's new pod waits for us, or is sent to a scheduler that is about to go.
     await upper.remove_webhook(own.webhook_configuration)
     await upper.cordon()
     await upper.delete_pods(deadline=loop.time() + own.timeout * _SHARE)
     if own.selector and own.namespace:
-        await upper.stop_daemons(own.namespace, own.selector, seconds=_STOPPING)
+        await upper.stop_daemons(own.namespace, own.selector, seconds=0 if own.dry_run else _STOPPING)
     await upper.release_waiting(own.scheduler_name)
     claims = await upper.claims()
     deadline = max(deadline, loop.time() + _BELOW)
     async with asyncio.TaskGroup() as group:
         for cluster in config.clusters:
-            group.create_task(_lower(cluster, cluster_id, claims, deadline=deadline))
+            group.create_task(_lower(cluster, cluster_id, claims, own, deadline=deadline))
     await upper.remove(namespace=own.namespace, leases=own.leases, secrets=own.secrets)
 
 
-async def _lower(cluster: ClusterConfig, cluster_id: str, claims: frozenset[str], *, deadline: float) -> None:
+async def _lower(
+    cluster: ClusterConfig,
+    cluster_id: str,
+    claims: frozenset[str],
+    own: argparse.Namespace,
+    *,
+    deadline: float,
+) -> None:
     """Clean one lower cluster; whatever keeps us from it is told, and keeps nobody else."""
+    progress = _progress(own)
     names = [node.name for node in cluster.virtual_nodes()]
     try:
         loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
         async with Client(
             loaded, user_agent="virtual-node-cleanup", cluster=cluster.name, timeout=15
         ) as client:
-            cleanup = LowerCleanup(client, cluster_id=cluster_id, nodes=names, upper_claims=claims, say=say)
+            cleanup = LowerCleanup(
+                rehearsed(client, tell) if own.dry_run else client,
+                cluster_id=cluster_id,
+                nodes=names,
+                upper_claims=claims,
+                say=progress,
+            )
             async with asyncio.timeout_at(deadline):
                 await cleanup.run()
     except (ConfigError, ApiError, TimeoutError) as error:
         why = str(error) or "no end within the time allowed"
-        say(
+        progress(
             f"{cluster.name}: not cleaned ({why}); what is left there carries the label "
             f"virtual-node.io/upper-cluster={cluster_id}"
         )
@@ -114,13 +132,23 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201 - what the command says
 
 
+def tell(line: str) -> None:
+    """One object that ``--dry-run`` would delete or change; for programs, too."""
+    print(f"{line} (dry run)", flush=True)  # noqa: T201 - what the command says
+
+
+def _progress(own: argparse.Namespace) -> Callable[[str], None]:
+    return (lambda line: say(f"{line} (dry run)")) if own.dry_run else say
+
+
 def _parser() -> Parser:
     parser = Parser(
         "cleanup",
         about="Take an installation back out of all clusters: its pods end in order, then everything that carries its "
-        "labels goes, below and above. helm uninstall runs it. It asks nothing and cannot be undone; claims that exist "
-        "above keep their data below.",
+        "labels goes, below and above. helm uninstall runs it. It asks nothing and cannot be undone (see --dry-run); claims "
+        "that exist above keep their data below.",
         examples=(
+            ("What would go, and what would stay", "cleanup --config clusters.yaml --dry-run"),
             ("What a configuration has made, started by hand", "cleanup --config clusters.yaml"),
             (
                 "With the Deployments that run it",
@@ -130,6 +158,11 @@ def _parser() -> Parser:
         notes="Takes the daemon's flags, too: --config, or --client-kubeconfig and --nodename. A lower cluster that does "
         "not answer holds nothing up; what may be left there is told of.",
         exit_codes="0 all that can be removed is gone, 2 usage, or the upper cluster does not let us",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="change nothing, in no cluster: print what would be deleted and changed",
     )
     parser.add_argument(
         "--namespace", default="", metavar="NS", help="where the components run (none: by hand)"

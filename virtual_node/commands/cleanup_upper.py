@@ -79,7 +79,13 @@ class UpperCleanup:
             await asyncio.sleep(_POLL)
 
     async def stop_daemons(self, namespace: str, selector: str, *, seconds: float) -> None:
-        """Scale our daemons to nothing, and wait for their pods to go, for a while: they would undo our work."""
+        """Scale our daemons to nothing, and wait for their pods to go, for a while: they would undo our work.
+
+        Args:
+            namespace: where they run.
+            selector: of their Deployments.
+            seconds: how long to wait; 0: not at all.
+        """
         chosen = f"{selector},app.kubernetes.io/component notin ({','.join(_HOOKS)})"
         for deployment in (
             await self._client.list(resources.DEPLOYMENTS, namespace=namespace, label_selector=chosen)
@@ -99,7 +105,8 @@ class UpperCleanup:
             ).items:
                 return
             await asyncio.sleep(_POLL)
-        self._say(f"some pods in {namespace} still drain their streams; going on")
+        if seconds:
+            self._say(f"some pods in {namespace} still drain their streams; going on")
 
     async def release_waiting(self, scheduler: str) -> None:
         """Have pods that wait for our scheduler made anew: nobody else would ever place them.

@@ -27,9 +27,9 @@ class Api:
         self.daemon_sets: set[str] = set()
         """Names of pods that are there again as soon as they have ended."""
 
-    async def get(self, resource, name):
+    async def get(self, resource, name, *, namespace=None):
         for one in self.objects:
-            if (one.kind, one.name) == (resource.kind, name):
+            if (one.kind, one.name, one.namespace or None) == (resource.kind, name, namespace):
                 return one.to_dict()
         raise NotFound("not found")
 
@@ -42,7 +42,7 @@ class Api:
                 for key, _, value in (part.partition("=") for part in field_selector.split(",") if part)
             )
         ]  # fmt: skip
-        return SimpleNamespace(items=found)
+        return SimpleNamespace(items=found, resource_version="1")
 
     async def delete(self, resource, name, *, namespace=None, uid=None, grace_period_seconds=None):
         for one in self.objects:

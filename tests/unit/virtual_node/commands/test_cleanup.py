@@ -203,6 +203,7 @@ async def test_lower_clusters_get_some_time_when_nothing_is_left(monkeypatch):
     monkeypatch.setattr(cleanup, "_lower", lower)
     own = argparse.Namespace(
         as_hook=False,
+        dry_run=False,
         timeout=60.0,
         selector="a=b",
         namespace="ns",
