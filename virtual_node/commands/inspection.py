@@ -26,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     inspection_skew.unread,
     inspection_ownership.leaked,
     inspection_ownership.leaked_namespaces,
+    inspection_ownership.leaked_marks,
     inspection_ownership.doubled,
     inspection_pods.missing,
     inspection_drift.pod_drift,

@@ -21,7 +21,7 @@ from virtual_node.commands.inspection_facts import (
     labels_of,
     span,
 )
-from virtual_node.translate import endpoints, volume_binder
+from virtual_node.translate import endpoints, services, volume_binder
 
 _KINDS = ("Pod", "ConfigMap", "Secret", "Service", "EndpointSlice", "PersistentVolumeClaim")
 _NEXT_STEP = {
@@ -80,6 +80,27 @@ def leaked_namespaces(facts: Facts) -> Iterator[Finding]:
                 next_step="something of others, or a volume claim, keeps it: empty it and delete it below",
                 transient=True,
             )
+
+
+def leaked_marks(facts: Facts) -> Iterator[Finding]:
+    """Services below that a virtual node of a name that nobody has always wants: it was renamed, or removed by hand."""
+    if not facts.upper.knows("Node"):
+        return
+    present = {node["metadata"]["name"] for node in facts.upper.of("Node")} | facts.virtual_nodes().keys()
+    for lower in facts.lowers:
+        for one in facts.owned(lower, "Service"):
+            for node in sorted(services.wanted_by(annotations_of(one)) - present):
+                yield Finding(
+                    severity=WARNING,
+                    check="leaked",
+                    cluster=lower.name,
+                    kind="Service",
+                    object=key(one),
+                    message=f"is kept for virtual node {node}, which is gone",
+                    next_step="if it does not come back, take the annotation off below: kubectl annotate service "
+                    f"{one['metadata']['name']} -n {one['metadata']['namespace']} {services.always_mark(node)}-",
+                    transient=True,
+                )
 
 
 def doubled(facts: Facts) -> Iterator[Finding]:

@@ -188,6 +188,20 @@ def test_images_that_admission_below_rewrites_are_told_once_per_cluster():
     assert POD in told.message
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"), [("vn", []), ("vn-old", [("warning", "leaked", "Service", "shop/dns")])]
+)
+def test_a_service_that_is_kept_for_a_virtual_node_of_an_old_name_is_told_of(name, expected):
+    """A renamed virtual node marks what it always wants anew; the old mark would keep the Service for ever."""
+    facts = healthy()
+    dns = meta("dns", "u-dns")
+    mark = {f"always.virtual-node.io/{name}": "true"}
+    facts.upper.objects["Service"].append({"kind": "Service", "metadata": dns})
+    below = meta("dns", "l-dns", labels=ownership_labels(OWNER, "u-dns"), annotations=mark)
+    facts.lowers[0].objects["Service"].append({"kind": "Service", "metadata": below})
+    assert worries(facts=facts) == expected
+
+
 @pytest.mark.parametrize(("whose", "told"), [("u-web", True), ("u-original", False)])
 def test_only_a_pods_own_mark_says_that_it_was_below_once(whose, told):
     """A copy of a pod, restored from a backup, brings its original's mark along: that proves nothing."""
