@@ -118,3 +118,12 @@ async def test_what_is_not_there_is_not_told_of():
     with pytest.raises(NotFound):
         await rehearsal.delete(resources.SECRETS, "gone", namespace="system")
     assert told == ["upper: Secret system/tls deleted"]
+
+
+@pytest.mark.parametrize("flag", ["--dry-run=client", "--dryrun", "--dry_run"])
+def test_a_misspelt_dry_run_does_not_run(flag, monkeypatch):
+    """Kubectl's form of it, too, ends before any cluster is spoken to."""
+    monkeypatch.setattr(cleanup, "_run", None)
+    with pytest.raises(SystemExit) as raised:
+        cleanup.main(["--no-clusters", flag])
+    assert raised.value.code == 2
