@@ -87,6 +87,14 @@ def is_ready(node: Object) -> bool:
     return ready_condition(node).get("status") == "True"
 
 
+def why_lost(node: Object) -> str:
+    """What speaks for a node being lost: what it says itself, or that it says nothing any more."""
+    condition = ready_condition(node)
+    if condition.get("status") == "True":
+        return "its Lease is no longer renewed"
+    return condition.get("message") or condition.get("reason") or "its node is not ready"
+
+
 def is_open(node: Object) -> bool:
     """Whether a node is ready, not cordoned and not lost."""
     spec = node.spec or {}

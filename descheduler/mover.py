@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +17,7 @@ from prometheus_client import Counter
 from controller_runtime import log, resources
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.client import Client
-from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests
+from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.objects import Object
 from descheduler import claims, eviction, history, pods, replacement
@@ -26,53 +25,22 @@ from descheduler.cluster import ClusterView
 from descheduler.history import Verdict
 from descheduler.limits import PassLimits
 from descheduler.memory import Memory
+from descheduler.move import Move, Outcome
 from descheduler.once import Announcer, KeyedLock
 from descheduler.options import EvictionOptions
 from descheduler.recreation import Recreator
+from descheduler.waiting import Waiting
 
 _MOVED = Counter(
     "virtual_node_descheduler_moved_total", "Pods moved off a virtual node.", ["node", "strategy", "how"]
-)
-_REFUSED = Counter(
-    "virtual_node_descheduler_not_moved_total",
-    "Pods that a strategy wanted moved and that stayed.",
-    ["cause"],
 )
 _SETTLE = 0.25
 """Seconds that the webhook's replicas get to see what a pod's successor is to avoid."""
 _REFUSAL_RETRY = 60.0
 _REJUDGE = 0.5
+_FAILED = "request failed"
 _GONE = "it has gone by itself"
 _CHANGED = "it has just changed"
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """What a strategy asks for."""
-
-    strategy: str
-    reason: str
-    """A sentence's beginning for the event: ``Unschedulable: 0/3 nodes are available…``."""
-    avoid: bool = True
-    """Whether its successor is to avoid the node for the freeze period."""
-    counts: bool = True
-    """Whether it counts for the owner's back-off and cap."""
-    force: bool = False
-    """Nobody can confirm the pod's end: bare pods are deleted without grace."""
-    budget_matters: bool = True
-    """Whether a disruption budget may keep the pod; if not, the pod is deleted when its eviction is refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a move."""
-
-    moved: bool
-    why: str = ""
-    retry_after: float | None = None
-    """Seconds after which to ask again; None: when something changes."""
-    needs_node: bool = False
-    """Another look is worth while when the virtual nodes have changed."""
 
 
 class Mover:
@@ -102,6 +70,7 @@ class Mover:
         self._budget_backoff = ExponentialBackoff(1.0, 60.0)
         self._owners = KeyedLock()
         self._tell = Announcer(recorder).tell
+        self.waiting = Waiting(view.pods)
         self._log = log.get_logger(component="mover")
 
     @property
@@ -128,6 +97,16 @@ class Mover:
         Raises:
             ApiError: trouble with the upper cluster; the pod has not been touched, or will be finished by a record.
         """
+        try:
+            outcome = await self._judge(pod, request)
+        except ApiError:
+            self.waiting.note(request.strategy, pod, _FAILED)
+            raise
+        if outcome.cause:
+            self.waiting.note(request.strategy, pod, outcome.cause)
+        return outcome
+
+    async def _judge(self, pod: Object, request: Move) -> Outcome:
         node = (pod.spec or {}).get("nodeName") or ""
         if why := self.why_not_movable(pod):
             return self._stays(pod, why, cause="not evictable")
@@ -157,13 +136,14 @@ class Mover:
         if decision.verdict is Verdict.GIVE_UP:
             return self._give_up(pod, decision)
         if decision.verdict is Verdict.WAIT:
-            _REFUSED.labels("back-off").inc()
-            return Outcome(moved=False, why="its owner backs off", retry_after=decision.wait)
+            return Outcome(
+                moved=False, why="its owner backs off", cause="back-off", retry_after=decision.wait
+            )
         taken = asyncio.get_running_loop().time()
         wait = self._limits.take(node, pod.namespace, now=taken)
         if wait:
-            _REFUSED.labels("limit").inc()
-            return Outcome(moved=False, why="the pass has moved its number of pods", retry_after=wait)
+            why = "the pass has moved its number of pods"
+            return Outcome(moved=False, why=why, cause="limit", retry_after=wait)
         if self._options.dry_run:
             return self._pretend(pod, node, request)
         try:
@@ -199,11 +179,10 @@ class Mover:
         except TooManyRequests as error:
             wait = max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
             if not eviction.is_budget(error):
-                return Outcome(moved=False, why=error.message, retry_after=wait)
+                return Outcome(moved=False, why=error.message, cause=_FAILED, retry_after=wait)
             if request.budget_matters:
                 self._tell(pod, "Warning", "RescheduleDelayed", f"Eviction refused: {error.message}")
-                _REFUSED.labels("disruption budget").inc()
-                return Outcome(moved=False, why=error.message, retry_after=wait)
+                return Outcome(moved=False, why=error.message, cause="disruption budget", retry_after=wait)
             try:
                 await self._client.delete(resources.PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
             except (NotFound, Conflict):
@@ -273,14 +252,13 @@ class Mover:
         return Outcome(moved=False, why="dry run")
 
     def _give_up(self, pod: Object, decision: history.Decision) -> Outcome:
-        _REFUSED.labels("given up").inc()
         self._tell(
             pod,
             "Warning",
             "RescheduleGivenUp",
             f"Stays: {decision.rounds} attempts to place it elsewhere have not helped (--max-deschedules)",
         )
-        return Outcome(moved=False, why="given up", retry_after=decision.wait)
+        return Outcome(moved=False, why="given up", cause="given up", retry_after=decision.wait)
 
     def _stays(
         self,
@@ -291,6 +269,5 @@ class Mover:
         needs_node: bool = False,
         retry_after: float | None = None,
     ) -> Outcome:
-        _REFUSED.labels(cause).inc()
         self._tell(pod, "Normal", "NotRescheduled", f"Stays: {why}")
-        return Outcome(moved=False, why=why, needs_node=needs_node, retry_after=retry_after)
+        return Outcome(moved=False, why=why, cause=cause, needs_node=needs_node, retry_after=retry_after)

@@ -105,6 +105,11 @@ def is_active(pod: Object) -> bool:
     return not finished and pod.metadata.deletion_timestamp is None
 
 
+def is_ready(pod: Object) -> bool:
+    """Whether it says that it is ready."""
+    return condition(pod.status or {}, "Ready").get("status") == "True"
+
+
 def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """A condition by type; empty when there is none."""
     return next((found for found in status.get("conditions") or () if found.get("type") == kind), {})

@@ -1,7 +1,8 @@
 """What a strategy is: something that runs beside the others and asks the mover to move pods.
 
 To add one: a module with a ``Strategy`` subclass, registered under the entry-point group
-``virtual_node.descheduler``. Its parameters are a msgspec struct; the policy file's are checked against it.
+``virtual_node.descheduler``. Its parameters are a msgspec struct; the policy file's are checked against it. One that
+is not periodic tells ``mover.waiting`` which of the pods it has asked for need not be moved any more.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class PeriodicStrategy(Strategy):
         """Pass, sleep, pass."""
         while True:
             try:
-                await self.work_through()
+                with self.context.mover.waiting.one_pass(self.name, last=not self.context.interval):
+                    await self.work_through()
             except ApiError as error:
                 self.log.warning("pass not finished", error=str(error))
                 if not self.context.interval:

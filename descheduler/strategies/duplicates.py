@@ -16,7 +16,7 @@ import msgspec
 
 from controller_runtime.objects import Object
 from descheduler import pods
-from descheduler.mover import Move
+from descheduler.move import Move
 from descheduler.strategies.base import Params, PeriodicStrategy
 
 

@@ -17,7 +17,7 @@ from controller_runtime.api import pod_resources, quantity
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from descheduler import pods
-from descheduler.mover import Move
+from descheduler.move import Move
 from descheduler.strategies.base import Context, Params, PeriodicStrategy
 
 _LOW = {"cpu": 20.0, "memory": 20.0, "pods": 20.0}

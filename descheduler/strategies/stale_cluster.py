@@ -25,14 +25,14 @@ from controller_runtime.objects import Object
 from controller_runtime.rate_limiter import TokenBucket
 from controller_runtime.work_queue import WorkQueue
 from descheduler import pods, taint
-from descheduler.cluster import is_ready, ready_condition, tainted_since
+from descheduler.cluster import is_ready, ready_condition, tainted_since, why_lost
 from descheduler.heartbeat import Heartbeats
-from descheduler.mover import Move
+from descheduler.move import Move
 from descheduler.strategies.base import Context, NotNegative, Params, Positive, Strategy
 
 _LEASE_NAMESPACE = "kube-node-lease"
 _NO_READY_NODES = "NoReadyLowerNodes"
-"""The virtual node's reason when the lower cluster answers, but none of its nodes takes pods: cordoned, say."""
+"""The virtual node's reason when the lower cluster answers, but none of its nodes takes new pods: all cordoned, say."""
 _PROOF_RETRY = 2.0
 _WORKERS = 4
 
@@ -221,12 +221,12 @@ class StaleCluster(Strategy):
         lost = self._lost.get(node.name)
         if lost is None:
             moment = self.context.now()
-            self.log.warning("virtual node is lost", node=node.name, why=_why(node))
+            self.log.warning("virtual node is lost", node=node.name, why=why_lost(node))
             if not self.context.mover.is_dry_run:
                 await taint.mark(self.context.client, node, since=moment)
             self._lost[node.name] = _Lost(since=moment, marked_at=now)
         elif lost.healthy_at is not None:
-            self.log.warning("virtual node is lost again", node=node.name, why=_why(node))
+            self.log.warning("virtual node is lost again", node=node.name, why=why_lost(node))
             lost.healthy_at = None
         for pod in self.context.view.pods_on(node.name):
             self.pods.enqueue(pod.key)
@@ -235,6 +235,7 @@ class StaleCluster(Strategy):
         """The node is well; one that was lost is used again once it has been well for a while."""
         lost = self._lost.get(node.name)
         if lost is not None:
+            self.context.mover.waiting.settle(self.name, *self.context.view.pods_on(node.name))
             if lost.healthy_at is None:
                 lost.healthy_at = now
                 self.log.info("virtual node answers again", node=node.name, used_again_in=self._heal_after)
@@ -251,29 +252,39 @@ class StaleCluster(Strategy):
     # --- pods -------------------------------------------------------------------------------------
 
     def _pod_changed(self, pod: Object) -> None:
-        node = (pod.spec or {}).get("nodeName") or ""
-        if node and self.is_lost(node):
+        if self.is_lost((pod.spec or {}).get("nodeName") or ""):
             self.pods.enqueue(pod.key)
 
+    def _due_to_go(self, key: str) -> tuple[Object, Object] | None:
+        """A pod that is to be moved now, and its node; None: it is gone, or well where it is, or must stay."""
+        pod = self.context.view.pods.store.get(key)
+        if pod is None:
+            return None
+        node = self.context.view.nodes.store.get((pod.spec or {}).get("nodeName") or "")
+        if (
+            node is None
+            or not self.is_lost(node.name)
+            or not pods.is_active(pod)
+            or not self.concerns(pod)
+            or self.context.mover.why_not_movable(pod)
+            or (ready_condition(node).get("reason") == _NO_READY_NODES and pods.is_ready(pod))
+        ):
+            self.context.mover.waiting.settle(self.name, pod)
+            return None
+        return pod, node
+
     async def _move(self, key: str) -> Result | None:
-        view = self.context.view
-        pod = view.pods.store.get(key)
-        if pod is None or not pods.is_active(pod) or not self.concerns(pod):
+        if due := self._due_to_go(key):
+            await self._bucket.acquire(due[1].name)
+            due = self._due_to_go(key)  # the bucket may have kept us for minutes
+        if due is None:
             return None
-        name = (pod.spec or {}).get("nodeName") or ""
-        if not self.is_lost(name) or self.context.mover.why_not_movable(pod):
-            return None
-        await self._bucket.acquire(name)
-        # The bucket may have kept us for minutes.
-        pod, node, lost = view.pods.store.get(key), view.nodes.store.get(name), self._lost.get(name)
-        if pod is None or node is None or lost is None or not self.is_lost(name):
-            return None
-        if ready_condition(node).get("reason") == _NO_READY_NODES and _runs(pod):
-            return None
-        budget_matters = not self._budget_timeout or _time() - lost.marked_at < self._budget_timeout
+        pod, node = due
+        marked_at = self._lost[node.name].marked_at
+        budget_matters = not self._budget_timeout or _time() - marked_at < self._budget_timeout
         request = Move(
             strategy=self.name,
-            reason=f"cluster is lost: {_why(node)}",
+            reason=f"cluster is lost: {why_lost(node)}",
             counts=False,
             force=True,
             budget_matters=budget_matters,
@@ -282,18 +293,6 @@ class StaleCluster(Strategy):
         if outcome.needs_node:
             self._needs_node.add(key)
         return None if outcome.retry_after is None else Result(requeue_after=outcome.retry_after)
-
-
-def _why(node: Object) -> str:
-    condition = ready_condition(node)
-    if condition.get("status") == "True":
-        return "its Lease is no longer renewed"
-    return condition.get("message") or condition.get("reason") or "its node is not ready"
-
-
-def _runs(pod: Object) -> bool:
-    """Whether the pod is well although no lower node takes new ones: cordoned nodes still run their pods."""
-    return pods.condition(pod.status or {}, "Ready").get("status") == "True"
 
 
 def _time() -> float:

@@ -15,7 +15,7 @@ from controller_runtime.controller import Controller, Result
 from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
 from descheduler import pods, replacement, stuck
-from descheduler.mover import Move
+from descheduler.move import Move
 from descheduler.strategies.base import Context, Params, Positive, Strategy
 
 _WORKERS = 16
@@ -93,6 +93,7 @@ class Unschedulable(Strategy):
             return None
         waited = (self.context.now() - found.since).total_seconds()
         if waited < self._threshold:
+            self.context.mover.waiting.settle(self.name, pod)
             # At most the threshold: clocks of other clusters may be ahead by any amount.
             return Result(requeue_after=min(self._threshold, self._threshold - waited))
         reason = f"{found.reason} for {waited:.0f} s: {found.message}".rstrip(": ")
@@ -110,7 +111,10 @@ class Unschedulable(Strategy):
 
     def _look(self, pod: Object) -> None:
         """A pod appeared or changed."""
-        if self.judge(pod) is not None or replacement.has_avoidance(pod):
+        is_stuck = self.judge(pod) is not None
+        if not is_stuck:
+            self.context.mover.waiting.settle(self.name, pod)
+        if is_stuck or replacement.has_avoidance(pod):
             self.controller.enqueue(pod.key)
 
     def _nodes_changed(self) -> None:

@@ -45,8 +45,20 @@ _DESCHEDULER = [
             rate("virtual_node_descheduler_recreated_total", "node"): "made anew {{node}}",
         },
         unit="ops",
+        width=8,
     ),
-    Panel("Not moved", {rate("virtual_node_descheduler_not_moved_total", "cause"): "{{cause}}"}, unit="ops"),
+    Panel(
+        "Not moved",
+        {rate("virtual_node_descheduler_not_moved_total", "cause"): "{{cause}}"},
+        unit="ops",
+        width=8,
+    ),
+    Panel(
+        "Waiting to be moved",
+        {"sum by (strategy, cause) (virtual_node_descheduler_waiting_pods)": "{{strategy}} {{cause}}"},
+        width=8,
+        meaning="Pods that a strategy wants moved and that stay, by why.",
+    ),
 ]
 _CERTIFICATES = [
     Panel(

@@ -142,7 +142,8 @@ def test_the_versions_of_all_replicas_are_a_table():
     (table,) = (panel for panel in MADE["panels"] if panel["title"] == "Versions")
     (target,) = table["targets"]
     assert (table["type"], target["format"], target["instant"]) == ("table", "table", True)
-    assert expressions.labels(expressions.parse(target["expr"]), KNOWN) == {"component", "pod", "version", "python"}
+    columns = expressions.labels(expressions.parse(target["expr"]), KNOWN)
+    assert columns == {"component", "pod", "version", "python"}
     (organize,) = table["transformations"]
     assert organize["options"]["excludeByName"] == {"Time": True, "Value": True}
 
