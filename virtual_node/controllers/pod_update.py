@@ -16,6 +16,9 @@ from virtual_node.controllers.preconditions import patch_only
 from virtual_node.controllers.records import PodRecord
 from virtual_node.translate import pod_down, pod_update
 
+_FIRST_GENERATION = 1
+"""Of a pod in whose spec nothing has changed since it was created (KEP-5067; 0 where the API server counts none)."""
+
 
 class PodUpdater:
     """Patches lower pods: metadata and spec, in-place resize, ephemeral containers."""
@@ -42,7 +45,8 @@ class PodUpdater:
         changes = pod_update.pod_patch(lower_pod, desired, upper_pod, options)
         main = changes.metadata_and_spec or {}
         resize = changes.resize
-        if pod_update.has_been_asked(lower_pod, desired):
+        is_as_created = upper.metadata.generation == _FIRST_GENERATION
+        if pod_update.has_been_asked(lower_pod, desired, is_as_created=is_as_created):
             main = {field: change for field, change in main.items() if field != "spec"}
             resize = None
         if changes.ephemeral_containers:

@@ -48,14 +48,22 @@ def pod_patch(
     return PodChanges(patch or None, resize, ephemeral)
 
 
-def has_been_asked(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
+def has_been_asked(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], *, is_as_created: bool = False
+) -> bool:
     """Whether the lower pod was made, or last changed, for the very images and resources that are wanted now.
 
     Where it differs all the same, admission below has changed it (a registry mirror, a LimitRange, an autoscaler):
     to insist would restart its containers.
+
+    Args:
+        lower: the lower pod.
+        desired: the result of ``lower_pod``.
+        is_as_created: nothing in the upper spec has ever changed. Then one without a note of what was asked for, as
+            earlier releases made them, was made for the very same.
     """
     asked = _applied(lower["metadata"]).get("spec")
-    return asked is not None and asked == _applied(desired["metadata"]).get("spec")
+    return is_as_created if asked is None else asked == _applied(desired["metadata"]).get("spec")
 
 
 def _applied(metadata: Mapping[str, Any]) -> dict[str, Any]:

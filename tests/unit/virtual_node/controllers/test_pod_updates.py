@@ -38,6 +38,26 @@ async def test_a_restart_leaves_alone_what_admission_below_has_changed():
         assert below["spec"]["containers"][0]["image"] == "web:2"
 
 
+@pytest.mark.parametrize(("generation", "image"), [(1, "mirror.local/web:1"), (2, "web:1")])
+async def test_an_upgrade_leaves_alone_what_admission_below_has_changed(generation, image):
+    """An earlier release noted nothing of what it asked for; it was the same if nothing above has changed since."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind()
+        await asyncio.sleep(10)
+    lower.change(
+        "pods", KEY, spec={"containers": [{"name": "main", "image": "mirror.local/web:1"}]},
+        metadata={"annotations": {names.ANNOTATION_APPLIED: '{"labels":[],"annotations":[]}'}},
+    )  # fmt: skip
+    upper.change("pods", KEY, metadata={"generation": generation})
+    async with mirroring(Scene(upper, lower)) as second:
+        await asyncio.sleep(10)
+        below = second.below()
+        assert below is not None
+        assert below["spec"]["containers"][0]["image"] == image
+
+
 async def test_an_ephemeral_container_finds_what_it_names():
     """Kubectl debug with a profile that reads a ConfigMap: the copy follows, and upper values are upper ones."""
     async with running() as scene:
