@@ -29,7 +29,7 @@ def mirror_name(cluster: str, volume: str) -> str:
     name = f"{cluster}-{volume}"
     if len(name) <= _LONGEST:
         return name
-    return f"{name[: _LONGEST - 9].rstrip('-.')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{name[: _LONGEST - 9].rstrip('.')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def is_mirror(volume: Mapping[str, Any]) -> bool:

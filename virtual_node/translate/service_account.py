@@ -41,7 +41,7 @@ def root_ca_name(cluster_id: str) -> str:
 def token_secret_name(pod: Mapping[str, Any]) -> str:
     """Name below of the Secret with a pod's tokens: stable, and never longer than a name may be."""
     metadata = pod["metadata"]
-    return f"{metadata['name'][:200].rstrip('-.')}-token-{metadata['uid'][:8]}"
+    return f"{metadata['name'][:200].rstrip('.')}-token-{metadata['uid'][:8]}"
 
 
 def token_requests(pod: Mapping[str, Any]) -> list[TokenRequestSpec]:

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names, timestamps
-from virtual_node.translate import claims, persistent_volumes, pod_down, volume_binder, volumes
+from virtual_node.translate import (
+    claims,
+    persistent_volumes,
+    pod_down,
+    service_account,
+    volume_binder,
+    volumes,
+)
 from virtual_node.translate.ownership import Owner
 
 OWNER = Owner(cluster_id="upper", node_name="vn")
@@ -152,6 +159,15 @@ def test_a_mirrors_name_leads_back():
     long = persistent_volumes.mirror_name("a", "x" * 253)
     assert len(long) == 253
     assert long != persistent_volumes.mirror_name("a", "x" * 252 + "y")
+
+
+def test_a_name_that_has_been_given_stays():
+    """Mirrors and token Secrets are found by it after an upgrade: of a name that is cut only what is invalid goes."""
+    assert persistent_volumes.mirror_name("a", "x" * 241 + "-" + "y" * 11).startswith(f"a-{'x' * 241}--")
+    assert persistent_volumes.mirror_name("a", "x" * 241 + "." + "y" * 11).startswith(f"a-{'x' * 241}-")
+    for end, kept in (("-", "-"), (".", "")):
+        pod = {"metadata": {"name": "p" * 199 + end + "tail", "uid": "12345678-a"}}
+        assert service_account.token_secret_name(pod) == f"{'p' * 199}{kept}-token-12345678"
 
 
 def test_only_what_may_change_on_a_mirror_is_patched():
