@@ -10,7 +10,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import matching, names
 from controller_runtime.controller import Result
-from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
+from controller_runtime.errors import AlreadyExists, ApiError, NotConnected, NotFound, is_retryable
 from controller_runtime.objects import Object
 from virtual_node import metrics
 from virtual_node.controllers import live_pods
@@ -136,11 +136,14 @@ class PodCreator:
         return None
 
     async def _send(self, body: dict[str, Any], record: PodRecord) -> dict[str, Any]:
-        record.sent = True
+        was_sent, record.sent = record.sent, True
         try:
             return await self._context.lower.create(
                 resources.PODS, body, namespace=body["metadata"]["namespace"]
             )
+        except NotConnected:
+            record.sent = was_sent  # this one has not arrived
+            raise
         except ApiError as error:
             if 400 <= error.code < 500:
                 record.sent = False

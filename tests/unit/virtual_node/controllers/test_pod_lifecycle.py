@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_runtime.api import names
-from controller_runtime.errors import ConnectionFailed, Invalid, TooManyRequests, Unavailable
+from controller_runtime.errors import ConnectionFailed, Invalid, NotConnected, TooManyRequests, Unavailable
 from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, mirroring, pod, running
 from virtual_node.controllers.leftovers import Found
 
@@ -283,6 +283,20 @@ async def test_a_pod_that_never_went_below_can_be_deleted_while_nobody_answers_t
         scene.lower.fault = lambda _verb, _plural, _key: ConnectionFailed("down")
         scene.bind()
         await asyncio.sleep(5)
+        await scene.upper.delete(scene.caches.lower.resource, "web", namespace="shop")
+        await asyncio.sleep(60)
+        assert scene.above() is None
+
+
+async def test_a_pod_can_be_deleted_while_nobody_listens_below_where_others_run():
+    """Its creation went out, for the namespace is known to be there, and cannot have arrived."""
+    async with running() as scene:
+        scene.bind("first")
+        await asyncio.sleep(1)
+        scene.lower.fault = lambda _verb, _plural, _key: NotConnected("connection refused")
+        scene.bind("web", uid="u-2")
+        await asyncio.sleep(5)
+        assert ("create", "pods", KEY) in scene.lower.calls
         await scene.upper.delete(scene.caches.lower.resource, "web", namespace="shop")
         await asyncio.sleep(60)
         assert scene.above() is None
