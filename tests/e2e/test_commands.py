@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import signal
 import sys
@@ -148,7 +149,7 @@ async def test_status_watches_until_it_is_interrupted(sandbox: Sandbox, upper: C
     """A pod that comes is a line; Ctrl-C is no error of anybody's."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "virtual_node", "status", SIMULATED, "--watch", f"--kubeconfig={upper.kubeconfig}",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, preexec_fn=_interruptible,
     )  # fmt: skip
     assert process.stdout is not None
 
@@ -157,15 +158,24 @@ async def test_status_watches_until_it_is_interrupted(sandbox: Sandbox, upper: C
         cells = (await process.stdout.readline()).decode().split()
         return int(cells[4].partition("/")[0])
 
-    async with asyncio.timeout(PATIENCE):
-        assert (await process.stdout.readline()).split()[0] == b"NODE"
-        before = await running()
-        await create(upper, namespace, pod("web", "", node=SIMULATED))
-        while await running() <= before:
-            pass
-    process.send_signal(signal.SIGINT)
-    _, err = await process.communicate()
-    assert (process.returncode, err) == (130, b"")
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert (await process.stdout.readline()).split()[0] == b"NODE"
+            before = await running()
+            await create(upper, namespace, pod("web", "", node=SIMULATED))
+            while await running() <= before:
+                pass
+            process.send_signal(signal.SIGINT)
+            _, err = await process.communicate()
+        assert (process.returncode, err) == (130, b"")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+
+
+def _interruptible() -> None:
+    """A shell's background job, as CI may be, ignores SIGINT; children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 async def test_unknown_commands_are_guessed(upper: Cluster):
