@@ -11,7 +11,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client import PatchType
 from controller_runtime.controller import Result
-from controller_runtime.errors import Conflict, Invalid, NotFound
+from controller_runtime.errors import Invalid, NotFound
 from controller_runtime.objects import Object
 from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
@@ -93,9 +93,8 @@ class StatusWriter:
                 subresource="status",
                 patch_type=PatchType.STRATEGIC,
             )
-        except (NotFound, Conflict):
-            # The pod is gone, or another one has its name (uid precondition): its own events follow.
-            return
+        except NotFound:
+            return  # the pod is gone: its own events follow
         except Invalid as error:
             # The upper cluster does not take this status (other validation than below, say). Retrying cannot help;
             # the next lower status may. What it does take is not held back.

@@ -7,7 +7,14 @@ import asyncio
 import pytest
 
 from controller_runtime.api import names
-from controller_runtime.errors import ConnectionFailed, Invalid, NotConnected, TooManyRequests, Unavailable
+from controller_runtime.errors import (
+    Conflict,
+    ConnectionFailed,
+    Invalid,
+    NotConnected,
+    TooManyRequests,
+    Unavailable,
+)
 from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, mirroring, pod, running
 from virtual_node.controllers.leftovers import Found
 
@@ -274,6 +281,25 @@ async def test_a_field_that_the_upper_cluster_refuses_holds_nothing_else_back():
         assert above is not None
         assert above["status"]["phase"] == "Running"
         assert names.ANNOTATION_LOWER_UID in above["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("phase", ["Running", ""], ids=["what the lower pod says", "that it is lost"])
+async def test_a_status_that_others_writes_pushed_aside_is_written_again(phase):
+    """An API server tries a patch five times against other writers, and then answers Conflict: no event follows."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.upper.fault = lambda verb, _plural, _key: Conflict("modified") if verb == "patch" else None
+        if phase:
+            scene.lower.change("pods", KEY, status={"phase": phase})
+        else:
+            scene.lower.vanish("pods", KEY)
+        await asyncio.sleep(1)
+        scene.upper.fault = lambda _verb, _plural, _key: None
+        await asyncio.sleep(60)
+        above = scene.above()
+        assert above is not None
+        assert above["status"]["phase"] == (phase or "Failed")
 
 
 async def test_a_pod_that_never_went_below_can_be_deleted_while_nobody_answers_there():
