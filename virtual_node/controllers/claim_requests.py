@@ -11,6 +11,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.client import Client
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.context import ClusterContext
@@ -97,16 +98,7 @@ class ClaimRequests:
         Raises:
             ApiError: another claim has its name by now (Conflict), or the lower cluster refuses.
         """
-        metadata = lower["metadata"]
-        with contextlib.suppress(NotFound):
-            await patch_only(
-                self._context.lower,
-                _CLAIMS,
-                metadata["name"],
-                patch,
-                uid=metadata["uid"],
-                namespace=metadata["namespace"],
-            )
+        await _patch(self._context.lower, lower, patch)
 
     async def finalizers(
         self, upper: dict[str, Any], *, add: tuple[str, ...] = (), remove: tuple[str, ...] = ()
@@ -151,14 +143,21 @@ class ClaimRequests:
         Raises:
             Conflict: another claim has its name by now.
         """
-        metadata = upper["metadata"]
-        with contextlib.suppress(NotFound):
-            await patch_only(
-                self._context.upper,
-                _CLAIMS,
-                metadata["name"],
-                patch,
-                uid=metadata["uid"],
-                namespace=metadata["namespace"],
-                subresource=subresource,
-            )
+        await _patch(self._context.upper, upper, patch, subresource=subresource)
+
+
+async def _patch(
+    client: Client, claim: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
+) -> None:
+    """Patch that very claim; one that is gone needs it no more."""
+    metadata = claim["metadata"]
+    with contextlib.suppress(NotFound):
+        await patch_only(
+            client,
+            _CLAIMS,
+            metadata["name"],
+            patch,
+            uid=metadata["uid"],
+            namespace=metadata["namespace"],
+            subresource=subresource,
+        )
