@@ -53,6 +53,17 @@ def add_boolean(group: argparse._ActionsContainer, flag: str, *, default: bool, 
     )
 
 
+def add_upper_flags(parser: argparse._ActionsContainer) -> None:
+    """Declare ``--kubeconfig`` and ``--master``, for ``kubeconfig.load``."""
+    parser.add_argument(
+        "--kubeconfig",
+        default="",
+        metavar="FILE",
+        help="upper cluster's kubeconfig ($KUBECONFIG, ~/.kube/config, in-cluster)",
+    )
+    parser.add_argument("--master", default="", metavar="URL", help="overrides the kubeconfig's server")
+
+
 def add_log_flags(parser: argparse._ActionsContainer) -> None:
     """Declare ``--log-level`` and ``--log-format``, for ``log.configure``."""
     parser.add_argument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from controller_runtime.command_line import Parser
-from controller_runtime.flags import add_boolean, add_log_flags, duration
+from controller_runtime.flags import add_boolean, add_log_flags, add_upper_flags, duration
 
 PROGRAM = "virtual-node-descheduler"
 LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")
@@ -25,13 +25,7 @@ def parser() -> Parser:
         ],
     )
     cluster = whole.add_argument_group("upper cluster")
-    cluster.add_argument(
-        "--kubeconfig",
-        default="",
-        metavar="FILE",
-        help="kubeconfig ($KUBECONFIG, ~/.kube/config, in-cluster)",
-    )
-    cluster.add_argument("--master", default="", metavar="URL", help="overrides the kubeconfig's server")
+    add_upper_flags(cluster)
     cluster.add_argument(
         "--kube-api-qps", type=float, default=50.0, metavar="N", help="requests per second (50)"
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import add_boolean, add_log_flags, take_klog
+from controller_runtime.flags import add_boolean, add_log_flags, add_upper_flags, take_klog
 from multi_scheduler import config as configuration
 from multi_scheduler.config import Config
 
@@ -55,13 +55,7 @@ def parse(argv: Sequence[str]) -> Options:
         metavar="FILE",
         help="lower clusters, agents and weights: YAML, or tensile-kube's JSON",
     )
-    parser.add_argument(
-        "--kubeconfig",
-        default="",
-        metavar="FILE",
-        help="upper cluster's ($KUBECONFIG, ~/.kube/config, in-cluster)",
-    )
-    parser.add_argument("--master", default="", metavar="URL", help="overrides the kubeconfig's server")
+    add_upper_flags(parser)
     parser.add_argument("--address", default="", metavar="HOST", help="address to listen on (all)")
     parser.add_argument("--port", type=int, default=8888, help="port to listen on (8888)")
     parser.add_argument(

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import add_boolean, add_log_flags, comma_list, duration, take_klog
+from controller_runtime.flags import (
+    add_boolean,
+    add_log_flags,
+    add_upper_flags,
+    comma_list,
+    duration,
+    take_klog,
+)
 from webhook import manifests
 
 PROGRAM = "virtual-node-webhook"
@@ -142,10 +149,7 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         help="go on serving for so long after being told to stop; the API server hears of it late (0)",
     )
     upper = parser.add_argument_group("upper cluster")
-    upper.add_argument(
-        "--kubeconfig", default="", metavar="FILE", help="($KUBECONFIG, ~/.kube/config, in-cluster)"
-    )
-    upper.add_argument("--master", default="", metavar="URL", help="overrides the kubeconfig's server")
+    add_upper_flags(upper)
     add_boolean(upper, "--incluster", default=False, help_text="use the pod's own ServiceAccount")
     pods = parser.add_argument_group("pods")
     pods.add_argument(
