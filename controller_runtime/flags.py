@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 
 from controller_runtime.errors import ConfigError
 
@@ -75,6 +76,19 @@ def add_log_flags(parser: argparse._ActionsContainer) -> None:
         choices=("auto", "json", "console"),
         help="json, console, or by whether stderr is a terminal (auto)",
     )
+
+
+def read_text(flag: str, path: str | Path) -> str:
+    """The text of a file that a flag names.
+
+    Raises:
+        ConfigError: it cannot be read; names the flag and the file.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{flag} {path}: {why}") from None
 
 
 def comma_list(text: str) -> list[str]:

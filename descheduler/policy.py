@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.flags import read_text
 from descheduler import fields
 
 _GROUP = "descheduler/"
@@ -98,12 +98,7 @@ def load(path: str, *, known: Mapping[str, str]) -> Policy:
     Raises:
         ConfigError: names the file, the field and what to write there.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--policy-config-file {path}: {getattr(error, 'strerror', None) or error}"
-        ) from None
+    text = read_text("--policy-config-file", path)
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -11,6 +11,7 @@ import yaml
 from msgspec import Meta
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.flags import read_text
 
 API_VERSION = "virtual-node.io/v1alpha1"
 KIND = "MultiSchedulerConfiguration"
@@ -69,11 +70,7 @@ def load(path: str | Path) -> Config:
         ConfigError: it cannot be read; names the field that is wrong.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: {error}") from None
-    config = parse(text, source=str(path))
+    config = parse(read_text("--config", path), source=str(path))
     for cluster in config.clusters:
         expanded = Path(cluster.kubeconfig).expanduser()
         cluster.kubeconfig = str(expanded if expanded.is_absolute() else path.parent / expanded)

@@ -11,6 +11,7 @@ import msgspec
 import yaml
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.flags import read_text
 from virtual_node import config
 from virtual_node.config import Config
 from virtual_node.config_validation import validate
@@ -25,12 +26,7 @@ def load(path: str | Path) -> Config:
         ConfigError: the file cannot be read, or as ``parse``.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--config {path}: {why}") from None
-    parsed = parse(text, source=str(path))
+    parsed = parse(read_text("--config", path), source=str(path))
     parsed.kubeconfig = _beside(path, parsed.kubeconfig)
     for cluster in parsed.clusters:
         cluster.kubeconfig = _beside(path, cluster.kubeconfig)

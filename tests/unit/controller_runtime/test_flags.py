@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller_runtime import flags
+from controller_runtime.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -20,3 +21,12 @@ def test_other_durations_are_refused(text):
     """A number without a unit, or an unknown unit, is an error and not a guess."""
     with pytest.raises(ValueError, match="duration"):
         flags.parse_duration(text)
+
+
+def test_a_file_that_cannot_be_read_is_named_with_its_flag(tmp_path):
+    """In words, whatever is wrong with it."""
+    with pytest.raises(ConfigError, match=r"^--config /nowhere: No such file or directory$"):
+        flags.read_text("--config", "/nowhere")
+    (tmp_path / "latin").write_bytes(b"caf\xe9")
+    with pytest.raises(ConfigError, match=r"^--config .*/latin: 'utf-8' codec can't decode"):
+        flags.read_text("--config", tmp_path / "latin")
