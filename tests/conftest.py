@@ -10,6 +10,8 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
+from tests.evidence import evidence, sandboxes
+
 _REAL_CLUSTERS_SECONDS = 900
 """For a test on real clusters, set-up included. What is waited for has limits of its own, which tell more."""
 
@@ -23,6 +25,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("e2e") or item.get_closest_marker("real_node"):
             item.add_marker(pytest.mark.timeout(_REAL_CLUSTERS_SECONDS), append=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    """A test that fails on real clusters shows how they were: they are gone afterwards."""
+    report = yield
+    if report.failed and (arguments := getattr(item, "funcargs", {})):
+        namespace = arguments.get("namespace")
+        for sandbox in sandboxes(arguments):
+            report.sections += evidence(sandbox, namespace if isinstance(namespace, str) else None)
+    return report
 
 
 @pytest_asyncio.fixture(autouse=True)

@@ -26,6 +26,8 @@ PATIENCE = 150.0
 _PAUSES = 0.05, 0.3
 """Seconds between two looks: the first, and the longest."""
 
+_PASSING_TAINTS = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+
 _RESOURCES = [found for found in vars(resources).values() if isinstance(found, Resource)]
 _BY_WORD = {
     **{found.plural: found for found in _RESOURCES},
@@ -123,8 +125,18 @@ async def ready(cluster: Cluster, namespace: str, name: str) -> None:
 
 
 async def node_ready(cluster: Cluster, name: str) -> None:
-    """Wait until a node is there and Ready."""
+    """Wait until a node is there, Ready, and free to be scheduled to.
+
+    A node is made with the taint ``node.kubernetes.io/not-ready``; the controller manager takes it away a moment
+    after the node is Ready, and until then the scheduler sends its pods elsewhere.
+    """
     await _is_ready(cluster, "", "node", name)
+
+    async def kept_away() -> list[str]:
+        taints = (await get(cluster, "", "node", name))["spec"].get("taints") or []
+        return [one["key"] for one in taints if one["key"] in _PASSING_TAINTS]
+
+    await becomes(kept_away, [], what=f"{cluster.name}: nothing keeps pods from node {name}")
 
 
 async def _is_ready(cluster: Cluster, namespace: str, kind: str, name: str) -> None:

@@ -40,23 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[place] = item
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
-    """A test that fails shows what the virtual node said of its namespace: the sandbox is gone afterwards."""
-    report = yield
-    arguments = getattr(item, "funcargs", {})
-    sandbox, name = arguments.get("sandbox"), arguments.get("namespace")
-    if report.failed and isinstance(sandbox, Sandbox) and isinstance(name, str):
-        log = sandbox.directory / "virtual-node.log"
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-        about = [line for line in lines if name in line][-60:]
-        report.sections.append((f"virtual-node log about {name}", "\n".join(about)))
-        report.sections.append(("virtual-node log, warnings", "\n".join(
-            [line for line in lines if "warning" in line or "error" in line][-40:]
-        )))  # fmt: skip
-    return report
-
-
 @pytest.fixture(scope="session")
 def web_address() -> str:
     """Where the virtual-node process of the session serves its page."""

@@ -1,0 +1,64 @@
+"""What a failed test on real clusters leaves to read: its clusters are gone before anybody can look.
+
+Nodes, and of the test's namespace the pods and the latest events, in a few lines per cluster, then what the
+programs under test logged about it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+
+from hack.sandbox import Sandbox
+
+_SECONDS = 10
+_EVENTS, _LINES = 12, 40
+_NODE_COLUMNS = (
+    "NAME:.metadata.name,READY:.status.conditions[?(@.type=='Ready')].status,CPU:.status.allocatable.cpu,"
+    "TAINTS:.spec.taints[*].key"
+)
+_POD_COLUMNS = (
+    "NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase,REASON:.status.reason,"
+    "CONDITIONS:.status.conditions[*].reason,WAITING:.status.containerStatuses[*].state.waiting.reason,"
+    "ENDS:.metadata.deletionTimestamp"
+)
+
+
+def sandboxes(arguments: Mapping[str, object]) -> list[Sandbox]:
+    """Those among a test's fixtures, or that one of these holds as its ``sandbox``; each once."""
+    found = [getattr(value, "sandbox", value) for value in arguments.values()]
+    return list({id(one): one for one in found if isinstance(one, Sandbox)}.values())
+
+
+def evidence(sandbox: Sandbox, namespace: str | None) -> Iterator[tuple[str, str]]:
+    """Titles and texts, to be shown with the report of a failed test."""
+    for process in sandbox.processes:
+        log = process.log
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+        if namespace is not None:
+            yield f"{log.stem} about {namespace}", _last(lines, namespace)
+        yield f"{log.stem}, warnings", _last(lines, "warning", "error")
+    for cluster in sandbox.clusters:
+        kubectl = [str(sandbox.binaries["kubectl"]), f"--kubeconfig={cluster.kubeconfig}", "get"]
+        said = [_said(*kubectl, "nodes", f"--output=custom-columns={_NODE_COLUMNS}")]
+        if namespace is not None:
+            kubectl.append(f"--namespace={namespace}")
+            said.append(_said(*kubectl, "pods", f"--output=custom-columns={_POD_COLUMNS}"))
+            events = _said(*kubectl, "events", "--sort-by=.metadata.creationTimestamp")
+            said += events.splitlines()[-_EVENTS:]
+        yield f"cluster {cluster.name}", "\n".join(said)
+
+
+def _last(lines: list[str], *words: str) -> str:
+    return "\n".join([line for line in lines if any(word in line for word in words)][-_LINES:])
+
+
+def _said(*command: str) -> str:
+    # A report is made outside of the loop: everything else waits for this.
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return (done.stdout or done.stderr).rstrip()
