@@ -7,7 +7,6 @@ version 4 and changes nothing for one who only listens.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
-from controller_runtime.errors import ConfigError, error_from_response
+from controller_runtime.errors import ApiError, ConfigError, Unauthorized, error_from_response
 from controller_runtime.resources import PODS
 
 from .backend import Backend, PodTarget, container_names
@@ -103,49 +102,54 @@ async def run_command(
     Raises:
         Refusal: The lower cluster refused, or could not be reached.
     """
+    try:
+        try:
+            return await _execute(target, container, command, idle_timeout=idle_timeout)
+        except Unauthorized:
+            # Nothing has run. A token may have been rotated before its file or plugin was looked at again.
+            return await _execute(target, container, command, idle_timeout=idle_timeout, refresh=True)
+    except ApiError as error:
+        raise refusal_from_lower(error, cluster=target.cluster) from error
+    except (aiohttp.ClientError, ConfigError, OSError) as error:
+        raise unreachable(target.cluster, error) from error
+
+
+async def _execute(
+    target: PodTarget, container: str, command: list[str], *, idle_timeout: float, refresh: bool = False
+) -> Output:
     config = target.client.config
     path = PODS.path(namespace=target.namespace, name=target.name, subresource="exec")
     query = [("container", container), ("stdout", "true"), ("stderr", "true")]
     query += [("command", word) for word in command]
     url = URL(config.server.rstrip("/") + target_path(path, query), encoded=True)
     output, finished = Output(), False
-    try:
-        headers = await config.headers()
-        async with (
-            aiohttp.ClientSession(middlewares=(_refuse_other_than_upgrade(target),)) as session,
-            session.ws_connect(
-                url,
-                headers=headers,
-                protocols=PROTOCOLS,
-                proxy=config.proxy_url,
-                ssl=config.ssl if config.ssl is not None else True,
-                server_hostname=config.tls_server_name,
-                timeout=aiohttp.ClientWSTimeout(ws_receive=idle_timeout, ws_close=5.0),
-            ) as socket,
-        ):
-            async for message in socket:
-                if message.type is aiohttp.WSMsgType.BINARY and message.data:
-                    output.feed(message.data, command)
-                    finished = finished or message.data[0] == _ERROR
-    except (aiohttp.ClientError, ConfigError, OSError) as error:
-        raise unreachable(target.cluster, error) from error
+    headers = await config.headers(refresh=refresh)
+    async with (
+        aiohttp.ClientSession(middlewares=(_refuse_other_than_upgrade,)) as session,
+        session.ws_connect(
+            url,
+            headers=headers,
+            protocols=PROTOCOLS,
+            proxy=config.proxy_url,
+            ssl=config.ssl if config.ssl is not None else True,
+            server_hostname=config.tls_server_name,
+            timeout=aiohttp.ClientWSTimeout(ws_receive=idle_timeout, ws_close=5.0),
+        ) as socket,
+    ):
+        async for message in socket:
+            if message.type is aiohttp.WSMsgType.BINARY and message.data:
+                output.feed(message.data, command)
+                finished = finished or message.data[0] == _ERROR
     if not finished:
         raise Refusal(500, f"cluster {quoted(target.cluster)} ended the stream before the command was done")
     return output
 
 
-def _refuse_other_than_upgrade(
-    target: PodTarget,
-) -> Callable[[aiohttp.ClientRequest, aiohttp.ClientHandlerType], Awaitable[aiohttp.ClientResponse]]:
-    """Read the lower apiserver's own words; aiohttp's handshake error drops them."""
-
-    async def middleware(
-        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-    ) -> aiohttp.ClientResponse:
-        response = await handler(request)
-        if response.status != 101:
-            error = error_from_response(response.status, await response.read(), response.headers)
-            raise refusal_from_lower(error, cluster=target.cluster) from error
-        return response
-
-    return middleware
+async def _refuse_other_than_upgrade(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep the lower apiserver's own words; aiohttp's handshake error drops them."""
+    response = await handler(request)
+    if response.status != 101:
+        raise error_from_response(response.status, await response.read(), response.headers)
+    return response

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from urllib.parse import parse_qsl
 
 import pytest
@@ -109,6 +110,33 @@ async def test_a_refusal_reaches_the_caller(serve: Serve, pki: Pki, wire: str) -
 
     async with _served(refuse, serve, pki, wire) as node:
         assert (await node.ask(RUN, method="POST"))[::2] == (403, "pods/exec is forbidden")
+
+
+async def test_credentials_are_renewed_once(serve: Serve, pki: Pki, wire: str) -> None:
+    """A 401 means a rotated token at first; a second one is told, as a fault of the node and not of the caller."""
+    tokens: list[str] = []
+
+    async def run_for(good: str, request: web.Request) -> web.StreamResponse:
+        tokens.append(request.headers["Authorization"])
+        if tokens[-1] != f"Bearer {good}":
+            return web.json_response({"kind": "Status", "message": "Unauthorized"}, status=401)
+        socket = web.WebSocketResponse(protocols=["v5.channel.k8s.io"])
+        await socket.prepare(request)
+        await socket.send_bytes(b"\x01ok")
+        await socket.send_bytes(SUCCESS)
+        await socket.close()
+        return socket
+
+    async with _served(partial(run_for, "lower-1"), serve, pki, wire) as node:
+        assert (await node.ask(RUN, method="POST"))[::2] == (200, "ok")
+    assert tokens == ["Bearer lower-0", "Bearer lower-1"]
+    tokens.clear()
+    async with _served(partial(run_for, "nobody's"), serve, pki, wire) as node:
+        assert (await node.ask(RUN, method="POST"))[::2] == (
+            500,
+            'cluster "east" does not accept the virtual node\'s credentials: Unauthorized',
+        )
+    assert tokens == ["Bearer lower-0", "Bearer lower-1"]
 
 
 async def test_unknown_pods_and_containers_and_clusters_that_are_away(serve: Serve) -> None:
