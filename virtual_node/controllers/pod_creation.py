@@ -73,6 +73,22 @@ class PodCreator:
         await self._namespaces.ensure(namespace, upper_name=upper.namespace)
         return await self._dependencies.ensure(upper, upper_pod, namespace)
 
+    async def prepare_debugging(
+        self, upper: Object, upper_pod: dict[str, Any], patch: dict[str, Any]
+    ) -> None:
+        """Give debug containers that are about to be added below what a pod's first containers get, in place.
+
+        They may name what no other container does; what cannot be had the lower kubelet tells.
+
+        Raises:
+            ApiError: a passing trouble; the caller retries with back-off.
+        """
+        await self.prepare(upper, upper_pod)
+        await self._service_links.ready(upper.namespace)
+        self._service_links.add_to_containers(
+            patch["spec"], upper_pod, partial(self._dependencies.keys_of, upper.uid)
+        )
+
     def release(self, uid: str) -> None:
         """The upper pod is gone: what only it needed below may go too."""
         self._dependencies.release(uid)
@@ -130,7 +146,8 @@ class PodCreator:
             self._lag.observe(record.created_at - record.wanted_at)
             record.wanted_at = 0.0
         record.observed = False
-        record.synced = upper
+        # Debug containers can only be added to a pod that is there: the next look does.
+        record.synced = None if upper_pod["spec"].get("ephemeralContainers") else upper
         record.reached = int(created["metadata"].get("generation") or 0)
         record.complaint = ""
         return None

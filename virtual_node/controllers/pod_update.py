@@ -50,8 +50,7 @@ class PodUpdater:
             main = {field: change for field, change in main.items() if field != "spec"}
             resize = None
         if changes.ephemeral_containers:
-            # They may name what no other container does; what is missing the lower kubelet tells.
-            await self._creator.prepare(upper, upper_pod)
+            await self._creator.prepare_debugging(upper, upper_pod, changes.ephemeral_containers)
         reached = [lower.metadata.generation]
         # The patch of the pod itself notes, in the annotation "applied", what has been asked for: so it is the last.
         for patch, subresource in (

@@ -15,7 +15,7 @@ from virtual_node.translate import service_environment
 
 INDEX_NAMESPACE = "namespace"
 Defined = Mapping[ObjectKey, Collection[str]]
-_CONTAINER_KINDS = ("initContainers", "containers")
+_CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
 
 
 class ServiceLinks:
@@ -59,7 +59,25 @@ class ServiceLinks:
             upper_pod: the pod it is made for.
             env_from: gives the keys of the ConfigMaps and Secrets that the pod names; asked only when needed.
         """
-        metadata, spec = upper_pod["metadata"], upper_pod["spec"]
+        if _wants_links(upper_pod):
+            # The lower cluster's own Services in that namespace are nobody's business.
+            body["spec"]["enableServiceLinks"] = False
+        self.add_to_containers(body["spec"], upper_pod, env_from)
+
+    def add_to_containers(
+        self,
+        spec: dict[str, Any],
+        upper_pod: Mapping[str, Any],
+        env_from: Callable[[], Defined],
+    ) -> None:
+        """Put the variables into containers of a lower pod, in place.
+
+        Args:
+            spec: lists of containers by kind: the pod's spec, or what is added to one that runs (debug containers).
+            upper_pod: as in ``add``.
+            env_from: as in ``add``.
+        """
+        metadata = upper_pod["metadata"]
         namespace = metadata["namespace"]
         services = [
             {"metadata": {"namespace": service.namespace, "name": service.name}, "spec": service.spec or {}}
@@ -68,24 +86,21 @@ class ServiceLinks:
         variables = service_environment.service_variables(
             services,
             namespace=namespace,
-            links=spec.get("enableServiceLinks", True) is not False,
+            links=_wants_links(upper_pod),
             address=self._address,
             master=self._master(metadata.get("annotations") or {}),
         )
-        if spec.get("enableServiceLinks", True) is not False:
-            # The lower cluster's own Services in that namespace are nobody's business.
-            body["spec"]["enableServiceLinks"] = False
         if not variables:
             return
         for kind in _CONTAINER_KINDS:
-            if kind in body["spec"]:
-                body["spec"][kind] = [
+            if kind in spec:
+                spec[kind] = [
                     service_environment.with_variables(
                         container,
                         variables,
                         _names(container, namespace, env_from()) if container.get("envFrom") else (),
                     )
-                    for container in body["spec"][kind]
+                    for container in spec[kind]
                 ]
 
     def _address(self, service: Mapping[str, Any]) -> str:
@@ -108,6 +123,10 @@ class ServiceLinks:
             return None
         url = urlsplit(self._context.settings.kubernetes_service_url or self._context.upper.config.server)
         return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+
+
+def _wants_links(upper_pod: Mapping[str, Any]) -> bool:
+    return upper_pod["spec"].get("enableServiceLinks", True) is not False
 
 
 def _names(container: Mapping[str, Any], namespace: str, env_from: Defined) -> set[str]:

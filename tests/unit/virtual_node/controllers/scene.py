@@ -22,6 +22,7 @@ from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.pods import PodController
+from virtual_node.controllers.service_links import INDEX_NAMESPACE, ServiceLinks
 
 CLUSTER = "upper-1"
 
@@ -70,7 +71,13 @@ class Scene:
         )  # fmt: skip
         self.identities = IdentityController(context, secrets=secrets, find_upper=self.caches.upper_pod)
         status = StatusWriter(context)
-        links: Any = SimpleNamespace(ready=_nothing, add=lambda *_what: None)
+        upper_services = Informer(
+            context.upper,
+            resources.SERVICES,
+            indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)},
+        )
+        lower_services = Informer(context.lower, resources.SERVICES, label_selector=ours)
+        links = ServiceLinks(context, upper=upper_services, lower=lower_services, settled=_nothing)
         creator = PodCreator(
             context, namespaces=self.namespaces, dependencies=self.dependencies, identities=self.identities,
             volumes=None, service_links=links, status=status,
@@ -78,6 +85,7 @@ class Scene:
         self.pods = PodController(context, self.caches, creator=creator, status=status)
         self.informers = [
             *self.caches.upper.values(), self.caches.lower, config_maps, secrets, upper_namespaces, lower_namespaces,
+            upper_services, lower_services,
         ]  # fmt: skip
 
     async def run(self) -> None:

@@ -8,11 +8,27 @@ import pytest
 
 from controller_runtime.api import names
 from controller_runtime.errors import Invalid, NotFound
+from tests.unit.virtual_node.controllers.api import Body
 from tests.unit.virtual_node.controllers.scene import Scene, clusters, mirroring, running
 
 pytestmark = pytest.mark.looptime
 
 KEY = "shop/web"
+
+
+def service(name: str, address: str, port: int) -> Body:
+    """A Service of the upper cluster."""
+    return {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"clusterIP": address, "ports": [{"port": port, "protocol": "TCP"}]},
+    }  # fmt: skip
+
+
+def config_map(name: str, **data: str) -> Body:
+    """A ConfigMap of the upper cluster."""
+    return {
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "shop"}, "data": data,
+    }  # fmt: skip
 
 
 async def test_a_restart_leaves_alone_what_admission_below_has_changed():
@@ -61,10 +77,7 @@ async def test_an_upgrade_leaves_alone_what_admission_below_has_changed(generati
 async def test_an_ephemeral_container_finds_what_it_names():
     """Kubectl debug with a profile that reads a ConfigMap: the copy follows, and upper values are upper ones."""
     async with running() as scene:
-        scene.upper.put(
-            "configmaps",
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "tools", "namespace": "shop"}, "data": {"a": "b"}},
-        )  # fmt: skip
+        scene.upper.put("configmaps", config_map("tools", a="b"))
         scene.bind()
         await asyncio.sleep(10)
         node = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
@@ -80,6 +93,53 @@ async def test_an_ephemeral_container_finds_what_it_names():
         assert below is not None
         assert below["spec"]["ephemeralContainers"][0]["env"] == [{"name": "NODE", "value": "vn"}]
         assert scene.lower.find("configmaps", "shop/tools") is not None
+
+
+@pytest.mark.parametrize("links", [True, False])
+async def test_a_debug_container_gets_the_service_variables_of_its_pods_containers(links):
+    """As a kubelet starts every container of a pod; what the user sets wins, and so does what ``envFrom`` brings."""
+    async with running() as scene:
+        scene.upper.put("services", service("front", "10.0.0.9", 80))
+        scene.upper.put("configmaps", config_map("tools", FRONT_PORT="from the ConfigMap"))
+        scene.bind(enableServiceLinks=links)
+        await asyncio.sleep(10)
+        debugger = {
+            "name": "d",
+            "image": "t",
+            "env": [{"name": "FRONT_SERVICE_PORT", "value": "mine"}],
+            "envFrom": [{"configMapRef": {"name": "tools"}}],
+        }
+        scene.upper.change("pods", KEY, spec={"ephemeralContainers": [debugger]})
+        await asyncio.sleep(10)
+        below = scene.below()
+        assert below is not None
+        main, debug = (
+            {one["name"]: one["value"] for one in below["spec"][kind][0].get("env") or ()}
+            for kind in ("containers", "ephemeralContainers")
+        )
+        if links:
+            assert main["FRONT_SERVICE_HOST"] == "10.0.0.9"
+            assert debug["FRONT_SERVICE_HOST"] == "10.0.0.9"
+            assert debug["FRONT_SERVICE_PORT"] == "mine"
+            assert set(main) - set(debug) == {"FRONT_PORT"}
+        else:
+            assert (main, debug) == ({}, {"FRONT_SERVICE_PORT": "mine"})
+
+
+async def test_a_debug_container_added_before_the_pod_could_start_follows_it():
+    """A pod cannot be created with one: it is added as soon as the pod is there."""
+    async with running() as scene:
+        needed = {"name": "c", "image": "web:1", "envFrom": [{"configMapRef": {"name": "tools"}}]}
+        scene.bind(containers=[needed])
+        await asyncio.sleep(10)
+        assert scene.below() is None
+        scene.upper.change("pods", KEY, spec={"ephemeralContainers": [{"name": "d", "image": "t"}]})
+        await asyncio.sleep(10)
+        scene.upper.put("configmaps", config_map("tools"))
+        await asyncio.sleep(10)
+        below = scene.below()
+        assert below is not None
+        assert [one["name"] for one in below["spec"]["ephemeralContainers"]] == ["d"]
 
 
 async def test_a_refused_resize_does_not_hold_up_the_rest():
