@@ -26,7 +26,10 @@ PATIENCE = 150.0
 _PAUSES = 0.05, 0.3
 """Seconds between two looks: the first, and the longest."""
 
-_PASSING_TAINTS = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+_PASSING_TAINTS = frozenset(
+    f"node.kubernetes.io/{reason}" for reason in ("not-ready", "unreachable", "unschedulable")
+)
+"""Of the controller manager, which takes them away a moment after what they tell of has ended."""
 
 _RESOURCES = [found for found in vars(resources).values() if isinstance(found, Resource)]
 _BY_WORD = {
@@ -127,8 +130,8 @@ async def ready(cluster: Cluster, namespace: str, name: str) -> None:
 async def node_ready(cluster: Cluster, name: str) -> None:
     """Wait until a node is there, Ready, and free to be scheduled to.
 
-    A node is made with the taint ``node.kubernetes.io/not-ready``; the controller manager takes it away a moment
-    after the node is Ready, and until then the scheduler sends its pods elsewhere.
+    A node is born with the taint ``node.kubernetes.io/not-ready``; until the controller manager has taken it away,
+    a moment after the node is Ready, the scheduler sends its pods elsewhere.
     """
     await _is_ready(cluster, "", "node", name)
 

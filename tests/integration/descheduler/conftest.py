@@ -1,0 +1,54 @@
+"""One sandbox for the descheduler's tests: an upper cluster, and two of simulated nodes below, one nearly full."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.demo import configuration
+from hack.sandbox.kwok import kwok_node
+from tests.integration.descheduler.scene import LARGE, SMALL
+from tests.waiting import node_ready, own_namespace
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test here runs on the loop that the shared sandbox lives on."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.asyncio(loop_scope="package"), append=False)
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def sandbox() -> AsyncIterator[Sandbox]:
+    """The clusters, and one virtual-node process for both."""
+    async with Sandbox(lower=2, kwok_nodes=1) as running:
+        small = running.lower[0]
+        await small.kubectl("delete", "node", "--all")
+        await small.apply(kwok_node("small-0", cpu="2"), kwok_node("small-1", cpu="2"))
+        for node in ("small-0", "small-1"):
+            await node_ready(small, node)
+        file = running.directory / "virtual-node.yaml"
+        file.write_text(json.dumps(configuration(running)), encoding="utf-8")
+        await running.start_virtual_node("--config", str(file))
+        for node in (SMALL, LARGE):
+            await node_ready(running.upper, node)
+        yield running
+
+
+@pytest.fixture
+def upper(sandbox: Sandbox) -> Cluster:
+    """The cluster users talk to."""
+    return sandbox.upper
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def namespace(sandbox: Sandbox, upper: Cluster) -> AsyncIterator[str]:
+    """A namespace of the test's own; what the descheduler remembers is there, too."""
+    async with own_namespace(upper, *sandbox.lower) as name:
+        yield name

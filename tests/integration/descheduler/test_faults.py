@@ -1,0 +1,168 @@
+"""Kills, lost clusters and preemption: every pod arrives, each of them once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+from controller_runtime.api import names
+from hack.sandbox import Cluster, Sandbox
+from tests.integration.descheduler.scene import (
+    LARGE,
+    SMALL,
+    deployment,
+    descheduler,
+    events_of,
+    no_records,
+    pod,
+    pods_of,
+    refused_below,
+    run_on,
+)
+from tests.waiting import create, eventually, get, node_ready, ready
+
+
+async def test_killed_between_delete_and_create(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """Kill -9 of the leader while the old pod ends: the standby makes the new one, exactly once."""
+    await create(upper, namespace, pod("bare", finalizers=["example.com/hold"]))
+    await refused_below(upper, namespace)
+    uid = (await get(upper, namespace, "pod", "bare"))["metadata"]["uid"]
+    release = json.dumps({"metadata": {"finalizers": None}})
+    async with descheduler(sandbox, namespace) as leader:
+
+        async def ending() -> bool:
+            return "deletionTimestamp" in (await get(upper, namespace, "pod", "bare"))["metadata"]
+
+        await eventually(ending, what="the pod ends")
+        async with descheduler(sandbox, namespace):
+            await leader.kill()
+            await upper.kubectl("-n", namespace, "patch", "pod", "bare", "--type=merge", "-p", release)
+            await run_on(upper, namespace, LARGE, count=1)
+            await no_records(upper, namespace)
+    after = await get(upper, namespace, "pod", "bare")
+    assert after["metadata"]["uid"] != uid
+    assert after["metadata"]["annotations"]["virtual-node.io/replaces"] == uid
+    await upper.kubectl("-n", namespace, "patch", "pod", "bare", "--type=merge", "-p", release)
+
+
+async def test_lost_cluster(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """A lost cluster's pods wait for their disruption budget, then move; none moves back, none runs twice."""
+    lost = sandbox.lower[1]
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "all"},
+        "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "owned"}}},
+    }
+    await create(
+        upper,
+        namespace,
+        budget,
+        deployment("owned", replicas=2, cpu="100m", prefer=LARGE),
+        pod("bare", cpu="100m", prefer=LARGE),
+    )
+    await run_on(upper, namespace, LARGE, count=3)
+    async with descheduler(sandbox, namespace):
+        await asyncio.sleep(1)
+        await lost.apiserver.kill()
+        try:
+
+            async def bare_moved() -> bool:
+                found = await pods_of(upper, namespace)
+                return any(
+                    item["metadata"]["name"] == "bare"
+                    and item["spec"].get("nodeName") == SMALL
+                    and item["status"]["phase"] == "Running"
+                    for item in found
+                )
+
+            await eventually(bare_moved, what="the bare pod on the other cluster")
+
+            async def budget_heard() -> bool:
+                return bool(await events_of(upper, namespace, "RescheduleDelayed"))
+
+            await eventually(budget_heard, what="a refused eviction")
+            owned = [item for item in await pods_of(upper, namespace) if item["metadata"]["name"] != "bare"]
+            assert [item["spec"]["nodeName"] for item in owned] == [LARGE, LARGE]
+            taints = (await get(upper, "", "node", LARGE))["spec"]["taints"]
+            assert names.TAINT_STALE_CLUSTER in {taint["key"] for taint in taints}
+            await upper.kubectl("-n", namespace, "delete", "pdb", "all")
+            await run_on(upper, namespace, SMALL, count=3)
+        finally:
+            await lost.restore()
+        moved = {item["metadata"]["uid"] for item in await pods_of(upper, namespace)}
+        await node_ready(upper, LARGE)
+
+        async def healed() -> bool:
+            taints = (await get(upper, "", "node", LARGE))["spec"].get("taints") or ()
+            return all(taint["key"] != names.TAINT_STALE_CLUSTER for taint in taints)
+
+        await eventually(healed, what="the taint gone")
+
+        async def fenced() -> bool:
+            return not (await get(lost, namespace, "pods"))["items"]
+
+        await eventually(fenced, what="nothing left in the cluster that was lost")
+        await asyncio.sleep(3)
+        assert {item["metadata"]["uid"] for item in await pods_of(upper, namespace)} == moved
+        # Back-fill: the healed cluster is used again.
+        late = pod("late", cpu="100m")
+        # It would rather be anywhere than wait until the last lower node is Ready again.
+        late["spec"]["nodeSelector"] = {"kubernetes.io/hostname": LARGE}
+        await create(upper, namespace, late)
+        await ready(upper, namespace, "late")
+
+
+async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """A high-priority pod that fits no virtual node preempts upstream; below, the victim goes and it runs."""
+    low, high = f"low-{namespace}", f"high-{namespace}"
+    for name, value in ((low, 1), (high, 1000)):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        await upper.apply({**kind, "value": value})
+
+    def with_class(name: str, priority_class: str) -> dict[str, Any]:
+        body = pod(name, cpu="1.9")
+        body["spec"] |= {
+            "priorityClassName": priority_class,
+            "nodeSelector": {"kubernetes.io/hostname": SMALL},
+        }
+        return body
+
+    await create(upper, namespace, with_class("first", low), with_class("second", low))
+    await run_on(upper, namespace, SMALL, count=2)
+    await create(upper, namespace, with_class("important", high))
+
+    async def preempted() -> bool:
+        found = {
+            item["metadata"]["name"]: item["status"]["phase"] for item in await pods_of(upper, namespace)
+        }
+        return found.get("important") == "Running" and len(found) == 2
+
+    await eventually(preempted, what="the important pod in place of one of the others")
+    below = await pods_of(sandbox.lower[0], namespace)
+    assert len(below) == 2
+    assert "important" in {item["metadata"]["name"] for item in below}
+
+
+async def test_killed_again_and_again(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """Forty bare pods, and a descheduler that is killed every second: every pod arrives, each of them once."""
+    await sandbox.lower[1].kubectl("label", "node", "--all", "chosen=yes", "--overwrite")
+    chosen = {"clusterSelector": json.dumps({"nodeSelector": {"chosen": "yes"}})}
+    bodies = [pod(f"p{number:02d}", cpu="1m", annotations=chosen) for number in range(40)]
+    await create(upper, namespace, *bodies)
+    await refused_below(upper, namespace, count=40)
+    for _ in range(6):
+        async with descheduler(sandbox, namespace, "--leader-elect=false", "--backoff=100ms") as process:
+            await asyncio.sleep(random.uniform(1.0, 2.5))
+            await process.kill()
+    arguments = ("--leader-elect=false", "--backoff=100ms", "--max-deschedules=0")
+    async with descheduler(sandbox, namespace, *arguments):
+        await run_on(upper, namespace, LARGE, count=40)
+        await no_records(upper, namespace)
+    found = await pods_of(upper, namespace)
+    assert [item["metadata"]["name"] for item in found] == [body["metadata"]["name"] for body in bodies]
+    assert {item["metadata"]["annotations"]["sigs.k8s.io/deschedule-count"] for item in found} == {"1"}
+    below = await pods_of(sandbox.lower[1], namespace)
+    assert sorted(item["metadata"]["name"] for item in below) == [body["metadata"]["name"] for body in bodies]
