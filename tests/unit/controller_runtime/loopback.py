@@ -87,6 +87,12 @@ def answers(*replies: web.StreamResponse) -> Script:
     return script
 
 
+async def silence(_request: web.Request) -> web.StreamResponse:
+    """A script that takes every request and never answers."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 async def send_chunks(request: web.Request, chunks: Iterable[bytes]) -> web.StreamResponse:
     """A streamed answer, each chunk a write of its own."""
     response = web.StreamResponse(headers={"Content-Type": "application/json"})

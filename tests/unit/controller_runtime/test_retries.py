@@ -54,6 +54,7 @@ async def test_shed_requests_are_repeated(call: Call, code: int, reason: str) ->
     assert (first.method, first.path, first.body) == (second.method, second.path, second.body)
 
 
+@pytest.mark.looptime
 async def test_retry_after_is_waited_for() -> None:
     """The server's own pause is kept."""
     script = answers(failure(429, "TooManyRequests", Retry_After="1"), reply())
@@ -64,6 +65,7 @@ async def test_retry_after_is_waited_for() -> None:
         assert 1 <= loop.time() - started < 5
 
 
+@pytest.mark.looptime
 async def test_pause_longer_than_the_timeout() -> None:
     """A server that asks for more patience than the time-out has is not waited for."""
     script = answers(failure(429, "TooManyRequests", Retry_After="60"))
@@ -76,6 +78,7 @@ async def test_pause_longer_than_the_timeout() -> None:
     assert caught.value.retry_after == 60
 
 
+@pytest.mark.looptime
 async def test_shedding_without_end() -> None:
     """A server that sheds for ever is given up within the time-out, with growing pauses until then."""
 
@@ -88,6 +91,7 @@ async def test_shedding_without_end() -> None:
     assert 3 <= len(server.asked) <= 5
 
 
+@pytest.mark.looptime
 @pytest.mark.parametrize("code", [500, 504])
 async def test_server_that_asks_for_a_read_again(code: int) -> None:
     """Any 5xx with Retry-After is asked again for reads, as client-go does; a write may have been done."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import socket
 
 import pytest
@@ -13,18 +14,8 @@ from prometheus_client import REGISTRY
 from controller_runtime import resources
 from controller_runtime.client import Client
 from controller_runtime.cluster_config import ClusterConfig
-from controller_runtime.errors import (
-    ConnectionFailed,
-    NotConnected,
-    NotFound,
-)
-from tests.unit.controller_runtime.loopback import (
-    answers,
-    client_of,
-    failure,
-    reply,
-    serve,
-)
+from controller_runtime.errors import ConnectionFailed, NotConnected, NotFound
+from tests.unit.controller_runtime.loopback import answers, client_of, failure, reply, serve, silence
 
 
 def closed_port() -> int:
@@ -46,23 +37,27 @@ async def test_nobody_there() -> None:
                 pass
 
 
+@pytest.mark.looptime
 async def test_silent_server() -> None:
     """A server that takes a request and never answers is given up after the time-out, the caller's if it has one."""
-
-    async def script(request: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async with serve(script) as server, client_of(server, timeout=0.2) as client:
+    loop = asyncio.get_running_loop()
+    moments = [loop.time()]
+    async with serve(silence) as server, client_of(server, timeout=20) as client:
         with pytest.raises(ConnectionFailed, match="no answer in time"):
             await client.get(resources.NODES, "n")
+        moments.append(loop.time())
         with pytest.raises(ConnectionFailed, match="no answer in time"):
-            await client.version(timeout=0.1)
+            await client.version(timeout=10)
+        moments.append(loop.time())
         with pytest.raises(ConnectionFailed, match="no answer in time"):
-            async with client.stream("GET", "/", read_timeout=0.1):
+            async with client.stream("GET", "/", read_timeout=15):
                 pass
+        moments.append(loop.time())
+    took = [late - early for early, late in itertools.pairwise(moments)]
+    assert took == pytest.approx([20, 10, 15], abs=0.1)
 
 
+@pytest.mark.looptime
 async def test_waiting_for_the_rate_limit_is_no_timeout() -> None:
     """Requests that queue for longer than the time-out are sent all the same."""
 
@@ -74,6 +69,7 @@ async def test_waiting_for_the_rate_limit_is_no_timeout() -> None:
     assert len(server.asked) == 6
 
 
+@pytest.mark.looptime
 async def test_waiting_for_the_rate_limit_leaves_patience() -> None:
     """A request that has queued for long has its whole time-out left when the server sheds it."""
     script = answers(reply(), failure(429, "TooManyRequests", Retry_After="0"), reply())
@@ -83,6 +79,7 @@ async def test_waiting_for_the_rate_limit_leaves_patience() -> None:
     assert len(server.asked) == 3
 
 
+@pytest.mark.looptime
 async def test_resources_take_turns() -> None:
     """A flood of pods to create does not hold up a lease."""
 
@@ -246,6 +243,7 @@ async def test_metrics() -> None:
     assert (timed("metrics", "GET"), timed("metrics", "LIST"), timed("metrics", "WATCH")) == (2.0, 1.0, 1.0)
 
 
+@pytest.mark.looptime
 async def test_a_request_that_its_caller_gives_up_is_counted() -> None:
     """A ping or a lease that waits for a server which hangs is a request without an answer."""
 

@@ -1,0 +1,91 @@
+"""The client reads a collection page by page, as one list."""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp import web
+
+from controller_runtime import resources
+from controller_runtime.errors import Expired
+from controller_runtime.objects import Object
+from tests.unit.controller_runtime.loopback import answers, client_of, failure, reply, serve
+
+
+def page(names: str, *, version: str = "9", token: str = "") -> web.Response:
+    """A page of pods without kinds, as servers send them."""
+    return reply(
+        {
+            "kind": "PodList",
+            "apiVersion": "v1",
+            "metadata": {"resourceVersion": version, **({"continue": token} if token else {})},
+            "items": [{"metadata": {"name": name, "namespace": "shop"}} for name in names],
+        }
+    )
+
+
+async def test_list_follows_the_pages() -> None:
+    """Pages are asked for until the server names no more, and come out as one list."""
+    script = answers(page("ab", token="t1"), page("cd", token="t2"), page("e"))
+    async with serve(script) as server, client_of(server) as client:
+        found = await client.list(
+            resources.PODS,
+            namespace="shop",
+            limit=2,
+            label_selector="a=b,c",
+            field_selector="spec.nodeName=n",
+            resource_version="0",
+        )
+    assert "".join(item.name for item in found.items) == "abcde"
+    assert found.resource_version == "9"
+    assert {(item.api_version, item.kind) for item in found.items} == {("v1", "Pod")}
+    selection = {"labelSelector": "a=b,c", "fieldSelector": "spec.nodeName=n", "limit": "2"}
+    assert [asked.query for asked in server.asked] == [
+        {**selection, "resourceVersion": "0"},
+        {**selection, "continue": "t1"},
+        {**selection, "continue": "t2"},
+    ]
+    assert {asked.path for asked in server.asked} == {"/api/v1/namespaces/shop/pods"}
+
+
+async def test_pages_are_transformed_as_they_come() -> None:
+    """What nobody needs of a page is gone before the next page is asked for."""
+    pages = [page("ab", token="t1"), page("cd", token="t2"), page("e")]
+    dropped: list[str] = []
+    dropped_before_page: list[int] = []
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        dropped_before_page.append(len(dropped))
+        return pages.pop(0)
+
+    def drop(found: Object) -> Object:
+        dropped.append(found.name)
+        return found.without("spec", "status")
+
+    async with serve(script) as server, client_of(server) as client:
+        found = await client.list(resources.PODS, limit=2, transform=drop)
+    assert dropped_before_page == [0, 2, 4]
+    assert [(item.name, item.spec) for item in found.items] == [(name, None) for name in "abcde"]
+
+
+async def test_list_without_pages() -> None:
+    """A limit of 0 asks for everything at once."""
+    async with serve(answers(page("abc"))) as server, client_of(server) as client:
+        found = await client.list(resources.PODS, limit=0)
+    assert (len(found.items), server.asked[0].query) == (3, {})
+
+
+async def test_continue_token_that_expires() -> None:
+    """410 in mid-list: the whole list is read again without pages, and nothing comes twice."""
+    script = answers(page("ab", token="t1"), failure(410, "Expired"), page("abcd", version="12"))
+    async with serve(script) as server, client_of(server) as client:
+        found = await client.list(resources.PODS, limit=2, label_selector="a")
+    assert "".join(item.name for item in found.items) == "abcd"
+    assert found.resource_version == "12"
+    assert server.asked[-1].query == {"labelSelector": "a"}
+
+
+async def test_expired_version_of_a_list() -> None:
+    """410 on the first page is the caller's to handle: the version asked for is gone."""
+    async with serve(answers(failure(410, "Expired"))) as server, client_of(server) as client:
+        with pytest.raises(Expired):
+            await client.list(resources.PODS, resource_version="3")
