@@ -23,7 +23,7 @@ from virtual_node.controllers.problems import Problem
 from virtual_node.controllers.records import PodRecord
 from virtual_node.controllers.service_links import ServiceLinks
 from virtual_node.controllers.volumes import Volumes
-from virtual_node.translate import pod_down, pod_status, volumes
+from virtual_node.translate import own_status, pod_down, pools, volumes
 
 _NEVER_MIRRORED = "kube-system"
 _CONFLICT_RETRY = 30.0
@@ -108,6 +108,9 @@ class PodCreator:
             return None
         options = self._context.options[upper_pod["spec"]["nodeName"]]
         namespace = options.namespace_map(upper.namespace)
+        body = pod_down.lower_pod(upper_pod, options)
+        if await self._has_no_node(upper, body["spec"], record, node_name=options.owner.node_name):
+            return None
         try:
             problems = await self.prepare(upper, upper_pod)
             if self._volumes is not None:
@@ -117,11 +120,6 @@ class PodCreator:
             problems = await self._identities.ensure(upper, upper_pod, options)
             if problems:
                 return await self._wait_for(upper, upper_pod, record, problems)
-            body = pod_down.lower_pod(upper_pod, options)
-            pool = self._context.nodes[options.owner.node_name].node_selector
-            if pool:
-                # Several virtual nodes share the cluster: each one's pods stay on its own lower nodes.
-                body["spec"]["nodeSelector"] = {**(body["spec"].get("nodeSelector") or {}), **pool}
             await self._service_links.ready(upper.namespace)
             self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
             created = await self._send(body, record)
@@ -133,7 +131,7 @@ class PodCreator:
         except ApiError as error:
             if is_retryable(error):
                 raise
-            reason = pod_status.refusal_reason(error.code, error.reason, error.message)
+            reason = own_status.refusal_reason(error.code, error.reason, error.message)
             message = f"Lower cluster {self._context.name} refused the pod: {error.message}"
             await self._refused(upper, record, reason, message)
             if reason == "ExceededQuota":
@@ -151,6 +149,20 @@ class PodCreator:
         record.reached = int(created["metadata"].get("generation") or 0)
         record.complaint = ""
         return None
+
+    async def _has_no_node(
+        self, upper: Object, spec: dict[str, Any], record: PodRecord, *, node_name: str
+    ) -> bool:
+        """Keep the lower pod to the virtual node's own lower nodes; say so where none of them can take it."""
+        pool = self._context.nodes[node_name].node_selector
+        why = pools.contradiction(spec, pool, node_name=node_name, cluster=self._context.name)
+        if not why:
+            pools.keep_to(spec, pool)
+            return False
+        if _is_news(record, "FailedScheduling", why):
+            status = own_status.unschedulable(upper.to_dict(), message=why, now=datetime.now(UTC))
+            await self._complain(upper, record, "FailedScheduling", why, status)
+        return True
 
     async def _send(self, body: dict[str, Any], record: PodRecord) -> dict[str, Any]:
         was_sent, record.sent = record.sent, True
@@ -171,9 +183,7 @@ class PodCreator:
     ) -> Result:
         first = problems[0]
         if _is_news(record, first.event_reason, first.message):
-            status = pod_status.pending_status(
-                upper_pod, reason=first.waiting_reason, message=first.waiting_message
-            )
+            status = own_status.pending(upper_pod, reason=first.waiting_reason, message=first.waiting_message)
             await self._complain(upper, record, first.event_reason, first.message, status)
         return Result(requeue_after=_DEPENDENCY_RETRY)
 
@@ -204,7 +214,7 @@ class PodCreator:
     async def _name_conflict(self, upper: Object, record: PodRecord, what: str) -> Result:
         message = f"Lower cluster {self._context.name} has {what}; it is left alone. Delete or rename one of the two"
         if _is_news(record, "NameConflict", message):
-            status = pod_status.pending_status(
+            status = own_status.pending(
                 upper.to_dict(), reason="NameConflict", message=message, pod_reason="NameConflict"
             )
             await self._complain(upper, record, "NameConflict", message, status)
@@ -241,7 +251,7 @@ class PodCreator:
         self, upper: Object, record: PodRecord, reason: str, message: str, *, event: str = "FailedCreate"
     ) -> None:
         if _is_news(record, event, message):
-            status = pod_status.refused_status(
+            status = own_status.refused(
                 upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
             )
             await self._complain(upper, record, event, message, status)

@@ -16,7 +16,7 @@ from controller_runtime.objects import Object
 from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.records import SHORTEST_PAUSE, PodRecord
-from virtual_node.translate import pod_status
+from virtual_node.translate import own_status, pod_status
 from virtual_node.translate.ownership import proof_of_mirroring
 
 _UNREMARKABLE_DELAY = 5.0
@@ -78,9 +78,7 @@ class StatusWriter:
 
     async def lost(self, upper: Object, *, reason: str, message: str) -> None:
         """Report that the pod's lower half is gone for good: phase Failed, containers terminated."""
-        status = pod_status.lost_status(
-            upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
-        )
+        status = own_status.lost(upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC))
         await self.say(upper, status)
 
     async def _patch(self, upper: Object, patch: dict[str, Any]) -> None:

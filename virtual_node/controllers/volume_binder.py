@@ -19,7 +19,7 @@ from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.volume_caches import VolumeCaches
-from virtual_node.translate import pod_down, volumes
+from virtual_node.translate import pod_down, pools, volumes
 from virtual_node.translate import volume_binder as translate
 
 _PATIENCE = 20.0
@@ -65,9 +65,7 @@ class VolumeBinder:
             if said:
                 await self._remove(placeholder)
             return said
-        if consumer is not None:
-            await self._create(consumer, node)
-        return ""
+        return "" if consumer is None else await self._create(consumer, node)
 
     async def done(self, key: str) -> None:
         """A claim needs no placeholder any more; it goes when none of its claims does."""
@@ -90,7 +88,8 @@ class VolumeBinder:
         found = [pod for pod in pods if name in volumes.claim_names(pod)]
         return min(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
 
-    async def _create(self, consumer: dict[str, Any], node: str) -> None:
+    async def _create(self, consumer: dict[str, Any], node: str) -> str:
+        """Make the placeholder; why that is of no use, empty when it was made."""
         options = self._context.options[node]
         as_bound = {**consumer, "spec": {**consumer["spec"], "nodeName": node}}
         body = translate.binder_pod(
@@ -101,14 +100,16 @@ class VolumeBinder:
             image=self._context.config.volumes.binder_image,
         )
         pool = self._context.nodes[node].node_selector
-        if pool:
-            body["spec"]["nodeSelector"] = {**(body["spec"].get("nodeSelector") or {}), **pool}
+        if why := pools.contradiction(body["spec"], pool, node_name=node, cluster=self._context.name):
+            return why
+        pools.keep_to(body["spec"], pool)
         with contextlib.suppress(AlreadyExists):
             await self._context.lower.create(resources.PODS, body, namespace=body["metadata"]["namespace"])
             self._context.log.info(
                 "placeholder for volumes",
                 pod=f"{consumer['metadata']['namespace']}/{consumer['metadata']['name']}",
             )
+        return ""
 
     async def _remove(self, placeholder: Object) -> None:
         if placeholder.metadata.deletion_timestamp is not None:

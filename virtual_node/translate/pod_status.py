@@ -1,4 +1,4 @@
-"""A lower pod's status as the upper pod shows it, and the statuses that we have to word ourselves.
+"""A lower pod's status as the upper pod shows it.
 
 Source: kubelet ``pkg/kubelet/status`` (readiness gates, patches) and core/v1 PodStatus' patch strategies.
 """
@@ -6,10 +6,9 @@ Source: kubelet ``pkg/kubelet/status`` (readiness gates, patches) and core/v1 Po
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import names, timestamps
+from controller_runtime.api import names
 
 FINISHED = ("Succeeded", "Failed")
 
@@ -38,12 +37,6 @@ is none of them: the upper control plane sets it, too (eviction, preemption), an
 Source: kubelet ``PodConditionByKubelet``, ``PodConditionSharedByKubelet``."""
 _MERGED_LISTS = {"conditions": "type"}
 _REPLACED_LISTS = ("podIPs", "hostIPs")
-_CONTAINER_STATUSES = (
-    ("containers", "containerStatuses"),
-    ("initContainers", "initContainerStatuses"),
-    ("ephemeralContainers", "ephemeralContainerStatuses"),
-)
-_SIGKILL = 137
 
 
 def is_finished(pod: Mapping[str, Any]) -> bool:
@@ -125,99 +118,6 @@ def status_patch(
     return {"metadata": metadata, "status": change} if change else {"metadata": metadata}
 
 
-def lost_status(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
-    """The status of a pod whose lower half vanished: Failed, and every container that ran is terminated.
-
-    Worded as the kubelet words containers whose fate it does not know.
-    """
-    status = dict(upper.get("status") or {})
-    status |= {"phase": "Failed", "reason": reason, "message": message}
-    for _, field in _CONTAINER_STATUSES:
-        if field in status:
-            status[field] = [_terminated(container, now) for container in status[field]]
-    conditions = []
-    for condition in status.get("conditions") or ():
-        if condition["type"] in {"Ready", "ContainersReady"} and condition.get("status") != "False":
-            conditions.append(
-                {
-                    **condition,
-                    "status": "False",
-                    "reason": "PodFailed",
-                    "lastTransitionTime": timestamps.rfc3339(now),
-                }
-            )
-        else:
-            conditions.append(condition)
-    status["conditions"] = conditions
-    return status
-
-
-def pending_status(
-    upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: str = ""
-) -> dict[str, Any]:
-    """The status of a pod that cannot be created below yet: Pending, its containers waiting for a reason.
-
-    Args:
-        upper: the upper pod.
-        reason: why the containers wait, such as CreateContainerConfigError.
-        message: in full.
-        pod_reason: shown as the pod's own reason too; empty: only the containers have one.
-    """
-    status = dict(upper.get("status") or {})
-    status["phase"] = "Pending"
-    waiting: dict[str, Any] = {"reason": reason}
-    if message:
-        waiting["message"] = message
-    status["containerStatuses"] = [
-        {
-            "name": container["name"],
-            "image": container.get("image", ""),
-            "imageID": "",
-            "ready": False,
-            "restartCount": 0,
-            "started": False,
-            "state": {"waiting": waiting},
-        }
-        for container in upper["spec"].get("containers") or ()
-    ]
-    if pod_reason:
-        status |= {"reason": pod_reason, "message": message}
-    return status
-
-
-def refused_status(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
-    """The status of a pod that the lower cluster refuses to take: Pending, with a condition that says why.
-
-    Args:
-        upper: the upper pod.
-        reason: ExceededQuota, Forbidden, Invalid, NotAllowed, …, for the condition.
-        message: in full.
-        now: when it was refused.
-    """
-    status = pending_status(upper, reason="ProviderFailed", message=message, pod_reason="ProviderFailed")
-    before = {condition["type"]: condition for condition in status.get("conditions") or ()}
-    old = before.get(names.CONDITION_ADMITTED)
-    since = old["lastTransitionTime"] if old and old.get("status") == "False" else timestamps.rfc3339(now)
-    before[names.CONDITION_ADMITTED] = {
-        "type": names.CONDITION_ADMITTED,
-        "status": "False",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": since,
-    }
-    status["conditions"] = list(before.values())
-    return status
-
-
-def refusal_reason(status: int, reason: str, message: str) -> str:
-    """One word for why an apiserver refused a pod: its own, but for quota, which it only tells in prose."""
-    if "exceeded quota" in message:
-        return "ExceededQuota"
-    if "violates PodSecurity" in message:
-        return "PodSecurity"
-    return reason or f"HTTP{status}"
-
-
 def _has_observed(said: Mapping[str, Any], reached: int) -> bool:
     """Whether what a lower kubelet says (a status, a condition) is about what the upper pod asks for now."""
     return bool(reached) and (said.get("observedGeneration") or 0) >= reached
@@ -291,17 +191,3 @@ def _merge_conditions(
         if kind not in after and kind in _KUBELET_CONDITIONS
     ]
     return changes
-
-
-def _terminated(container: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    state = container.get("state") or {}
-    if "terminated" in state:
-        return dict(container)
-    ended = {
-        "exitCode": _SIGKILL,
-        "reason": "ContainerStatusUnknown",
-        "message": "The container could not be located when the pod was deleted",
-        "startedAt": (state.get("running") or {}).get("startedAt"),
-        "finishedAt": timestamps.rfc3339(now),
-    }
-    return {**container, "ready": False, "started": False, "state": {"terminated": ended}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -16,6 +17,7 @@ from controller_runtime.errors import (
     Unavailable,
 )
 from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, mirroring, pod, running
+from virtual_node.config import NodeConfig
 from virtual_node.controllers.leftovers import Found
 
 pytestmark = pytest.mark.looptime
@@ -237,6 +239,39 @@ async def test_a_pod_with_resource_claims_is_not_started_without_them(claims):
         await asyncio.sleep(10)
         assert scene.below() is None
         assert [reason for reason, _ in scene.events] == ["NotMirrored"]
+
+
+async def test_a_pod_that_selects_nodes_of_another_pool_is_refused_as_by_a_scheduler():
+    """It is not moved into this pool, where its user did not want it: both selectors are named, nothing is made below."""
+    async with running() as scene:
+        scene.context.nodes["vn"] = NodeConfig(name="vn", node_selector={"pool": "cpu", "zone": "a"})
+        elsewhere = pod("web", uid="u-1", nodeName="vn")
+        selector = json.dumps({"nodeSelector": {"pool": "gpu", "disk": "ssd"}})
+        elsewhere["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_SELECTOR: selector}
+        scene.upper.put("pods", elsewhere)
+        scene.bind("fits", uid="u-2")
+        await asyncio.sleep(10)
+        below = scene.below("fits")
+        assert below is not None
+        assert below["spec"]["nodeSelector"] == {"pool": "cpu", "zone": "a"}
+        assert scene.below() is None
+        above = scene.above()
+        assert above is not None
+        (scheduled,) = (one for one in above["status"]["conditions"] if one["type"] == "PodScheduled")
+        assert (above["status"]["phase"], scheduled["status"], scheduled["reason"]) == (
+            "Pending", "False", "Unschedulable",
+        )  # fmt: skip
+        assert scene.events == [("FailedScheduling", scheduled["message"])]
+        assert "pool=gpu" in scheduled["message"]
+        assert "virtual node vn stands for those with pool=cpu" in scheduled["message"]
+        agreeing = json.dumps({"nodeSelector": {"pool": "cpu", "disk": "ssd"}})
+        scene.upper.change(
+            "pods", KEY, metadata={"annotations": {names.ANNOTATION_CLUSTER_SELECTOR: agreeing}}
+        )
+        await asyncio.sleep(10)
+        below = scene.below()
+        assert below is not None
+        assert below["spec"]["nodeSelector"] == {"pool": "cpu", "zone": "a", "disk": "ssd"}
 
 
 async def test_a_namespace_that_is_made_again_while_it_is_looked_into_stays():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,9 +15,10 @@ from controller_runtime.api import names
 from controller_runtime.errors import Forbidden, Unavailable
 from controller_runtime.informer import Informer
 from tests.unit.virtual_node.controllers.api import Api, Body
-from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters
+from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, pod
+from virtual_node.config import NodeConfig
 from virtual_node.controllers.volumes import Volumes
-from virtual_node.translate import claims, persistent_volumes
+from virtual_node.translate import claims, persistent_volumes, volume_binder
 
 pytestmark = pytest.mark.looptime
 
@@ -112,6 +114,37 @@ async def test_a_pod_does_not_wait_for_ever_for_claims_that_cannot_be_read():
         pod = scene.scene.bind(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}])
         with pytest.raises(Unavailable, match="storageclasses"):
             await scene.volumes.ensure(scene.scene.caches.upper["vn"].store.get("x"), pod)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("wanted", "is_of_use"), [("cpu", True), ("gpu", False)])
+async def test_no_volume_is_bound_for_a_pod_that_selects_nodes_of_another_pool(wanted, is_of_use):
+    """The upper scheduler is told to choose another virtual node; the volume would be where the pod cannot go."""
+    upper, lower = clusters()
+    scene = VolumeScene(upper, lower)
+    scene.scene.context.nodes["vn"] = NodeConfig(name="vn", node_selector={"pool": "cpu"})
+    upper.put(
+        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={claims.SELECTED_NODE: "vn"})
+    )
+    waiting = pod(
+        "web", uid="u-1", volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}], nodeName=""
+    )
+    selector = json.dumps({"nodeSelector": {"pool": wanted}})
+    waiting["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_SELECTOR: selector}
+    upper.put("pods", waiting)
+    async with following(scene):
+        await asyncio.sleep(30)
+        placeholder = lower.find("pods", f"shop/{volume_binder.binder_name('u-1')}")
+        if is_of_use:
+            assert placeholder is not None
+            assert placeholder["spec"]["nodeSelector"] == {"pool": "cpu"}
+        else:
+            assert placeholder is None
+            above = upper.find("persistentvolumeclaims", KEY)
+            assert above is not None
+            assert claims.SELECTED_NODE not in above["metadata"]["annotations"]
+            ((reason, message), *_) = scene.scene.events
+            assert reason == "ProvisioningFailed"
+            assert "pool=gpu" in message
 
 
 async def test_a_claim_that_was_bound_meanwhile_is_not_deleted_as_unbound():

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtual_node.translate import dependencies, labels, pod_down, pod_status, pod_update, service_account
+from virtual_node.translate import (
+    dependencies,
+    labels,
+    own_status,
+    pod_down,
+    pod_status,
+    pod_update,
+    service_account,
+)
 from virtual_node.translate.ownership import Owner
 
 CLUSTER = "0f8e7d6c-upper"
@@ -418,7 +426,7 @@ def test_a_lost_pod_has_failed_and_its_containers_have_ended():
             {"name": "done", "ready": False, "state": {"terminated": {"exitCode": 0}}},
         ],
     }
-    found = pod_status.lost_status(pod, reason="R", message="m", now=datetime(2026, 1, 2, tzinfo=UTC))
+    found = own_status.lost(pod, reason="R", message="m", now=datetime(2026, 1, 2, tzinfo=UTC))
     assert (found["phase"], found["reason"]) == ("Failed", "R")
     assert found["conditions"][0]["status"] == "False"
     assert found["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
