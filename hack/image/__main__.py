@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hack.image import build
-from hack.image.rootfs import BuildError
+from hack.image.commands import BuildError
 
 
 def main() -> int:

@@ -12,12 +12,12 @@ import json
 import os
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hack.image import archive, rootfs
+from hack.image import archive, debian, rootfs
+from hack.image.python_packages import project
 from hack.sandbox.images import architecture
 from hack.sandbox.programs import cache_directory
 
@@ -35,8 +35,7 @@ Progress = Callable[[str], None]
 
 def version() -> str:
     """The project's version, which is the image's tag."""
-    project = tomllib.loads((rootfs.SOURCE / "pyproject.toml").read_text(encoding="utf-8"))
-    return str(project["project"]["version"])
+    return str(project()["project"]["version"])
 
 
 def build(output: Path, *, name: str = "", progress: Progress = lambda _: None) -> str:
@@ -58,7 +57,7 @@ def build(output: Path, *, name: str = "", progress: Progress = lambda _: None) 
         layers = [_base_layer(files), archive.layer(app)]
     config = archive.ImageConfig(
         architecture=architecture(),
-        user=f"{rootfs.USER}:{rootfs.USER}",
+        user=f"{debian.USER}:{debian.USER}",
         entrypoint=ENTRYPOINT,
         env=ENVIRONMENT,
         labels={
@@ -99,11 +98,10 @@ def _base_layer(files: Path) -> archive.Layer:
 
 def _recipe() -> str:
     """What the lower layer is made from: another recipe is another folder."""
-    project = tomllib.loads((rootfs.SOURCE / "pyproject.toml").read_text(encoding="utf-8"))
+    recipe = Path(__file__).parent
     parts = [
-        Path(rootfs.__file__).read_bytes(),
-        rootfs.CONSTRAINTS.read_bytes(),
-        json.dumps(project["project"]["dependencies"]).encode(),
+        *(path.read_bytes() for path in sorted([*recipe.glob("*.py"), *recipe.glob("*.txt")])),
+        json.dumps(project()["project"]["dependencies"]).encode(),
         os.uname().machine.encode(),
     ]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hack.chromium import is_here as chromium_here
 from hack.image import build
-from hack.image.rootfs import BuildError
+from hack.image.commands import BuildError
 from hack.sandbox import binaries, demo, helm, node_services
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.packages import ensure_packages, install

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hack.image import build, rootfs
+from hack.image import build, debian, python_packages
 from hack.sandbox import Sandbox
 from hack.sandbox.ports import free_ports
 from tests.benchmarks.load import usage
@@ -82,7 +82,7 @@ def _inside(root: Path, *argv: str) -> list[str]:
         f'mount --bind "{root}" "{root}" && mount -t proc proc "{root}/proc" && '
         f'mount -o remount,bind,ro "{root}" && exec "$@"'
     )
-    user = f"--userspec={rootfs.USER}:{rootfs.USER}"
+    user = f"--userspec={debian.USER}:{debian.USER}"
     return [
         *("unshare", "--mount", "sh", "-c", script, "sh"),
         *("env", "-i", *build.ENVIRONMENT, "/usr/sbin/chroot", user, str(root), *argv),
@@ -100,11 +100,11 @@ def test_every_program_runs_as_nobody_on_a_read_only_root(root: Path):
 def test_there_is_no_shell_and_no_package_manager(root: Path):
     """Whoever breaks in finds Python and nothing else."""
     programs = {path.name for path in (root / "usr/bin").iterdir()}
-    assert programs - {rootfs.PYTHON} == set(_scripts())
+    assert programs - {python_packages.PYTHON} == set(_scripts())
 
 
 def _scripts() -> list[str]:
-    return [*rootfs._project()["project"]["scripts"]]
+    return [*python_packages.project()["project"]["scripts"]]
 
 
 def test_nothing_is_set_uid_and_only_tmp_is_writable(root: Path):
@@ -120,7 +120,7 @@ def test_nothing_is_set_uid_and_only_tmp_is_writable(root: Path):
 def test_every_module_is_compiled(root: Path):
     """A read-only file system cannot be given bytecode later: each module of ours has it already."""
     for package in ("controller_runtime", "virtual_node", "webhook", "descheduler", "multi_scheduler"):
-        for source in (root / rootfs.SITE / package).rglob("*.py"):
+        for source in (root / python_packages.SITE / package).rglob("*.py"):
             assert (source.parent / "__pycache__" / f"{source.stem}.cpython-311.pyc").exists(), source
 
 

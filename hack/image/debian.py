@@ -1,0 +1,107 @@
+"""Debian's part of the image: its packages unpacked, accounts, and the public CAs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from hack.image.commands import BuildError, run
+
+RELEASE = "12"
+USER = 65532
+"""Who we run as: ``nonroot``, the number that distroless images use."""
+PACKAGES = (
+    "ca-certificates",
+    "libbz2-1.0",
+    "libc6",
+    "libcrypt1",
+    "libexpat1",
+    "libffi8",
+    "libgcc-s1",
+    "liblzma5",
+    "libpython3.11-minimal",
+    "libpython3.11-stdlib",
+    "libssl3",
+    "libuuid1",
+    "python3.11-minimal",
+    "zlib1g",
+)
+
+
+def check_machine() -> None:
+    """Raise BuildError where the recipe cannot work: it takes this machine's packages."""
+    release = Path("/etc/os-release")
+    said = release.read_text(encoding="utf-8") if release.exists() else ""
+    if f'VERSION_ID="{RELEASE}"' not in said or "ID=debian" not in said:
+        raise BuildError(
+            f"the image is made of Debian {RELEASE}'s packages and this machine is something else; "
+            "build it with Docker or Buildah: docker build ."
+        )
+    if os.geteuid() != 0:
+        raise BuildError("unpacking the image's files needs root; or build it with Docker or Buildah")
+
+
+def lay_out(root: Path) -> None:
+    """Make the folders of an empty root, as Debian itself does ("merged /usr")."""
+    for directory in ("usr/bin", "usr/lib", "usr/lib64", "etc", "home/nonroot"):
+        (root / directory).mkdir(parents=True, exist_ok=True)
+    # Packages are unpacked through these links.
+    for link in ("bin", "lib", "lib64"):
+        (root / link).symlink_to(f"usr/{link}")
+    (root / "sbin").symlink_to("usr/bin")
+    (root / "tmp").mkdir()
+    (root / "tmp").chmod(0o1777)
+
+
+def unpack(root: Path, *, work: Path) -> None:
+    """Download the packages and unpack them.
+
+    Args:
+        root: as ``lay_out`` made it.
+        work: where packages are downloaded to.
+
+    Raises:
+        BuildError: one cannot be had.
+    """
+    try:
+        run("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *PACKAGES, cwd=work)
+    except BuildError:
+        # A machine that never asked has no lists, an old one has lists of versions that are gone.
+        run("apt-get", "update", "-qq")
+        run("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *PACKAGES, cwd=work)
+    for package in sorted(work.glob("*.deb")):
+        unpacked = work / "unpacked"
+        run("dpkg-deb", "-x", str(package), str(unpacked))
+        # Through the links, which dpkg-deb would replace by folders.
+        for top in unpacked.iterdir():
+            target = root / ("usr/" + top.name if top.name in ("bin", "lib", "lib64") else top.name)
+            shutil.copytree(top, target, symlinks=True, dirs_exist_ok=True)
+        shutil.rmtree(unpacked)
+
+
+def write_accounts(root: Path) -> None:
+    """Write who there is, how names are resolved, and what this is."""
+    users = (
+        "root:x:0:0:root:/root:/sbin/nologin",
+        f"nonroot:x:{USER}:{USER}:nonroot:/home/nonroot:/sbin/nologin",
+    )
+    (root / "etc/passwd").write_text("\n".join([*users, ""]), encoding="utf-8")
+    (root / "etc/group").write_text(f"root:x:0:\nnonroot:x:{USER}:\n", encoding="utf-8")
+    # Names of the cluster are asked for as /etc/hosts and resolv.conf say, which the kubelet writes.
+    (root / "etc/nsswitch.conf").write_text("hosts: files dns\n", encoding="utf-8")
+    (root / "etc/os-release").write_text(
+        f'PRETTY_NAME="virtual-node on Debian {RELEASE}"\nID=debian\nVERSION_ID="{RELEASE}"\n',
+        encoding="utf-8",
+    )
+
+
+def write_certificates(root: Path) -> None:
+    """One file of the public CAs, for identity providers; ca-certificates makes it when it is installed."""
+    folder = root / "usr/share/ca-certificates/mozilla"
+    bundle = root / "etc/ssl/certs/ca-certificates.crt"
+    bundle.parent.mkdir(parents=True, exist_ok=True)
+    bundle.write_text("".join(path.read_text() for path in sorted(folder.glob("*.crt"))), encoding="utf-8")
+    (root / "usr/lib/ssl").mkdir(parents=True, exist_ok=True)
+    (root / "usr/lib/ssl/cert.pem").symlink_to("/etc/ssl/certs/ca-certificates.crt")
+    shutil.rmtree(root / "usr/share/ca-certificates")

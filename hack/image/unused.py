@@ -1,0 +1,57 @@
+"""What nobody needs in the image, as patterns of paths."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from hack.image.python_packages import PYTHON, SITE
+
+_UNUSED = (
+    # Debian's: translations of text, and of character sets that nobody sends us.
+    "usr/share/doc/*/[!c]*",
+    "usr/share/doc/*/changelog*",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/lintian",
+    "usr/share/binfmts",
+    "usr/share/applications",
+    "usr/share/pixmaps",
+    "usr/share/perl5",
+    "usr/share/debconf",
+    "usr/sbin",
+    "sbin/ldconfig",
+    "usr/lib/*/gconv",
+    "usr/lib/*/audit",
+    "usr/lib/locale",
+    "usr/bin/[!p]*",
+    "usr/bin/pdb*",
+    "usr/bin/py*versions",
+    "etc/binfmt.d",
+    "etc/bindresvport.blacklist",
+    # Python's: what builds, draws and tests.
+    *(
+        f"usr/lib/{PYTHON}/{name}"
+        for name in ("distutils", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo")
+    ),
+    # Others': what their authors ship for themselves.
+    f"{SITE}/bin",
+    f"{SITE}/*/tests",
+    f"{SITE}/*/test",
+    f"{SITE}/*/*.pyx",
+    f"{SITE}/*/*.c",
+)
+
+
+def remove_unused(root: Path) -> None:
+    """Delete it; licences stay."""
+    for pattern in _UNUSED:
+        for path in sorted(root.glob(pattern)):
+            if path.name == "copyright":
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)  # reached through a link already
+    for cache in sorted(root.rglob("__pycache__")):
+        shutil.rmtree(cache)
