@@ -1,0 +1,107 @@
+"""Foreign Services, other processes, other installations: what is not ours, or not ours alone, is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.errors import Conflict
+from tests.unit.virtual_node.controllers.services.scene import Scene, foreign, mirrored
+
+pytestmark = pytest.mark.looptime
+
+
+async def test_two_processes_do_not_undo_each_other():
+    """The other one knows a later state of Service and slice; what it wrote is left until our caches have it, too."""
+    scene, key = await mirrored(with_slice=True)
+    service, piece = scene.services.store.list()[0], scene.controller._slices.store.list()[0]
+    for resource, cache in (
+        (resources.SERVICES, scene.copies),
+        (resources.ENDPOINT_SLICES, scene.mirror.lower),
+    ):
+        (copy,) = [one.to_dict() for one in cache.store.list()]
+        copy["metadata"]["annotations"]["virtual-node.io/applied"] = "later"
+        scene.lower.put(resource, copy)
+    scene.lower.calls.clear()
+    scene.later = True
+    await scene.controller.reconcile(key)
+    assert [call for call in scene.lower.calls if call[0] == "patch"] == []
+    scene.later = False
+    await scene.controller.reconcile(key)
+    assert [plural for verb, plural, _ in scene.lower.calls if verb == "patch"] == [
+        "services",
+        "endpointslices",
+    ]
+    assert (service, piece) == (scene.services.store.list()[0], scene.controller._slices.store.list()[0])
+
+
+async def test_a_stranger_who_takes_the_name_while_a_copy_is_replaced_gets_no_endpoints():
+    """The copy is looked at again before anything leads to it."""
+    scene, key = await mirrored()
+    scene.add_service(uid="u-2")
+    scene.add_slice()
+    delete = scene.lower.delete
+
+    async def delete_and_lose(resource, name, *, namespace=None, uid=None):
+        await delete(resource, name, namespace=namespace, uid=uid)
+        scene.lower.put(resources.SERVICES, foreign("web", "shop"))
+
+    scene.lower.delete = delete_and_lose  # type: ignore[method-assign]
+    with pytest.raises(Conflict):
+        await scene.controller.reconcile(key)
+    await scene.controller.reconcile(key)
+    assert len(scene.mirror.lower.store) == 0
+    assert scene.recorder.events[-1] == ("Warning", "ServiceConflict")
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "kind"), [("kubernetes", "default", "Normal"), ("web", "shop", "Warning")]
+)
+async def test_a_foreign_service_is_left_alone_and_told_of_once(name, namespace, kind):
+    """No write but the create that failed, one event however often it is looked at, no endpoints."""
+    scene = Scene()
+    scene.lower.put(resources.SERVICES, foreign(name, namespace))
+    key = scene.add_service(name, namespace)
+    scene.add_slice(namespace=namespace, service=name)
+    scene.add_pod(namespace)
+    for _ in range(3):
+        result = await scene.controller.reconcile(key)
+        assert result is not None
+        assert result.requeue_after
+    assert scene.lower.wrote() == [("create", key)]
+    assert scene.recorder.events == [(kind, "ServiceConflict")]
+    assert scene.lower.objects["services", key]["metadata"]["uid"] == "theirs"
+    assert len(scene.mirror.lower.store) == 0
+
+
+async def test_a_name_that_becomes_free_is_taken():
+    """After the foreign Service has gone, the next look creates ours."""
+    scene = Scene()
+    scene.lower.put(resources.SERVICES, foreign("web", "shop"))
+    key = scene.add_service()
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    del scene.lower.objects["services", key]
+    assert await scene.controller.reconcile(key) is None
+    assert names.LABEL_UPPER_CLUSTER in scene.lower.objects["services", key]["metadata"]["labels"]
+
+
+async def test_copies_of_another_mapping_go():
+    """After a restart with another prefix the Service is in its new namespace below, and only there."""
+    scene, key = await mirrored(with_slice=True)
+    scene.context.lower_namespace = lambda name: f"x-{name}"
+    await scene.controller.reconcile(key)
+    assert {found for _, found in scene.lower.objects} == {
+        "x-shop/web", f"x-shop/{next(iter(scene.mirror.lower.store.list())).name}",
+    }  # fmt: skip
+    assert len(scene.lower.objects) == 2
+
+
+async def test_copies_of_another_installation_with_another_mapping_stay():
+    """Two installations that map the namespace to different ones would otherwise fight for ever."""
+    scene, key = await mirrored()
+    scene.context.lower_namespace = lambda name: f"x-{name}"
+    scene.lower.others_pods = [object()]
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == [("create", key), ("create", f"x-{key}")]

@@ -1,0 +1,46 @@
+"""Nothing below goes, or goes back, on the word of a cache that is behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from tests.unit.virtual_node.controllers.services.scene import mirrored
+
+pytestmark = pytest.mark.looptime
+
+
+async def test_a_service_that_only_our_cache_lacks_keeps_its_copy():
+    """Another process has made it while our watch is behind: a new copy would have another address."""
+    scene, key = await mirrored(with_slice=True)
+    scene.unseen = scene.services.store.list()
+    scene.remove_service(key)
+    result = await scene.controller.reconcile(key)
+    assert result is not None
+    assert result.requeue_after
+    assert scene.lower.wrote() == [("create", key)]
+    assert len(scene.mirror.lower.store) == 1
+
+
+async def test_a_slice_that_only_our_cache_lacks_stays():
+    """Or its endpoints would be out of service until our watch has caught up; what is gone above goes."""
+    scene, key = await mirrored(with_slice=True)
+    scene.unseen = scene.controller._slices.store.list()
+    scene.controller._slices._remove("shop/web-1", None)
+    await scene.controller.reconcile(key)
+    assert len(scene.mirror.lower.store) == 1
+    scene.unseen = []
+    await scene.controller.reconcile(key)
+    assert len(scene.mirror.lower.store) == 0
+
+
+async def test_a_service_of_a_later_uid_is_not_replaced_by_an_earlier_one():
+    """Our cache still has the Service that was deleted; the copy belongs to its successor and keeps its address."""
+    scene, key = await mirrored()
+    copy = scene.copies.store.list()[0].to_dict()
+    copy["metadata"]["labels"][names.LABEL_UPPER_UID] = "u-2"
+    scene.lower.put(resources.SERVICES, copy)
+    scene.later = True
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == [("create", key)]

@@ -1,0 +1,156 @@
+"""A Service is below as long as pods, or somebody's configuration, want it there."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_runtime import resources
+from tests.unit.virtual_node.controllers.services.scene import Scene, mirrored, thing
+from virtual_node import config as configuration
+from virtual_node.controllers.services_users import GRACE, NamespaceUsers
+
+pytestmark = pytest.mark.looptime
+
+
+async def test_a_service_goes_below_with_the_first_pod_of_its_namespace():
+    """Not before, and its endpoints with it."""
+    scene = Scene()
+    key = scene.add_service()
+    scene.add_slice()
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == []
+    scene.add_pod()
+    assert await scene.controller.reconcile(key) is None
+    assert scene.lower.wrote() == [("create", key)]
+    assert len(scene.mirror.lower.store) == 1
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == [("create", key)]
+
+
+async def test_a_namespace_out_of_use_keeps_its_copies_for_a_while():
+    """The grace begins with the last pod's end, a pod that comes ends it, and then everything goes."""
+    scene, key = await mirrored(with_slice=True)
+    scene.remove_pod()
+    again = await scene.controller.reconcile(key)
+    assert again is not None
+    assert again.requeue_after == GRACE
+    await asyncio.sleep(GRACE - 1)
+    later = await scene.controller.reconcile(key)
+    assert later is not None
+    assert later.requeue_after == pytest.approx(1)
+    assert scene.lower.wrote() == [("create", key)]
+    await asyncio.sleep(1)
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == [("create", key), ("delete", key)]
+    assert len(scene.mirror.lower.store) == 0
+
+
+async def test_copies_that_another_process_needs_stay():
+    """Virtual nodes of one upper cluster in two processes share the copies."""
+    scene, key = await mirrored()
+    scene.remove_pod()
+    await scene.controller.reconcile(key)
+    await asyncio.sleep(GRACE)
+    scene.lower.others_pods = [object()]
+    later = await scene.controller.reconcile(key)
+    assert later is not None
+    assert later.requeue_after == GRACE
+    assert scene.lower.wrote() == [("create", key)]
+
+
+MINE, THEIRS = "always.virtual-node.io/vn", "always.virtual-node.io/vn-other"
+
+
+def _marks(scene: Scene, key: str) -> set[str]:
+    annotations = scene.lower.objects["services", key]["metadata"]["annotations"]
+    return {mark for mark in annotations if mark.startswith("always.")}
+
+
+async def test_what_an_installation_always_wants_is_marked_as_long_as_it_does():
+    """Every installation marks for itself; a pattern that goes takes its mark along, and the copy stays for the pods."""
+    scene = Scene(services=configuration.ServicesConfig(always=["shop/*"]))
+    key = scene.add_service()
+    await scene.controller.reconcile(key)
+    assert _marks(scene, key) == {MINE}
+    scene.add_pod()
+    scene.context.settings.services.always = []
+    await scene.controller.reconcile(key)
+    assert _marks(scene, key) == set()
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == [("create", key), ("patch", key)]
+    scene.context.settings.services.always = ["shop/*"]
+    await scene.controller.reconcile(key)
+    assert _marks(scene, key) == {MINE}
+
+
+async def test_what_another_installation_always_wants_is_not_ours_to_remove():
+    """However long nobody here uses it; when they want it no more it goes as any other."""
+    scene = Scene(services=configuration.ServicesConfig(always=["shop/*"]))
+    key = scene.add_service()
+    await scene.controller.reconcile(key)
+    scene.lower.objects["services", key]["metadata"]["annotations"][THEIRS] = "true"
+    scene.lower.put(resources.SERVICES, scene.lower.objects["services", key])
+    scene.context.settings.services.always = []
+    await scene.controller.reconcile(key)
+    await asyncio.sleep(GRACE + 1)
+    assert await scene.controller.reconcile(key) is None
+    assert _marks(scene, key) == {THEIRS}
+    del scene.lower.objects["services", key]["metadata"]["annotations"][THEIRS]
+    scene.lower.put(resources.SERVICES, scene.lower.objects["services", key])
+    await scene.controller.reconcile(key)
+    await asyncio.sleep(GRACE + 1)
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote()[-1] == ("delete", key)
+
+
+async def test_a_deleted_service_goes_at_once():
+    """Without any grace, by the uid of the copy."""
+    scene, key = await mirrored(with_slice=True)
+    scene.remove_service(key)
+    await scene.controller.reconcile(key)
+    assert scene.lower.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "always", "expected"),
+    [
+        ("kube-system", ["kube-system/*"], True),
+        ("kube-system", [], False),
+        ("forbidden", [], False),
+        ("elsewhere", ["elsewhere/w?b"], True),
+    ],
+)
+async def test_which_services_are_wanted(namespace, always, expected):
+    """Pods alone bring nothing into kube-system, nor from where they may not come; patterns need no pods."""
+    scene = Scene(services=configuration.ServicesConfig(always=always))
+    key = scene.add_service(namespace=namespace)
+    if namespace != "elsewhere":
+        scene.add_pod(namespace)
+    await scene.controller.reconcile(key)
+    assert bool(scene.lower.wrote()) is expected
+
+
+async def test_users_are_told_of_when_the_first_comes_and_the_last_goes():
+    """And not in between."""
+    scene = Scene()
+    told: list[str] = []
+    users = NamespaceUsers([scene.pods], on_change=told.append)
+    scene.add_pod()
+    other = thing("Pod", "other", "shop", "p-2")
+    scene.pods._store(other, initial=False)
+    assert told == ["shop"]
+    scene.remove_pod()
+    assert told == ["shop"]
+    assert "shop" in users
+    scene.pods._remove("shop/other", None)
+    assert told == ["shop", "shop"]
+    assert "shop" not in users
+    assert users.grace("shop") == GRACE
+    await asyncio.sleep(GRACE / 2)
+    scene.add_pod()
+    scene.remove_pod()
+    assert users.grace("shop") == GRACE
+    await asyncio.sleep(GRACE + 1)
+    assert users.grace("shop") == 0
