@@ -69,6 +69,10 @@ class Api:
         found = self.objects.get((plural, key))
         return _copy(found) if found is not None else None
 
+    def the(self, plural: str, key: str) -> Body:
+        """The object; KeyError where there is none."""
+        return _copy(self.objects[plural, key])
+
     def release(self, plural: str) -> None:
         """Watches of that resource go on, with all that they have missed."""
         self.held.discard(plural)

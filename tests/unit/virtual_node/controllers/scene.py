@@ -25,6 +25,8 @@ from virtual_node.controllers.pods import PodController
 from virtual_node.controllers.service_links import INDEX_NAMESPACE, ServiceLinks
 
 CLUSTER = "upper-1"
+KEY = "shop/web"
+"""The pod that a test has unless it says another name."""
 
 
 class Scene:
@@ -105,13 +107,21 @@ class Scene:
         """An upper pod is bound to the virtual node."""
         return self.upper.put("pods", pod(name, uid=uid, nodeName=self.node, **spec))
 
-    def above(self, name: str = "web") -> Body | None:
-        """The upper pod."""
-        return self.upper.find("pods", f"shop/{name}")
+    def above(self, name: str = "web") -> Body:
+        """The upper pod; KeyError where there is none."""
+        return self.upper.the("pods", f"shop/{name}")
 
-    def below(self, name: str = "web") -> Body | None:
-        """The lower pod."""
-        return self.lower.find("pods", f"shop/{name}")
+    def below(self, name: str = "web") -> Body:
+        """The lower pod; KeyError where there is none."""
+        return self.lower.the("pods", f"shop/{name}")
+
+    def is_above(self, name: str = "web") -> bool:
+        """Whether there is an upper pod."""
+        return self.upper.find("pods", f"shop/{name}") is not None
+
+    def is_below(self, name: str = "web") -> bool:
+        """Whether there is a lower pod."""
+        return self.lower.find("pods", f"shop/{name}") is not None
 
 
 async def _nothing(*_what: Any) -> None:
@@ -130,6 +140,18 @@ def pod(name: str, *, uid: str, **spec: Any) -> Body:
         "spec": {"containers": [{"name": "main", "image": "web:1"}], **spec},
         "status": {"phase": "Pending", "qosClass": "BestEffort"},
     }  # fmt: skip
+
+
+def lower_pod(uid: str, *, node: str = "vn", namespace: str = "shop", name: str = "web") -> Body:
+    """A pod below that was made for the upper pod of that uid."""
+    body = pod(name, uid=f"l-of-{uid}")
+    body["metadata"]["labels"] = {
+        names.LABEL_UPPER_CLUSTER: CLUSTER,
+        names.LABEL_UPPER_UID: uid,
+        names.LABEL_NODE: node,
+    }
+    body["metadata"]["annotations"] = {names.ANNOTATION_UPPER_NAMESPACE: namespace}
+    return body
 
 
 def clusters() -> tuple[Api, Api]:

@@ -9,11 +9,9 @@ import pytest
 from controller_runtime.api import names
 from controller_runtime.errors import Invalid, NotFound
 from tests.unit.virtual_node.controllers.api import Body
-from tests.unit.virtual_node.controllers.scene import Scene, clusters, mirroring, running
+from tests.unit.virtual_node.controllers.scene import KEY, Scene, clusters, mirroring, running
 
 pytestmark = pytest.mark.looptime
-
-KEY = "shop/web"
 
 
 def service(name: str, address: str, port: int) -> Body:
@@ -44,14 +42,11 @@ async def test_a_restart_leaves_alone_what_admission_below_has_changed():
         upper.change("pods", KEY, metadata={"labels": {"new": "label"}})
         await asyncio.sleep(10)
         below = second.below()
-        assert below is not None
         assert below["metadata"]["labels"]["new"] == "label"
         assert below["spec"]["containers"][0]["image"] == "mirror.local/web:1"
         upper.change("pods", KEY, spec={"containers": [{"name": "main", "image": "web:2"}]})
         await asyncio.sleep(10)
-        below = second.below()
-        assert below is not None
-        assert below["spec"]["containers"][0]["image"] == "web:2"
+        assert second.below()["spec"]["containers"][0]["image"] == "web:2"
 
 
 @pytest.mark.parametrize(("generation", "image"), [(1, "mirror.local/web:1"), (2, "web:1")])
@@ -69,9 +64,7 @@ async def test_an_upgrade_leaves_alone_what_admission_below_has_changed(generati
     upper.change("pods", KEY, metadata={"generation": generation})
     async with mirroring(Scene(upper, lower)) as second:
         await asyncio.sleep(10)
-        below = second.below()
-        assert below is not None
-        assert below["spec"]["containers"][0]["image"] == image
+        assert second.below()["spec"]["containers"][0]["image"] == image
 
 
 async def test_an_ephemeral_container_finds_what_it_names():
@@ -89,9 +82,7 @@ async def test_an_ephemeral_container_finds_what_it_names():
         }
         scene.upper.change("pods", KEY, spec={"ephemeralContainers": [debugger]})
         await asyncio.sleep(10)
-        below = scene.below()
-        assert below is not None
-        assert below["spec"]["ephemeralContainers"][0]["env"] == [{"name": "NODE", "value": "vn"}]
+        assert scene.below()["spec"]["ephemeralContainers"][0]["env"] == [{"name": "NODE", "value": "vn"}]
         assert scene.lower.find("configmaps", "shop/tools") is not None
 
 
@@ -112,7 +103,6 @@ async def test_a_debug_container_gets_the_service_variables_of_its_pods_containe
         scene.upper.change("pods", KEY, spec={"ephemeralContainers": [debugger]})
         await asyncio.sleep(10)
         below = scene.below()
-        assert below is not None
         main, debug = (
             {one["name"]: one["value"] for one in below["spec"][kind][0].get("env") or ()}
             for kind in ("containers", "ephemeralContainers")
@@ -132,14 +122,12 @@ async def test_a_debug_container_added_before_the_pod_could_start_follows_it():
         needed = {"name": "c", "image": "web:1", "envFrom": [{"configMapRef": {"name": "tools"}}]}
         scene.bind(containers=[needed])
         await asyncio.sleep(10)
-        assert scene.below() is None
+        assert not scene.is_below()
         scene.upper.change("pods", KEY, spec={"ephemeralContainers": [{"name": "d", "image": "t"}]})
         await asyncio.sleep(10)
         scene.upper.put("configmaps", config_map("tools"))
         await asyncio.sleep(10)
-        below = scene.below()
-        assert below is not None
-        assert [one["name"] for one in below["spec"]["ephemeralContainers"]] == ["d"]
+        assert [one["name"] for one in scene.below()["spec"]["ephemeralContainers"]] == ["d"]
 
 
 async def test_a_refused_resize_does_not_hold_up_the_rest():
@@ -149,9 +137,7 @@ async def test_a_refused_resize_does_not_hold_up_the_rest():
         await asyncio.sleep(10)
         scene.lower.change("pods", KEY, status={"phase": "Running", "observedGeneration": 1})
         await asyncio.sleep(10)
-        above = scene.above()
-        assert above is not None
-        assert above["status"]["observedGeneration"] == 1
+        assert scene.above()["status"]["observedGeneration"] == 1
         scene.lower.fault = lambda _verb, plural, _key: Invalid("no") if plural == "pods/resize" else None
         resized = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "2"}}}
         scene.upper.change(
@@ -162,8 +148,6 @@ async def test_a_refused_resize_does_not_hold_up_the_rest():
         )
         await asyncio.sleep(10)
         below, above = scene.below(), scene.above()
-        assert below is not None
-        assert above is not None
         assert below["metadata"]["labels"]["new"] == "label"
         assert [reason for reason, _ in scene.events] == ["UpdateRefused"]
         assert above["status"]["observedGeneration"] == 1
@@ -179,13 +163,10 @@ async def test_a_resize_is_observed_once_the_lower_kubelet_has_seen_it():
         resized = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "2"}}}
         scene.upper.change("pods", KEY, spec={"containers": [resized]}, metadata={"generation": 5})
         await asyncio.sleep(10)
-        above = scene.above()
-        assert above is not None
-        assert above["status"]["observedGeneration"] == 1
+        assert scene.above()["status"]["observedGeneration"] == 1
         scene.lower.change("pods", KEY, status={"observedGeneration": 2})
         await asyncio.sleep(10)
         above = scene.above()
-        assert above is not None
         assert above["status"]["observedGeneration"] == 5
         assert above["metadata"]["annotations"][names.ANNOTATION_LOWER_UID]
 
@@ -209,7 +190,6 @@ async def test_a_lower_cluster_that_cannot_resize_gets_the_rest_of_a_change():
         )
         await asyncio.sleep(60)
         below = scene.below()
-        assert below is not None
         assert below["metadata"]["labels"]["new"] == "label"
         assert below["spec"]["containers"][0]["image"] == "web:2"
         assert [reason for reason, _ in scene.events] == ["UpdateRefused"]
