@@ -1,0 +1,107 @@
+"""The command line, alone and beside a policy file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from controller_runtime.errors import ConfigError
+from descheduler import cli, flags
+from tests.unit.descheduler.policies import TENSILE, V1ALPHA2, v1
+
+
+class TestFlags:
+    """The command line."""
+
+    def test_defaults(self):
+        """Without any flag: tensile-kube's threshold, kubeleet's rule, and leader election."""
+        options = flags.parse([])
+        assert [strategy.name for strategy in options.strategies] == ["Unschedulable", "StaleCluster"]
+        assert options.strategies[0].params["thresholdSeconds"] == 180
+        assert options.strategies[1].params["staleAfterSeconds"] == 20
+        assert options.leader_elect
+        assert not options.eviction.dry_run
+        assert (options.freeze_namespace, options.freeze_period) == ("kube-system", 300)
+
+    def test_tensile_kube(self, tmp_path):
+        """tensile-kube's flags, as its manifest spells them."""
+        file = tmp_path / "policy.yaml"
+        file.write_text(TENSILE)
+        options = flags.parse(
+            [
+                f"--policy-config-file={file}",
+                "--descheduling-interval=10s",
+                "--kubeconfig=/k",
+                "--node-selector=type=virtual-kubelet",
+                "--max-pods-to-evict-per-node=3",
+                "--evict-local-storage-pods",
+                "--dry-run",
+                "--klog.v=4",
+            ]
+        )
+        assert [strategy.name for strategy in options.strategies] == ["PodLifeTime"]
+        assert (options.interval, options.eviction.pass_seconds, options.klog_verbosity) == (10, 10, 4)
+        assert options.eviction.dry_run
+        assert options.eviction.local_storage
+        assert options.eviction.max_per_node == 3
+
+    def test_flag_beats_policy(self, tmp_path):
+        """A flag that is given wins over the file; one that is not leaves it alone."""
+        file = tmp_path / "policy.yaml"
+        file.write_text(V1ALPHA2)
+        path = f"--policy-config-file={file}"
+        assert flags.parse([path]).eviction.max_per_node == 5
+        assert flags.parse([path]).eviction.local_storage
+        options = flags.parse([path, "--max-pods-to-evict-per-node=0", "--evict-local-storage-pods=false"])
+        assert (options.eviction.max_per_node, options.eviction.local_storage) == (0, False)
+
+    def test_void_flags(self, tmp_path):
+        """A flag that the policy file makes void is said to be, instead of being ignored in silence."""
+        file = tmp_path / "policy.yaml"
+        file.write_text(TENSILE)
+        options = flags.parse(
+            [f"--policy-config-file={file}", "--unschedulable-threshold=5s", "--backoff=5s"]
+        )
+        (warning,) = options.warnings
+        assert warning.startswith("--unschedulable-threshold has no effect")
+
+    def test_lost_clusters_can_be_left_alone(self):
+        """Moving pods off lost clusters can be turned off."""
+        options = flags.parse(["--move-off-lost-clusters=false"])
+        assert [strategy.name for strategy in options.strategies] == ["Unschedulable"]
+
+    @pytest.mark.parametrize(
+        ("argument", "said"),
+        [
+            ("--node-selector=a b", "--node-selector: 'a b' is not a label selector"),
+            (
+                "--include-failures=image,disk",
+                "--include-failures: 'disk': known are image, quota, admission",
+            ),
+            ("--unschedulable-threshold=0", "--unschedulable-threshold: 0 must be more than 0"),
+            ("--freeze-period=0", "--freeze-period: 0 must be more than 0"),
+            ("--max-pods-to-evict-per-node=-1", "--max-pods-to-evict-per-node: -1"),
+            ("--leader-elect-retry-period=1m", "--leader-elect-lease-duration must be more"),
+            ("--policy-config-file=/nowhere", "--policy-config-file /nowhere"),
+        ],
+    )
+    def test_errors(self, argument, said, capsys):
+        """A bad flag is one line on standard error, and exit code 2."""
+        assert cli.main([argument]) == 2
+        assert capsys.readouterr().err.startswith(f"virtual-node-descheduler: {said}")
+
+    def test_bad_parameters_at_start(self, tmp_path):
+        """Parameters are checked before anything is connected to."""
+        file = tmp_path / "policy.json"
+        strategies = {"PodLifeTime": {"enabled": True, "params": {"maxPodLifeTimeSeconds": "x"}}}
+        file.write_text(json.dumps(v1(strategies=strategies)))
+        said = r'strategies\["PodLifeTime"\]\.params\.maxPodLifeTimeSeconds: Expected'
+        with pytest.raises(ConfigError, match=said):
+            flags.parse([f"--policy-config-file={file}"])
+
+    @pytest.mark.parametrize("argument", ["version", "--version"])
+    def test_version(self, argument, capsys):
+        """The version, as a subcommand and as a flag."""
+        assert cli.main([argument]) == 0
+        assert capsys.readouterr().out.strip()
