@@ -18,7 +18,8 @@ from descheduler.options import EvictionOptions
 from descheduler.recreation import Recreator
 from descheduler.release import Releaser
 from descheduler.strategies.base import Context, Strategy
-from tests.unit.descheduler.fake import FakeClient, FakeCluster, now
+from tests.unit.descheduler.bodies import now
+from tests.unit.descheduler.fake import FakeClient, FakeCluster
 
 FREEZE = 300.0
 

@@ -11,7 +11,8 @@ from controller_runtime import resources
 from controller_runtime.errors import Unavailable
 from descheduler.history import Limits
 from descheduler.memory import Memory
-from tests.unit.descheduler.fake import START, FakeClient, FakeCluster, now
+from tests.unit.descheduler.bodies import START, now
+from tests.unit.descheduler.fake import FakeClient, FakeCluster
 
 pytestmark = pytest.mark.looptime
 

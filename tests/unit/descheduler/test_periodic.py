@@ -14,7 +14,9 @@ from controller_runtime.errors import ConfigError
 from descheduler.strategies import duplicates, imbalance
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from descheduler.strategies.imbalance import Imbalance, ImbalanceParams
-from tests.unit.descheduler.fake import START, FakeCluster, cached, node, pod
+from tests.unit.descheduler.bodies import START, cached, pod
+from tests.unit.descheduler.fake import FakeCluster
+from tests.unit.descheduler.moving import cluster_with, names_of
 from tests.unit.descheduler.process import Process
 
 
@@ -31,21 +33,6 @@ def running(
         spec={"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}], **spec},
         creationTimestamp=timestamps.rfc3339(START - timedelta(seconds=age)),
     )
-
-
-def cluster_with(*bodies: dict[str, Any], nodes: tuple[str, ...] = ("a", "b")) -> FakeCluster:
-    """Virtual nodes of 10 CPUs, and pods."""
-    cluster = FakeCluster()
-    for name in nodes:
-        cluster.put(resources.NODES, node(name))
-    for body in bodies:
-        cluster.put(resources.PODS, body)
-    return cluster
-
-
-def names_of(cluster: FakeCluster) -> list[str]:
-    """The names of all pods."""
-    return sorted(found["metadata"]["name"] for found in cluster.all(resources.PODS))
 
 
 @pytest.mark.parametrize(

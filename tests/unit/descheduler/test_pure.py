@@ -14,7 +14,8 @@ from descheduler import history, pods, replacement, stuck
 from descheduler.history import History, Limits, Verdict
 from descheduler.limits import PassLimits
 from descheduler.options import EvictionOptions
-from tests.unit.descheduler.fake import START, cached, node, pod
+from tests.unit.controller_runtime.api.affinity import excluded
+from tests.unit.descheduler.bodies import START, cached, node, pod
 
 LATER = START + timedelta(seconds=100)
 
@@ -264,19 +265,6 @@ class TestReplacement:
     def test_avoidance_by_others(self, text):
         """An annotation that cannot be read avoids nothing."""
         assert replacement.noted({names.ANNOTATION_UNSCHEDULABLE_NODES: text}) == {}
-
-
-def excluded(spec: dict[str, Any]) -> list[list[str]]:
-    """The nodes that each required term excludes."""
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    return [
-        expression["values"]
-        for term in required.get("nodeSelectorTerms") or ()
-        for expression in term.get("matchExpressions") or ()
-        if expression["operator"] == "NotIn"
-    ]
 
 
 class TestLimits:

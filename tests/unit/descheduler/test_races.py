@@ -12,8 +12,8 @@ from controller_runtime import resources
 from descheduler.history import Limits
 from descheduler.limits import PassLimits
 from descheduler.options import EvictionOptions
-from tests.unit.descheduler.fake import now, pod
-from tests.unit.descheduler.test_mover import THRESHOLD, cluster_with, frozen, names_of, process_on
+from tests.unit.descheduler.bodies import now, pod
+from tests.unit.descheduler.moving import THRESHOLD, cluster_with, frozen, names_of, process_on
 
 pytestmark = pytest.mark.looptime
 

@@ -13,9 +13,9 @@ import pytest
 from controller_runtime import resources
 from controller_runtime.errors import BadRequest, Forbidden
 from descheduler import record as records
-from descheduler.strategies.unschedulable import Unschedulable, UnschedulableParams
-from tests.unit.descheduler.fake import FakeCluster, node, pod
-from tests.unit.descheduler.process import Process
+from tests.unit.descheduler.bodies import pod
+from tests.unit.descheduler.fake import FakeCluster
+from tests.unit.descheduler.moving import cluster_with, process_on
 
 pytestmark = pytest.mark.looptime
 
@@ -28,23 +28,6 @@ WRITES = [
     "delete configmaps",
 ]
 """A move of a bare pod: the round is noted, the record written, the pod replaced, the record removed."""
-
-
-def cluster_with(*bodies: dict[str, Any]) -> FakeCluster:
-    """Two virtual nodes, and pods."""
-    cluster = FakeCluster()
-    for name in ("a", "b"):
-        cluster.put(resources.NODES, node(name))
-    for body in bodies:
-        cluster.put(resources.PODS, body)
-    return cluster
-
-
-def process_on(cluster: FakeCluster) -> Process:
-    """A process that moves at once what is refused below."""
-    process = Process(cluster)
-    process.add(Unschedulable, UnschedulableParams(threshold_seconds=10))
-    return process
 
 
 def records_of(cluster: FakeCluster) -> list[dict[str, Any]]:

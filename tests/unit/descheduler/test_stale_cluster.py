@@ -16,7 +16,8 @@ from controller_runtime.api import names, timestamps
 from descheduler.heartbeat import Heartbeats
 from descheduler.options import EvictionOptions
 from descheduler.strategies.stale_cluster import StaleCluster, StaleClusterParams
-from tests.unit.descheduler.fake import FakeCluster, node, now, pod
+from tests.unit.descheduler.bodies import node, now, pod
+from tests.unit.descheduler.fake import FakeCluster
 from tests.unit.descheduler.process import Process
 
 looptime = pytest.mark.looptime

@@ -12,7 +12,8 @@ from descheduler import policy
 from descheduler.strategies import registry
 from descheduler.strategies.base import Strategy
 from descheduler.strategies.pod_life_time import PodLifeTime
-from tests.unit.descheduler.fake import FakeCluster, cached, pod
+from tests.unit.descheduler.bodies import cached, pod
+from tests.unit.descheduler.fake import FakeCluster
 from tests.unit.descheduler.process import Process
 
 

@@ -13,9 +13,9 @@ from controller_runtime.errors import Forbidden
 from descheduler.options import EvictionOptions
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from descheduler.strategies.stale_cluster import StaleCluster, StaleClusterParams
-from tests.unit.descheduler.fake import node, now, pod
+from tests.unit.descheduler.bodies import node, now, pod
+from tests.unit.descheduler.moving import THRESHOLD, cluster_with, process_on
 from tests.unit.descheduler.process import Process
-from tests.unit.descheduler.test_mover import THRESHOLD, cluster_with, process_on
 
 pytestmark = pytest.mark.looptime
 REFUSED = THRESHOLD + 5

@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from controller_runtime.api import matching
-
-
-def requiring(*terms: dict[str, Any]) -> dict[str, Any]:
-    """A spec with required terms and a preference."""
-    return {
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)},
-                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}],
-            },
-            "podAntiAffinity": {"x": 1},
-        }
-    }
-
-
-ZONE = {"key": "zone", "operator": "In", "values": ["z"]}
-FIELD = {"key": "metadata.name", "operator": "In", "values": ["a"]}
-
+from tests.unit.controller_runtime.api.affinity import FIELD, requiring
 
 LABELS = {"type": "virtual-kubelet", "zone": "z", "size": "7"}
 

@@ -4,44 +4,14 @@ from __future__ import annotations
 
 import copy
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from controller_runtime.api import node_avoidance
+from tests.unit.controller_runtime.api.affinity import FIELD, ZONE, excluded, requiring
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = START + timedelta(seconds=100)
-
-
-def excluded(spec: dict[str, Any]) -> list[list[str]]:
-    """The nodes that each required term excludes."""
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    return [
-        expression["values"]
-        for term in required.get("nodeSelectorTerms") or ()
-        for expression in term.get("matchExpressions") or ()
-        if expression["operator"] == "NotIn"
-    ]
-
-
-def requiring(*terms: dict[str, Any]) -> dict[str, Any]:
-    """A spec with required terms and a preference."""
-    return {
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)},
-                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}],
-            },
-            "podAntiAffinity": {"x": 1},
-        }
-    }
-
-
-ZONE = {"key": "zone", "operator": "In", "values": ["z"]}
-FIELD = {"key": "metadata.name", "operator": "In", "values": ["a"]}
 
 
 class TestAvoidance:

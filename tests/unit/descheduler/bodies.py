@@ -1,0 +1,86 @@
+"""Nodes and pods as an apiserver has them, in the calendar of the loop's virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controller_runtime.api import timestamps
+from controller_runtime.objects import Object, from_dict
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def now() -> datetime:
+    """The calendar of the loop's virtual time."""
+    return START + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+def node(name: str, *, ready: bool = True, cpu: str = "10", **options: Any) -> dict[str, Any]:
+    """A virtual node."""
+    condition = {"type": "Ready", "status": "True" if ready else "False", "reason": options.pop("reason", "")}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {
+                "type": "virtual-kubelet",
+                "kubernetes.io/hostname": name,
+                **options.pop("labels", {}),
+            },
+        },
+        "spec": {"taints": [{"key": "virtual-kubelet.io/provider", "effect": "NoSchedule"}], **options},
+        "status": {"conditions": [condition], "allocatable": {"cpu": cpu, "memory": "10Gi", "pods": "100"}},
+    }
+
+
+def pod(
+    name: str = "p",
+    *,
+    on: str = "a",
+    owner: str = "",
+    kind: str = "ReplicaSet",
+    phase: str = "Pending",
+    refused_at: datetime | None = START,
+    spec: Mapping[str, Any] | None = None,
+    **metadata: Any,
+) -> dict[str, Any]:
+    """A pod on a virtual node that its lower cluster refuses; with ``refused_at=None``, one that it has taken."""
+    scheduled: dict[str, Any] = {"type": "PodScheduled", "status": "True"}
+    if refused_at is not None:
+        scheduled = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/3 nodes are available",
+            "lastTransitionTime": timestamps.rfc3339(refused_at),
+        }
+    owners = [{"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": owner, "controller": True}]
+    placed = {"nodeName": on} if on else {}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            **({"ownerReferences": owners} if owner else {}),
+            **metadata,
+        },
+        "spec": {
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}],
+            "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
+            **placed,
+            **(spec or {}),
+        },
+        "status": {"phase": phase, "conditions": [scheduled]},
+    }
+
+
+def cached(whole: Mapping[str, Any]) -> Object:
+    """An object as a cache has it."""
+    metadata = {
+        "uid": "u",
+        "resourceVersion": "1",
+        "creationTimestamp": timestamps.rfc3339(START),
+        **whole["metadata"],
+    }
+    return from_dict({"apiVersion": "v1", "kind": "Pod", **whole, "metadata": metadata})
