@@ -5,12 +5,15 @@ Source: kubectl's printer (``pkg/printers/internalversion/printers.go``) for the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names
 
 _WAITING_WELL = frozenset({"ContainerCreating", "PodInitializing"})
+_INITIALIZING = re.compile(r"Init:\d+/\d+")
+_FINISHED = ("Succeeded", "Failed")
 
 
 def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -25,7 +28,6 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
         well), ready (``1/2``), restarts, created (RFC 3339), trouble (bool).
     """
     metadata, spec, status = upper["metadata"], upper["spec"], upper.get("status") or {}
-    containers = status.get("containerStatuses") or ()
     word, why = status_word(upper)
     if not why:
         why = _condition_message(status)
@@ -34,7 +36,16 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
         "Completed",
         "Succeeded",
     }
-    ready = sum(bool(container.get("ready")) for container in containers)
+    waits_well = word in _WAITING_WELL or _INITIALIZING.fullmatch(word) is not None
+    sidecars = _sidecars(spec)
+    initial = status.get("initContainerStatuses") or ()
+    beside = [one for one in initial if one.get("name") in sidecars]
+    if _initializing(upper) is None or _is_initialized(status):
+        main = status.get("containerStatuses") or ()
+        ready = sum(_serves(one) for one in main) + sum(_serves(one) for one in beside)
+        restarted = [*beside, *main]
+    else:
+        ready, restarted = sum(_serves(one) for one in beside), [*initial]
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
@@ -43,42 +54,78 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
         "lowerNode": (lower["spec"].get("nodeName") or "") if lower else "",
         "status": word,
         "why": why,
-        "ready": f"{ready}/{len(spec.get('containers') or ())}",
-        "restarts": sum(int(container.get("restartCount") or 0) for container in containers),
+        "ready": f"{ready}/{len(spec.get('containers') or ()) + len(sidecars)}",
+        "restarts": sum(int(one.get("restartCount") or 0) for one in restarted),
         "created": metadata.get("creationTimestamp", ""),
-        "trouble": not settled and word not in _WAITING_WELL and not metadata.get("deletionTimestamp"),
+        "trouble": not settled and not waits_well and not metadata.get("deletionTimestamp"),
     }
 
 
 def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:
     """The STATUS column of ``kubectl get pods``, and the message behind it."""
     status = pod.get("status") or {}
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
     word, why = status.get("reason") or status.get("phase") or "Unknown", status.get("message") or ""
-    initial = status.get("initContainerStatuses") or ()
-    for number, container in enumerate(initial):
+    if (conditions.get("PodScheduled") or {}).get("reason") == "SchedulingGated":
+        word = "SchedulingGated"
+    if (initializing := _initializing(pod)) is not None:
+        word, why = initializing
+    if initializing is None or _is_initialized(status):
+        containers = status.get("containerStatuses") or ()
+        for container in reversed(containers):
+            state = container.get("state") or {}
+            if reason := (state.get("waiting") or {}).get("reason"):
+                word, why = reason, state["waiting"].get("message") or why
+            elif ended := state.get("terminated"):
+                word, why = ended.get("reason") or _exit(ended), ended.get("message") or why
+        if word == "Completed" and any(_serves(container) for container in containers):
+            word = "Running" if (conditions.get("Ready") or {}).get("status") == "True" else "NotReady"
+    if pod["metadata"].get("deletionTimestamp"):
+        if status.get("reason") == "NodeLost":
+            word = "Unknown"
+        elif status.get("phase") not in _FINISHED:
+            word = "Terminating"
+    return word, why
+
+
+def _initializing(pod: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The word and message of the init container that is at work or has failed; None: they are through."""
+    status, spec = pod.get("status") or {}, pod.get("spec") or {}
+    sidecars = _sidecars(spec)
+    for number, container in enumerate(status.get("initContainerStatuses") or ()):
         state = container.get("state") or {}
-        ended = state.get("terminated")
-        if (ended and ended.get("exitCode") == 0) or container.get("started"):
+        ended, waiting = state.get("terminated"), state.get("waiting") or {}
+        if ended and ended.get("exitCode") == 0:
+            continue
+        # An ordinary init container that runs is "started" too.
+        if container.get("name") in sidecars and container.get("started"):
             continue
         if ended:
             return f"Init:{ended.get('reason') or _exit(ended)}", ended.get("message") or ""
-        waiting = state.get("waiting") or {}
         if waiting.get("reason") not in {None, "", "PodInitializing"}:
             return f"Init:{waiting['reason']}", waiting.get("message") or ""
-        return f"Init:{number}/{len(initial)}", ""
-    for container in reversed(status.get("containerStatuses") or ()):
-        state = container.get("state") or {}
-        if reason := (state.get("waiting") or {}).get("reason"):
-            word, why = reason, state["waiting"].get("message") or why
-        elif ended := state.get("terminated"):
-            word, why = ended.get("reason") or _exit(ended), ended.get("message") or why
-    if word == "Completed" and any(
-        "running" in (container.get("state") or {}) for container in status.get("containerStatuses") or ()
-    ):
-        word = "Running"
-    if pod["metadata"].get("deletionTimestamp"):
-        word = "Terminating"
-    return word, why
+        return f"Init:{number}/{len(spec.get('initContainers') or ())}", ""
+    return None
+
+
+def _is_initialized(status: Mapping[str, Any]) -> bool:
+    """Whether the init containers were through once; a sidecar may have ended since."""
+    return any(
+        one["type"] == "Initialized" and one.get("status") == "True" for one in status.get("conditions") or ()
+    )
+
+
+def _sidecars(spec: Mapping[str, Any]) -> frozenset[str]:
+    """Names of the init containers that go on beside the others (KEP-753)."""
+    return frozenset(
+        container["name"]
+        for container in spec.get("initContainers") or ()
+        if container.get("restartPolicy") == "Always"
+    )
+
+
+def _serves(container: Mapping[str, Any]) -> bool:
+    return bool(container.get("ready")) and "running" in (container.get("state") or {})
 
 
 def _condition_message(status: Mapping[str, Any]) -> str:

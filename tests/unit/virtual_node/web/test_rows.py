@@ -49,8 +49,16 @@ RUNNING = {"ready": True, "restartCount": 2, "state": {"running": {}}}
             {
                 "phase": "Running",
                 "containerStatuses": [{"state": {"terminated": {"reason": "Completed"}}}, RUNNING],
+                "conditions": [{"type": "Ready", "status": "True"}],
             },
             ("Running", ""),
+        ),
+        (
+            {
+                "phase": "Running",
+                "containerStatuses": [{"state": {"terminated": {"reason": "Completed"}}}, RUNNING],
+            },
+            ("NotReady", ""),
         ),
         (
             {
@@ -62,18 +70,65 @@ RUNNING = {"ready": True, "restartCount": 2, "state": {"running": {}}}
             },
             ("Init:CrashLoopBackOff", "back-off"),
         ),
-        (
-            {
-                "phase": "Pending",
-                "initContainerStatuses": [{"state": {"running": {}}}, _waiting("PodInitializing")],
-            },
-            ("Init:0/2", ""),
-        ),
     ],
 )
 def test_the_status_word_is_kubectls(status, expected):
     """The column that people know."""
     assert status_word(_pod(status)) == expected
+
+
+_INIT = {"name": "i", "ready": False, "started": True, "restartCount": 1, "state": {"running": {}}}
+_SIDECAR = {"name": "s", "ready": True, "started": True, "restartCount": 3, "state": {"running": {}}}
+
+
+def _initial(
+    *statuses: dict[str, Any], phase: str = "Pending", main: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    pod = _pod({
+        "phase": phase,
+        "initContainerStatuses": list(statuses),
+        "containerStatuses": [main or _waiting("PodInitializing")] * 2,
+    })  # fmt: skip
+    pod["spec"]["initContainers"] = [{"name": "s", "restartPolicy": "Always"}, {"name": "i"}]
+    return pod
+
+
+def test_an_init_container_that_runs_is_not_through():
+    """The kubelet calls it started as soon as it runs; a sidecar that has started lets the next one begin."""
+    row = pod_row(_initial(_SIDECAR, _INIT), None)
+    assert (row["status"], row["ready"], row["restarts"], row["trouble"]) == ("Init:1/2", "1/3", 4, False)
+
+
+def test_sidecars_are_counted_with_the_containers():
+    """As kubectl does: ready ones, their restarts, and no longer those of the init containers before them."""
+    done = {**_INIT, "state": {"terminated": {"exitCode": 0}}}
+    row = pod_row(_initial(_SIDECAR, done, phase="Running", main=RUNNING), None)
+    assert (row["status"], row["ready"], row["restarts"]) == ("Running", "3/3", 7)
+
+
+def test_a_sidecar_that_crashes_later_does_not_hide_the_containers():
+    """Its trouble is told, but those that are ready are counted, and their own trouble comes first."""
+    crashed = {"name": "s", "restartCount": 9, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    pod = _initial(crashed, phase="Running", main=RUNNING)
+    assert pod_row(pod, None)["ready"] == "0/3"
+    pod["status"]["conditions"] = [{"type": "Initialized", "status": "True"}]
+    row = pod_row(pod, None)
+    assert (row["status"], row["ready"], row["restarts"]) == ("Init:CrashLoopBackOff", "2/3", 13)
+    pod["status"]["containerStatuses"] = [_waiting("ImagePullBackOff")]
+    assert status_word(pod)[0] == "ImagePullBackOff"
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [
+        ({"phase": "Succeeded"}, "Succeeded"),
+        ({"phase": "Running", "reason": "NodeLost"}, "Unknown"),
+        ({"phase": "Running"}, "Terminating"),
+    ],
+)
+def test_a_deleted_pod_that_has_ended_or_is_lost_is_not_terminating(status, word):
+    """Nothing of it is left to terminate, or nobody knows."""
+    assert status_word(_pod(status, deletionTimestamp="2026-01-01T00:00:00Z"))[0] == word
 
 
 def test_a_pod_that_goes_is_terminating():
