@@ -66,6 +66,7 @@ class Client(ObjectVerbs):
             cluster: the cluster's name in logs and metrics.
         """
         self.cluster = cluster
+        self.timeout = timeout
         self.bucket = TokenBucket(qps, burst)
         transport = Transport(
             config, bucket=self.bucket, user_agent=user_agent, timeout=timeout, cluster=cluster

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import email.utils
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -15,14 +14,13 @@ from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.rights import Right
 from virtual_node import rights
 from virtual_node.command_line import Parser
-from virtual_node.commands import beside_daemon, connect, output
+from virtual_node.commands import beside_daemon, connect, output, probes
 from virtual_node.config import ClusterConfig, Config
 
 _SKEW_LIMIT = 5.0
 """Seconds two clocks may differ before leases, tokens and events start to mislead."""
 _OLDEST_MINOR = 24
 _COLUMNS = ("CLUSTER", "CHECK", "OK", "DETAIL", "NEXT")
-_TIMEOUT = 10.0
 _PARALLEL = 8
 
 
@@ -44,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: flags or configuration are wrong; exit code 2.
     """
     options, daemon = beside_daemon.parse(_parser, argv)
-    findings = asyncio.run(run(daemon.config))
+    findings = asyncio.run(run(daemon.config, patience=options.request_timeout))
     wrong = [finding for finding in findings if not finding.ok]
     if options.output in output.DATA:
         output.data({"findings": [asdict(finding) for finding in findings]}, options.output)
@@ -53,10 +51,15 @@ def main(argv: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-async def run(config: Config) -> list[Finding]:
-    """Check the upper cluster and every lower one, all at the same time."""
-    pending = [_collect("upper", _upper(config))]
-    pending += [_collect(cluster.name, _lower(cluster)) for cluster in config.clusters]
+async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[Finding]:
+    """Check the upper cluster and every lower one, all at the same time.
+
+    Args:
+        config: the clusters.
+        patience: seconds for one answer.
+    """
+    pending = [_collect("upper", _upper(config, patience))]
+    pending += [_collect(cluster.name, _lower(cluster, patience)) for cluster in config.clusters]
     gathered = await asyncio.gather(*pending)
     findings = [finding for group in gathered for finding in group]
     return findings + _same_cluster(findings)
@@ -75,9 +78,11 @@ async def _collect(cluster: str, checks: AsyncIterator[Finding]) -> list[Finding
     return found
 
 
-async def _upper(config: Config) -> AsyncIterator[Finding]:
+async def _upper(config: Config, patience: float) -> AsyncIterator[Finding]:
     loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
-    async for finding in _answering("upper", loaded, _upper_rights(config), path=config.kubeconfig):
+    async for finding in _answering(
+        "upper", loaded, _upper_rights(config), path=config.kubeconfig, patience=patience
+    ):
         yield finding
 
 
@@ -88,20 +93,26 @@ def _upper_rights(config: Config) -> tuple[Right, ...]:
     return (*rights.UPPER, *rights.upper_csr(nodes, approve=config.kubelet.approve_serving_certificate))
 
 
-async def _lower(cluster: ClusterConfig) -> AsyncIterator[Finding]:
+async def _lower(cluster: ClusterConfig, patience: float) -> AsyncIterator[Finding]:
     context = cluster.context
     loaded = await kubeconfig.load(cluster.kubeconfig, context=context or None, in_cluster=False)
     async for finding in _answering(
-        cluster.name, loaded, rights.LOWER, path=cluster.kubeconfig, context=context
+        cluster.name, loaded, rights.LOWER, path=cluster.kubeconfig, context=context, patience=patience
     ):
         yield finding
 
 
 async def _answering(
-    name: str, loaded: KubeconfigCluster, needed: Sequence[Right], *, path: str, context: str = ""
+    name: str,
+    loaded: KubeconfigCluster,
+    needed: Sequence[Right],
+    *,
+    path: str,
+    context: str = "",
+    patience: float,
 ) -> AsyncIterator[Finding]:
     """The findings of a cluster, up to where it answers no more."""
-    async with Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=_TIMEOUT) as client:
+    async with Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=patience) as client:
         try:
             async for finding in _cluster(name, client, needed):
                 yield finding
@@ -112,7 +123,7 @@ async def _answering(
 
 async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncIterator[Finding]:
     yield Finding(name, "kubeconfig", ok=True, detail=client.config.server)
-    version = await client.version(timeout=_TIMEOUT)
+    version = await client.version(timeout=client.timeout)
     git_version = version.get("gitVersion", "?")
     minor = int("".join(filter(str.isdigit, version.get("minor", ""))) or 0)
     yield Finding(
@@ -122,8 +133,9 @@ async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncI
         detail=git_version,
         fix="" if minor >= _OLDEST_MINOR else f"Kubernetes 1.{_OLDEST_MINOR} or newer is needed",
     )
-    skew = await _clock_skew(client)
-    if skew is not None:
+    moment = await probes.date(client)
+    if moment is not None:
+        skew = (moment - datetime.now(UTC)).total_seconds()
         yield Finding(
             name,
             "clock",
@@ -167,15 +179,6 @@ async def _right(name: str, client: Client, right: Right, limit: asyncio.Semapho
         group = right.group or '""'
         fix = f"grant {', '.join(denied)} on {right.full_resource} (apiGroup {group}): {right.purpose}"
     return Finding(name, f"may {right.full_resource}", ok=not denied, detail=", ".join(right.verbs), fix=fix)
-
-
-async def _clock_skew(client: Client) -> float | None:
-    """Seconds the cluster's clock is ahead of ours, from the Date header; None when it sends none."""
-    async with client.stream("GET", "/version") as response:
-        text = response.headers.get("Date")
-    if not text:
-        return None
-    return (email.utils.parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
 
 
 def _same_cluster(findings: Sequence[Finding]) -> list[Finding]:
@@ -233,4 +236,5 @@ def _parser() -> Parser:
         "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
     )
     parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    connect.add_request_timeout(parser)
     return parser

@@ -18,10 +18,12 @@ from virtual_node.commands.trouble import Trouble
 
 TIMEOUT = 10.0
 """Seconds for one answer."""
+_NO_LIMIT = 365 * 86400.0
+"""Seconds that nobody waits for; an answer that may take for ever would need a second kind of time-out everywhere."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--kubeconfig``, ``--context`` and ``--timeout``."""
+    """Declare ``--kubeconfig``, ``--context`` and ``--request-timeout``, which are kubectl's."""
     parser.add_argument(
         "--kubeconfig",
         default="",
@@ -31,13 +33,26 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context", default="", metavar="NAME", help="the kubeconfig's context (its current one)"
     )
+    add_request_timeout(parser)
+
+
+def add_request_timeout(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--request-timeout``."""
     parser.add_argument(
-        "--timeout",
-        type=duration,
-        default=TIMEOUT,
+        "--request-timeout",
+        type=request_timeout,
+        default=f"{TIMEOUT:g}s",
         metavar="D",
-        help="how long the cluster may take for one answer (10s)",
+        help="how long a cluster may take for one answer; 0: as long as it likes (10s)",
     )
+
+
+def request_timeout(text: str) -> float:
+    """The argparse type of kubectl's ``--request-timeout``, in seconds: ``5``, ``5s``, ``1m``; 0 is no limit.
+
+    As client-go reads it: k8s.io/client-go/tools/clientcmd, ParseTimeout.
+    """
+    return (float(text) if text.isdecimal() else duration(text)) or _NO_LIMIT
 
 
 @contextlib.asynccontextmanager
@@ -53,7 +68,7 @@ async def upper(options: argparse.Namespace, *, agent: str) -> AsyncIterator[Cli
             to do next.
     """
     config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
-    async with Client(config, user_agent=agent, cluster=UPPER, timeout=options.timeout or TIMEOUT) as client:
+    async with Client(config, user_agent=agent, cluster=UPPER, timeout=options.request_timeout) as client:
         try:
             yield client
         except ApiError as error:
@@ -81,7 +96,7 @@ async def by_file(
         ConfigError: as for ``upper``.
     """
     config = await kubeconfig.load(path, context=context or None, in_cluster=False)
-    async with Client(config, user_agent=agent, cluster=path, timeout=timeout or TIMEOUT) as client:
+    async with Client(config, user_agent=agent, cluster=path, timeout=timeout) as client:
         try:
             yield client
         except ApiError as error:

@@ -87,7 +87,7 @@ async def _examine(options: argparse.Namespace) -> tuple[Verdict, Reader]:
                 return [WELL]  # a closer look at a hundred good pods would tell no more
             async with limit:
                 facts = await diagnose_pod.gather(
-                    reader, pod, lower=options.client_kubeconfig, timeout=options.timeout
+                    reader, pod, lower=options.client_kubeconfig, timeout=options.request_timeout
                 )
             output.note(facts.silence_below)
             return diagnose(facts)

@@ -51,7 +51,9 @@ async def _look(options: argparse.Namespace) -> Facts:
     async with contextlib.AsyncExitStack() as stack:
         upper, *lower = [
             await stack.enter_async_context(
-                Client(one, user_agent="virtual-node-doctor", cluster=cluster, timeout=options.timeout)
+                Client(
+                    one, user_agent="virtual-node-doctor", cluster=cluster, timeout=options.request_timeout
+                )
             )
             for cluster, one in zip(("upper", *files), (config, *below), strict=True)
         ]

@@ -16,9 +16,16 @@ from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import parse_duration
 from virtual_node.command_line import Parser
-from virtual_node.commands import beside_daemon, inspect_expiries, inspect_reading, inspection, output
+from virtual_node.commands import (
+    beside_daemon,
+    connect,
+    inspect_expiries,
+    inspect_reading,
+    inspection,
+    output,
+)
 from virtual_node.commands.inspection_facts import ERROR, INFO, UPPER, WARNING, Facts, Finding, Limits
-from virtual_node.config import Config
+from virtual_node.config import ClusterConfig, Config
 
 _COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
 _SECOND_LOOK = 5.0
@@ -39,53 +46,64 @@ def main(argv: Sequence[str]) -> int:
     )
     if limits.expiry_error > limits.expiry_warning:
         raise ConfigError("--expiry-error: must not be longer than --expiry-warning")
-    facts, findings = asyncio.run(run(daemon.config, limits, context=options.context))
+    facts, findings = asyncio.run(
+        run(daemon.config, limits, context=options.context, patience=options.request_timeout)
+    )
     _show(facts, findings, form=options.output, headers=not options.no_headers)
     return inspection.exit_code(facts, findings, fail_on=options.fail_on)
 
 
-async def run(config: Config, limits: Limits, *, context: str = "") -> tuple[Facts, list[Finding]]:
+async def run(
+    config: Config, limits: Limits, *, context: str = "", patience: float = connect.TIMEOUT
+) -> tuple[Facts, list[Finding]]:
     """Look at all clusters, and again where a finding may pass.
 
     Args:
         config: the clusters.
         limits: from when on something is worth a finding.
         context: of the upper cluster's kubeconfig; empty: the current one.
+        patience: seconds for one answer.
 
     Raises:
-        ConfigError: a kubeconfig cannot be used.
+        ConfigError: the upper cluster's kubeconfig cannot be used.
     """
-    async with _opened(config, context) as opened:
+    async with _opened(config, context, patience) as opened:
         facts = await inspect_reading.read(opened, limits)
         findings = inspection.inspect(facts)
         if any(finding.transient for finding in findings):
             await asyncio.sleep(_SECOND_LOOK)
-            facts = await inspect_reading.read(opened, limits)
+            silent = {one.name: one.error for one in (facts.upper, *facts.lowers) if one.error}
+            facts = await inspect_reading.read(opened, limits, silent=silent)
             findings = inspection.confirmed(findings, inspection.inspect(facts))
     return facts, findings
 
 
 @contextlib.asynccontextmanager
-async def _opened(config: Config, context: str) -> AsyncIterator[inspect_reading.Opened]:
+async def _opened(config: Config, context: str, patience: float) -> AsyncIterator[inspect_reading.Opened]:
     agent = "virtual-node-inspect"
     credentials = inspect_expiries.of_kubeconfig(UPPER, config.kubeconfig, context=context, in_cluster=True)
     upper_config = await kubeconfig.load(
         config.kubeconfig or None, context=context or None, server=config.server or None
     )
-    lower_configs = []
-    for cluster in config.clusters:
-        lower_configs.append(
-            await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
-        )
-        credentials += inspect_expiries.of_kubeconfig(
-            cluster.name, cluster.kubeconfig, context=cluster.context, in_cluster=False
-        )
     async with contextlib.AsyncExitStack() as stack:
-        upper = await stack.enter_async_context(Client(upper_config, user_agent=agent, cluster=UPPER))
-        lowers = [
-            (cluster, await stack.enter_async_context(Client(loaded, user_agent=agent, cluster=cluster.name)))
-            for cluster, loaded in zip(config.clusters, lower_configs, strict=True)
-        ]
+
+        async def open_(cluster: ClusterConfig) -> Client | ConfigError:
+            nonlocal credentials
+            where, context = cluster.kubeconfig, cluster.context
+            try:
+                loaded = await kubeconfig.load(where, context=context or None, in_cluster=False)
+                credentials += inspect_expiries.of_kubeconfig(
+                    cluster.name, where, context=context, in_cluster=False
+                )
+            except ConfigError as error:
+                return error
+            client = Client(loaded, user_agent=agent, cluster=cluster.name, timeout=patience)
+            return await stack.enter_async_context(client)
+
+        upper = await stack.enter_async_context(
+            Client(upper_config, user_agent=agent, cluster=UPPER, timeout=patience)
+        )
+        lowers = [(cluster, await open_(cluster)) for cluster in config.clusters]
         yield inspect_reading.Opened(config, upper, lowers, credentials)
 
 
@@ -150,6 +168,7 @@ def _parser() -> Parser:
         "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
     )
     parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    connect.add_request_timeout(parser)
     parser.add_argument(
         "--fail-on",
         default="error",

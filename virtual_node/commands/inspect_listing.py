@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import email.utils
 from collections.abc import Awaitable, Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -14,11 +12,10 @@ from controller_runtime.client import Client
 from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
+from virtual_node.commands import probes
 from virtual_node.commands.inspection_facts import FOREIGN_POD, Cluster
 from virtual_node.controllers.node_lease import NAMESPACE as LEASES
 
-_FIRST_ANSWER = 10.0
-"""Seconds a cluster may take to say its version; one that does not is not asked for more."""
 _PARALLEL = 8
 
 
@@ -28,13 +25,10 @@ async def greet(client: Client, cluster: Cluster) -> None:
     Raises:
         ApiError: it does not answer.
     """
-    version = await client.version(timeout=_FIRST_ANSWER)
+    version = await client.version(timeout=client.timeout)
     cluster.version = str(version.get("gitVersion") or "")
-    async with client.stream("GET", "/version") as response:
-        text = response.headers.get("Date")
-    # What a proxy may write there instead of a date in GMT is no reason to read nothing.
-    with contextlib.suppress(ValueError, TypeError):
-        moment = email.utils.parsedate_to_datetime(text or "")
+    moment = await probes.date(client)
+    if moment is not None:
         cluster.clock_skew = (moment - datetime.now(UTC)).total_seconds()
 
 

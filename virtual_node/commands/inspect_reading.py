@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import release, resources
 from controller_runtime.api import names
+from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from virtual_node.commands import inspect_expiries, trouble
@@ -27,7 +28,6 @@ from virtual_node.commands.inspection_facts import (
     labels_of,
 )
 from virtual_node.config import PV_CONTROLLERS, SERVICE_CONTROLLERS, ClusterConfig, Config
-from virtual_node.translate.namespaces import NamespaceMap
 from virtual_node.translate.ownership import Owner
 from virtual_node.translate.pod_down import PodOptions
 
@@ -48,27 +48,42 @@ class Opened:
 
     config: Config
     upper: Client
-    lowers: Sequence[tuple[ClusterConfig, Client]]
+    lowers: Sequence[tuple[ClusterConfig, Client | ConfigError]]
+    """With what is wrong with a kubeconfig that leads nowhere: no reason not to read the others."""
     credentials: Sequence[Expiry]
     """Of the kubeconfigs."""
 
 
-async def read(opened: Opened, limits: Limits) -> Facts:
-    """Look at everything once."""
-    upper = Cluster(name=UPPER)
+async def read(opened: Opened, limits: Limits, *, silent: Mapping[str, str] | None = None) -> Facts:
+    """Look at everything once.
+
+    Args:
+        opened: the clusters.
+        limits: carried into the facts.
+        silent: clusters that did not answer a moment ago, by name, and how that ended: nobody waits for them again.
+    """
+    silent = silent or {}
+    upper = Cluster(name=UPPER, error=silent.get(UPPER, ""))
     cluster_id = opened.config.cluster_id
 
     async def identify() -> None:
         nonlocal cluster_id
-        cluster_id = cluster_id or await _identity(opened.upper)
+        if not upper.error:
+            cluster_id = cluster_id or await _identity(opened.upper)
 
     await _guarded(opened, opened.upper, upper, identify())
     lowers = [lower_cluster(opened.config, config, cluster_id) for config, _ in opened.lowers]
-    reading = [
-        _guarded(opened, client, lower, _read_lower(client, lower, cluster_id))
-        for lower, (_, client) in zip(lowers, opened.lowers, strict=True)
-    ]
-    await asyncio.gather(_guarded(opened, opened.upper, upper, _read_upper(opened.upper, upper)), *reading)
+    reading = [_guarded(opened, opened.upper, upper, _read_upper(opened.upper, upper))]
+    looks = [inspect_expiries.of_apiserver(UPPER, opened.upper.config)]
+    for lower, (_, client) in zip(lowers, opened.lowers, strict=True):
+        if isinstance(client, ConfigError):
+            lower.error = str(client)
+        elif lower.name in silent:
+            lower.error = silent[lower.name]
+        else:
+            reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id)))
+            looks.append(inspect_expiries.of_apiserver(lower.name, client.config))
+    served, _ = await asyncio.gather(_served(looks), asyncio.gather(*reading))
     await _guarded(opened, opened.upper, upper, _read_counterparts(opened.upper, upper, lowers))
     for cluster in (upper, *lowers):
         _forgive(cluster, opened.config)
@@ -78,7 +93,7 @@ async def read(opened: Opened, limits: Limits) -> Facts:
         cluster_id=cluster_id,
         now=datetime.now(UTC),
         release=release.version(),
-        expiries=[*opened.credentials, *await _served(opened, upper)],
+        expiries=[*opened.credentials, *served, *await _served(_kubelets(upper))],
         limits=limits,
     )
 
@@ -226,11 +241,12 @@ def _virtual_nodes(upper: Cluster, lowers: Iterable[Cluster]) -> set[str]:
     return there | {name for lower in lowers for name in lower.nodes}
 
 
-async def _served(opened: Opened, upper: Cluster) -> list[Expiry]:
-    clients = [(UPPER, opened.upper), *((config.name, client) for config, client in opened.lowers)]
-    looks = [inspect_expiries.of_apiserver(name, client.config) for name, client in clients]
+def _kubelets(upper: Cluster) -> Iterable[Awaitable[Expiry | None]]:
     virtual = _virtual_nodes(upper, ())
-    looks += [
+    return (
         inspect_expiries.of_kubelet(node) for node in upper.of("Node") if node["metadata"]["name"] in virtual
-    ]
+    )
+
+
+async def _served(looks: Iterable[Awaitable[Expiry | None]]) -> list[Expiry]:
     return [found for found in await asyncio.gather(*looks) if found is not None]

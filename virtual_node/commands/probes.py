@@ -29,10 +29,23 @@ async def version(client: Client) -> Probe:
 async def clock(client: Client) -> datetime:
     """The server's time: leases are compared with it, and this machine's clock may be wrong."""
     try:
-        async with client.stream("GET", "/version") as response:
-            return email.utils.parsedate_to_datetime(response.headers["Date"]).astimezone(UTC)
-    except (ApiError, KeyError, ValueError):
+        return await date(client) or datetime.now(UTC)
+    except ApiError:
         return datetime.now(UTC)
+
+
+async def date(client: Client) -> datetime | None:
+    """The server's time; None: it does not tell, or a proxy on the way has put something else there.
+
+    Raises:
+        ApiError: it does not answer.
+    """
+    async with client.stream("GET", "/version", head_timeout=client.timeout) as response:
+        text = response.headers.get("Date", "")
+    try:
+        return email.utils.parsedate_to_datetime(text).astimezone(UTC)
+    except (ValueError, TypeError):
+        return None
 
 
 async def kubelet(upper: Client, node: Json, bound: Sequence[Json]) -> Probe:

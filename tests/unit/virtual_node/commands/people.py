@@ -26,6 +26,17 @@ EVENTS = "/api/v1/namespaces/shop/events"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/shop/deployments"
 
 
+def kubeconfig(folder: Path, url: str) -> str:
+    """Path of a file that leads there."""
+    path = folder / "kubeconfig"
+    cluster = {"name": "c", "cluster": {"server": url}}
+    user = {"name": "u", "user": {"token": "t"}}
+    context = {"name": "prod", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}
+    whole = {"clusters": [cluster], "users": [user], "contexts": [context], "current-context": "prod"}
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    return str(path)
+
+
 class Person:
     """Types commands against one API server."""
 
@@ -33,16 +44,6 @@ class Person:
         self.capsys = capsys
         self.folder = folder
         self.server: Server | None = None
-
-    def kubeconfig(self, url: str) -> str:
-        """A file that leads there."""
-        path = self.folder / "kubeconfig"
-        cluster = {"name": "c", "cluster": {"server": url}}
-        user = {"name": "u", "user": {"token": "t"}}
-        context = {"name": "prod", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}
-        whole = {"clusters": [cluster], "users": [user], "contexts": [context], "current-context": "prod"}
-        path.write_text(json.dumps(whole), encoding="utf-8")
-        return str(path)
 
     async def types(
         self,
@@ -71,7 +72,7 @@ class Person:
 
         async with serve(script) as server:
             self.server = server
-            command = [*words, "--kubeconfig", self.kubeconfig(server.url)]
+            command = [*words, "--kubeconfig", kubeconfig(self.folder, server.url)]
             try:
                 code = await asyncio.to_thread(cli.main, command)
             except SystemExit as end:

@@ -87,7 +87,7 @@ def test_usage_is_a_line(command: str, usage: str, capsys: pytest.CaptureFixture
             ["status", "-o", "xml"],
             "invalid choice: 'xml' (choose from 'table', 'wide', 'json', 'yaml', 'name')",
         ),
-        (["status", "--timeout", "soon"], "'soon' is not a duration such as 10s or 1m30s"),
+        (["status", "--request-timeout", "soon"], "'soon' is not a duration such as 10s or 1m30s"),
         (["status", "--kube", "x"], "did you mean --kubeconfig?"),  # a flag cannot be shortened
     ],
 )

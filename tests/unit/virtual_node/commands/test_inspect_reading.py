@@ -27,6 +27,7 @@ class FakeClient:
         self, objects: dict[str, list[dict[str, Any]]], *, refuses: tuple[str, ...] = (), silent: bool = False
     ) -> None:
         self.config = Connection("http://127.0.0.1:1")
+        self.timeout = 1.0
         self.objects = objects
         self.refuses = refuses
         self.silent = silent
@@ -38,7 +39,7 @@ class FakeClient:
         return {"gitVersion": "v1.34.1"}
 
     @contextlib.asynccontextmanager
-    async def stream(self, method: str, path: str) -> AsyncIterator[SimpleNamespace]:
+    async def stream(self, method: str, path: str, *, head_timeout: float) -> AsyncIterator[SimpleNamespace]:
         yield SimpleNamespace(headers={"Date": "Thu, 01 Jan 2026 00:00:00 GMT"})
 
     async def list(

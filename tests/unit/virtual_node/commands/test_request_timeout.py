@@ -1,0 +1,154 @@
+"""``--request-timeout``: no cluster that swallows what it is sent keeps a person waiting, or the rest from being told."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from controller_runtime.client import Client
+from controller_runtime.cluster_config import ClusterConfig
+from tests.unit.controller_runtime.loopback import reply, serve
+from tests.unit.virtual_node.commands.people import NODES, Person, kubeconfig
+from virtual_node import cli
+from virtual_node.commands import connect, inspect, probes
+from virtual_node.commands.connect import request_timeout
+
+SHORT = "--request-timeout=300ms"
+LONG = "--request-timeout=4s"
+"""Enough for a healthy server in the same process, on a machine that has much else to do."""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By themselves the commands would wait for an hour, so a test whose flag does nothing never ends."""
+    monkeypatch.setattr(connect, "TIMEOUT", 3600.0)
+    monkeypatch.setattr(inspect, "_SECOND_LOOK", 0.0)
+
+
+@contextmanager
+def accepting() -> Iterator[str]:
+    """A server whose connections stand, and that never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield f"https://127.0.0.1:{silent.getsockname()[1]}"
+
+
+@contextmanager
+def dropping() -> Iterator[str]:
+    """A server whose connections never come about: its queue is full, so the kernel answers no further SYN."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        callers = [socket.socket() for _ in range(4)]
+        for caller in callers:
+            caller.setblocking(False)
+            caller.connect_ex(full.getsockname())
+        yield f"https://127.0.0.1:{full.getsockname()[1]}"
+        for caller in callers:
+            caller.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5", 5), ("5s", 5), ("1m30s", 90), ("250ms", 0.25), ("2h", 7200)]
+)
+def test_it_is_written_as_for_kubectl(text: str, seconds: float):
+    """A number alone is seconds, as client-go reads it."""
+    assert request_timeout(text) == seconds
+
+
+def test_zero_is_no_limit():
+    """As it is for kubectl."""
+    assert request_timeout("0") == request_timeout("0s") > 86400
+
+
+@pytest.mark.parametrize("text", ["", "-1", "soon", "1d"])
+def test_what_is_no_time_is_told(text: str):
+    """With what would be one."""
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a duration such as 10s"):
+        request_timeout(text)
+
+
+@pytest.mark.parametrize("hole", [accepting, dropping])
+@pytest.mark.parametrize("words", [["status"], ["diagnose", "pod/web"], ["diagnose", "node/vn"], ["doctor"]])
+def test_a_silent_upper_cluster_is_told_of_in_time(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], hole: Any
+):
+    """A firewall that swallows everything, before or after the connection stands."""
+    with hole() as url:
+        code = cli.main([*words, f"--kubeconfig={kubeconfig(tmp_path, url)}", SHORT])
+    assert code == (1 if words == ["doctor"] else 2)
+    assert "no answer in time" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("hole", [accepting, dropping])
+async def test_check_tells_of_a_silent_lower_cluster_and_checks_the_upper_one(
+    person: Person, tmp_path: Path, hole: Any
+):
+    """The findings of the upper one are all there."""
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    answers = {
+        "/version": lambda _request: reply({"gitVersion": "v1.34.1", "minor": "34"}),
+        reviews: lambda _request: reply({"status": {"allowed": True}}, status=201),
+        "/api/v1/namespaces/kube-system": lambda _request: reply({"metadata": {"uid": "me"}}),
+    }
+    with hole() as url:
+        (tmp_path / "lower").mkdir()
+        file = kubeconfig(tmp_path / "lower", url)
+        code, out, _ = await person.types(
+            "check", f"--client-kubeconfig={file}", "--nodename=vn", "-o=json", LONG, answers=answers
+        )
+    found = {(one["cluster"], one["check"]): one for one in json.loads(out)["findings"]}
+    assert code == 1
+    assert "no answer in time" in found["vn", "reachable"]["detail"]
+    assert found["upper", "identity"]["detail"] == "me"
+    assert all(one["ok"] for (cluster, _), one in found.items() if cluster == "upper")
+
+
+@pytest.mark.parametrize("hole", [accepting, dropping])
+async def test_inspect_tells_of_a_silent_lower_cluster_once_and_looks_at_the_others(
+    person: Person, tmp_path: Path, hole: Any
+):
+    """Exit code 3: what was read is told; that a kubeconfig leads nowhere costs no more than its cluster."""
+    answers = {
+        "/version": lambda _request: reply({"gitVersion": "v1.34.1"}),
+        "/api/v1/namespaces/kube-system": lambda _request: reply({"metadata": {"uid": "me"}}),
+    }
+    with hole() as url:
+        (tmp_path / "lower").mkdir()
+        clusters = [
+            {"name": "tokyo", "kubeconfig": kubeconfig(tmp_path / "lower", url), "nodeName": "vn"},
+            {"name": "paris", "kubeconfig": str(tmp_path / "nowhere"), "nodeName": "vn-paris"},
+        ]
+        config = tmp_path / "clusters.yaml"
+        whole = {"apiVersion": "virtual-node.io/v1alpha1", "kind": "VirtualNodeConfiguration"}
+        config.write_text(json.dumps({**whole, "clusters": clusters}), encoding="utf-8")
+        code, out, err = await person.types(
+            "inspect", f"--config={config}", "-o=json", LONG, objects={NODES: []}, answers=answers
+        )
+    found = json.loads(out)
+    assert (code, err) == (3, "")
+    said = {one["name"]: one["error"] for one in found["clusters"]}
+    assert said["upper"] == ""
+    assert "no answer in time" in said["tokyo"]
+    assert "nowhere" in said["paris"]
+    assert {one["object"] for one in found["findings"] if one["check"] == "unread"} >= {"tokyo", "paris"}
+
+
+async def test_a_server_that_falls_silent_costs_its_clock_only():
+    """The date is asked for after the version, perhaps of another replica."""
+
+    async def never(_request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async with serve(never) as server, Client(ClusterConfig(server.url), timeout=0.2) as client:
+        assert abs((await probes.clock(client) - datetime.now(UTC)).total_seconds()) < 60
