@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.virtual_node.translate.pods import ready, upper_pod
 from virtual_node.translate.pod_status import status_patch, upper_status
 
 
@@ -80,3 +81,32 @@ def test_a_generation_that_nobody_has_observed_is_not_claimed():
     found = upper_status(lower(generation=5, observedGeneration=4, conditions=[ready]), upper(generation=2))
     assert "observedGeneration" not in found
     assert "observedGeneration" not in found["conditions"][0]
+
+
+def test_status_comes_up_unabridged():
+    """Everything is carried, fields unknown to us too, but for what names lower objects."""
+    status = {"phase": "Running", "podIP": "10.1.1.1", "futureField": 1, "nominatedNodeName": "below"}
+    found = upper_status(lower(**status), upper_pod(readinessGates=[]))
+    assert found["podIP"] == "10.1.1.1"
+    assert found["futureField"] == 1
+    assert "nominatedNodeName" not in found
+
+
+@pytest.mark.parametrize(
+    ("gate", "expected"),
+    [
+        ({"type": "lb", "status": "True"}, "True"),
+        ({"type": "lb", "status": "False"}, "False"),
+        (None, "False"),
+    ],
+)
+def test_ready_waits_for_the_gates_above(gate, expected):
+    """Readiness gates are conditions of the upper pod: Ready is true only when they are."""
+    pod = upper_pod()
+    pod["status"]["conditions"] = [gate] if gate else []
+    found = upper_status(lower(phase="Running", conditions=[ready("True")]), pod)
+    conditions = {condition["type"]: condition for condition in found["conditions"]}
+    assert conditions["Ready"]["status"] == expected
+    assert ("lb" in conditions) == bool(gate)
+    if expected == "False":
+        assert conditions["Ready"]["reason"] == "ReadinessGatesNotReady"
