@@ -8,7 +8,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client import PatchType
-from controller_runtime.errors import Invalid, NotFound
+from controller_runtime.errors import ApiError, Invalid, NotFound, is_retryable
 from controller_runtime.objects import Object
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.pod_creation import PodCreator
@@ -51,13 +51,35 @@ class PodUpdater:
             resize = None
         if changes.ephemeral_containers:
             await self._creator.prepare_debugging(upper, upper_pod, changes.ephemeral_containers)
+        reached = await self._send(upper, lower, resize, changes.ephemeral_containers, main)
+        if reached is not None:
+            record.synced = upper
+            record.reached = reached
+
+    async def _send(
+        self,
+        upper: Object,
+        lower: Object,
+        resize: Mapping[str, Any] | None,
+        ephemeral_containers: Mapping[str, Any] | None,
+        main: Mapping[str, Any],
+    ) -> int | None:
+        """Send the patches, the pod's own last: it notes, in the annotation "applied", what has been asked for.
+
+        Returns the generation that the lower pod has with them, 0 when something was refused; None: it is gone.
+
+        Raises:
+            ApiError: as ``follow``; whatever else could be sent was.
+        """
         reached = [lower.metadata.generation]
-        # The patch of the pod itself notes, in the annotation "applied", what has been asked for: so it is the last.
+        postponed: ApiError | None = None
         for patch, subresource in (
             (resize, "resize"),
-            (changes.ephemeral_containers, "ephemeralcontainers"),
+            (ephemeral_containers, "ephemeralcontainers"),
             (main, None),
         ):
+            if postponed is not None and subresource is None:
+                patch = pod_update.noting_no_spec(main, lower.annotations)  # noqa: PLW2901 - but for the note
             try:
                 reached.append(await self._patch(lower, patch, subresource=subresource))
             except Invalid as error:
@@ -66,12 +88,19 @@ class PodUpdater:
                 self._refused(upper, error.message)
             except NotFound as error:
                 if subresource is None or _names_the_pod(error):
-                    return  # deleted meanwhile: its event follows
+                    return None  # deleted meanwhile: its event follows
                 # Older than the subresource (resize came with Kubernetes 1.33): the pod keeps what it has.
                 reached.append(0)
                 self._refused(upper, f"it does not know pods/{subresource}")
-        record.synced = upper
-        record.reached = 0 if 0 in reached else max(reached)
+            except ApiError as error:
+                if is_retryable(error):
+                    raise
+                # A quota or a policy below says no. It may change, and nothing tells when: the rest goes down now.
+                self._refused(upper, error.message)
+                postponed = error
+        if postponed is not None:
+            raise postponed
+        return 0 if 0 in reached else max(reached)
 
     def _refused(self, upper: Object, why: str) -> None:
         self._context.recorder.event(

@@ -66,6 +66,27 @@ def has_been_asked(
     return is_as_created if asked is None else asked == _applied(desired["metadata"]).get("spec")
 
 
+def noting_no_spec(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
+    """A patch of ``pod_patch`` whose note of the images and resources asked for stays as the lower pod has it.
+
+    For a change that could not be asked for now: it is to be tried again.
+
+    Args:
+        patch: of metadata and spec; may be empty.
+        current: the lower pod's annotations.
+    """
+    metadata = patch.get("metadata") or {}
+    annotations = metadata.get("annotations") or {}
+    if names.ANNOTATION_APPLIED not in annotations:
+        return dict(patch)
+    note = _applied(metadata)
+    note.pop("spec", None)
+    if "spec" in (before := _applied({"annotations": current})):
+        note["spec"] = before["spec"]
+    text = json.dumps(note, separators=(",", ":"))
+    return {**patch, "metadata": {**metadata, "annotations": {**annotations, names.ANNOTATION_APPLIED: text}}}
+
+
 def _applied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = json.loads((metadata.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))

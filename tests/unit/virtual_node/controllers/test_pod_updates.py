@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_runtime.api import names
-from controller_runtime.errors import Invalid, NotFound
+from controller_runtime.errors import Forbidden, Invalid, NotFound
 from tests.unit.virtual_node.controllers.api import Body
 from tests.unit.virtual_node.controllers.scene import KEY, Scene, clusters, mirroring, running
 
@@ -151,6 +151,49 @@ async def test_a_refused_resize_does_not_hold_up_the_rest():
         assert below["metadata"]["labels"]["new"] == "label"
         assert [reason for reason, _ in scene.events] == ["UpdateRefused"]
         assert above["status"]["observedGeneration"] == 1
+
+
+async def test_a_resize_that_a_quota_forbids_is_told_and_tried_again():
+    """Meanwhile a label goes down all the same; as soon as the quota has room, the pod has its size."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.fault = lambda _verb, plural, _key: (
+            Forbidden("exceeded quota: tight", code=403) if plural == "pods/resize" else None
+        )
+        resized = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "2"}}}
+        scene.upper.change(
+            "pods",
+            KEY,
+            spec={"containers": [resized]},
+            metadata={"labels": {"new": "label"}, "generation": 2},
+        )
+        await asyncio.sleep(10)
+        below = scene.below()
+        assert below["metadata"]["labels"]["new"] == "label"
+        assert "resources" not in below["spec"]["containers"][0]
+        assert set(scene.events) == {("UpdateRefused", "Lower cluster lower1: exceeded quota: tight")}
+        scene.lower.fault = lambda _verb, _plural, _key: None
+        await asyncio.sleep(120)
+        assert scene.below()["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+
+
+async def test_a_debug_container_that_a_policy_forbids_is_told():
+    """Pod Security below says no with 403, long after kubectl has taken its leave."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.fault = lambda _verb, plural, _key: (
+            Forbidden('violates PodSecurity "restricted:latest"', code=403)
+            if plural == "pods/ephemeralcontainers"
+            else None
+        )
+        scene.upper.change("pods", KEY, spec={"ephemeralContainers": [{"name": "d", "image": "t"}]})
+        await asyncio.sleep(10)
+        assert scene.events[0] == (
+            "UpdateRefused",
+            'Lower cluster lower1: violates PodSecurity "restricted:latest"',
+        )
 
 
 async def test_a_resize_is_observed_once_the_lower_kubelet_has_seen_it():
