@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import structlog
 
 from controller_runtime.api import names
+from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.client import Client
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.config import ClusterConfig, Config, NodeConfig
-from virtual_node.translate.namespaces import NamespaceMap
 from virtual_node.translate.ownership import Owner
 from virtual_node.translate.pod_down import PodOptions
 

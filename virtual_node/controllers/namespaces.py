@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 
 from controller_runtime import resources
-from controller_runtime.api import names
+from controller_runtime.api import names, namespace_map
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
@@ -66,7 +66,7 @@ class Namespaces:
 
     def allowed(self, upper_namespace: str) -> bool:
         """Whether pods of that upper namespace may go to this lower cluster."""
-        return translate.allowed(upper_namespace, self._config.allowed)
+        return namespace_map.allowed(upper_namespace, self._config.allowed)
 
     async def ensure(self, namespace: str, *, upper_name: str) -> None:
         """Create a namespace below unless it is there.

@@ -1,50 +1,18 @@
-"""Which lower namespace stands for which upper one, what it carries, and what in it is somebody else's.
-
-An explicit entry wins over the prefix, the prefix over the same name. A name that a prefix makes longer than
-Kubernetes allows is cut and ended with a hash of the whole, so two long names never meet.
-"""
+"""What a lower namespace carries, and what in it is somebody else's. Which one it is says ``api.namespace_map``."""
 
 from __future__ import annotations
 
-import fnmatch
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller_runtime.api import names
 from virtual_node.translate import ownership
 
-_LONGEST = 63
 _CARRIED_PREFIXES = ("pod-security.kubernetes.io/",)
 """Labels that decide what the pods of a namespace may do: without them an upper pod that Pod Security admitted
 would be refused below, or the other way round. https://kubernetes.io/docs/concepts/security/pod-security-admission/"""
 _COUNT_NOT = {("", "events"), ("events.k8s.io", "events"), ("metrics.k8s.io", "pods"), ("", "endpoints")}
 """Resources that speak of other objects, which count themselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamespaceMap:
-    """A function from upper namespaces to lower ones."""
-
-    prefix: str = ""
-    explicit: Mapping[str, str] = field(default_factory=dict)
-
-    def __call__(self, upper: str) -> str:
-        """The lower namespace."""
-        if upper in self.explicit:
-            return self.explicit[upper]
-        if not self.prefix:
-            return upper
-        name = self.prefix + upper
-        if len(name) <= _LONGEST:
-            return name
-        return f"{name[: _LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def allowed(namespace: str, patterns: Sequence[str]) -> bool:
-    """Whether pods of an upper namespace may go below: it matches a shell pattern, or there are none."""
-    return not patterns or any(fnmatch.fnmatchcase(namespace, pattern) for pattern in patterns)
 
 
 def lower_namespace(

@@ -13,12 +13,12 @@ import structlog
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.errors import Invalid
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from virtual_node import config as configuration
 from virtual_node.controllers.dependencies import DependencyController
-from virtual_node.translate.namespaces import NamespaceMap
 from virtual_node.translate.ownership import Owner
 from virtual_node.translate.pod_down import PodOptions
 

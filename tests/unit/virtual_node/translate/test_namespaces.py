@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import names
+from controller_runtime.api import names, namespace_map
+from controller_runtime.api.namespace_map import NamespaceMap
 from virtual_node.translate import namespaces
-from virtual_node.translate.namespaces import NamespaceMap
 
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 
@@ -36,7 +36,7 @@ def test_names_stay_valid_and_apart(one, other):
 )
 def test_allowed_namespaces(patterns, allowed):
     """Shell patterns; none means all."""
-    assert namespaces.allowed("shop", patterns) is allowed
+    assert namespace_map.allowed("shop", patterns) is allowed
 
 
 def test_pod_security_labels_are_carried_and_follow():
