@@ -129,6 +129,8 @@ class KubeletServer:
             self._listener.close()
         if self._gate is not None:
             await self._gate.close()
+        if self._runner.server is not None:
+            _end_kept(self._runner.server)
         ended = await self.streams.drain(self._grace if grace is None else grace)
         if ended:
             _log.info("open streams were ended", node=self._node_name, streams=ended)
@@ -146,3 +148,11 @@ class KubeletServer:
             # A second cancellation must not leave the port open.
             with contextlib.suppress(asyncio.CancelledError):
                 await self.stop()
+
+
+def _end_kept(server: web.Server) -> None:
+    """End connections as soon as they have no request: the next one is our successor's to answer, not ours to refuse."""
+    for connection in server.connections:
+        connection.close()
+        if connection._current_request is None:  # noqa: SLF001 - nothing public says it; a test guards it
+            connection.force_close()

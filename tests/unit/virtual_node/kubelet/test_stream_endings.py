@@ -164,6 +164,22 @@ async def test_stopping_gives_streams_their_grace_and_then_ends_them(rig: Rig) -
         await closed(writer)
 
 
+async def test_a_connection_that_waits_for_its_next_request_ends_when_stopping_begins(rig: Rig) -> None:
+    """Its caller connects anew, to whoever listens then; refused here, a log would fail as long as a stream is open."""
+    async with rig(echo, grace=60.0) as (_, node):
+        idle, idle_writer = await node.connect()
+        idle_writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
+        await idle.readuntil(b"\r\n\r\nok")
+        _, reader, writer = await upgrade(node)
+        stopping = asyncio.create_task(node.server.stop())
+        assert await rest_of(idle) == b""
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+        await closed(writer)
+        await closed(idle_writer)
+        await stopping
+
+
 async def test_stopping_does_not_wait_when_nothing_is_open(rig: Rig) -> None:
     """The grace is for streams, not for its own sake."""
     async with rig(echo, grace=60.0) as (_, node):
