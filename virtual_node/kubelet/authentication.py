@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import ssl
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,12 +79,16 @@ class Authenticator:
             ApiError: They could not be checked.
         """
         transport = request.transport
-        certificate = transport.get_extra_info("peercert") if transport is not None else None
-        user = user_from_certificate(certificate or {})
+        certificate = (transport.get_extra_info("peercert") if transport is not None else None) or {}
+        # Verified when the connection was made, which may be long ago.
+        has_expired = bool(certificate) and time.time() > ssl.cert_time_to_seconds(certificate["notAfter"])
+        user = None if has_expired else user_from_certificate(certificate)
         if user is None:
             token = bearer_token(request)
             if token is not None:
                 return await self._review(token)
+        if has_expired:
+            raise AuthenticationError("the client certificate has expired")
         if user is None and self._anonymous:
             return ANONYMOUS
         return user

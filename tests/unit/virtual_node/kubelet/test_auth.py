@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.kubeconfig import ClusterConfig
 from tests.unit.virtual_node.kubelet.conftest import Pki, Serve
-from virtual_node.kubelet import Authenticator, Authorizer, load_client_ca
+from virtual_node.kubelet import Authenticator, Authorizer, authentication, load_client_ca
 
 EXEC = "/exec/shop/web-1/nope?output=1&command=ls"
 UPGRADE = ("Connection: Upgrade", "Upgrade: SPDY/3.1")
@@ -269,6 +272,28 @@ async def test_client_certificates(serve: Serve, pki: Pki, upper: Upper, client:
     assert upper.questions[0]["user"] == "kube-apiserver"
     assert sorted(upper.questions[0]["groups"]) == ["dev", "ops", "system:authenticated"]
     assert upper.token_reviews == 0
+
+
+@pytest.mark.parametrize("wire", ["tls"])
+async def test_a_certificate_that_expires_during_a_connection_counts_no_longer(
+    serve: Serve, pki: Pki, upper: Upper, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections live longer than certificates: every request is authenticated, as in a kubelet. A token still counts."""
+    upper.allowed = {("kube-apiserver", "get", "healthz"), ("alice", "get", "healthz")}
+    mine = sign(pki.ca, "kube-apiserver", usage="client", validity=timedelta(days=1))
+    answers = []
+    async with serve(1, **_delegated(client)) as node:
+        reader, writer = await node.connect(pki.client_context(mine))
+        for token, later in (("", 0.0), ("", 2 * 86400.0), ("Authorization: Bearer good\r\n", 2 * 86400.0)):
+            now = time.time() + later
+            monkeypatch.setattr(authentication, "time", SimpleNamespace(time=lambda now=now: now))
+            writer.write(f"GET /healthz HTTP/1.1\r\nHost: node\r\n{token}\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            answers.append(int(head.split(b" ")[1]))
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+            await reader.readexactly(length)
+        writer.close()
+    assert answers == [200, 401, 200]
 
 
 async def test_tokens_can_be_switched_off(serve: Serve) -> None:
