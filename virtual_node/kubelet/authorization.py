@@ -33,6 +33,8 @@ _SUBRESOURCES = {
     "runningpods": ("pods", "proxy"),
     "healthz": ("healthz", "proxy"),
     "configz": ("configz", "proxy"),
+    "statusz": ("statusz",),
+    "flagz": ("configz",),
 }
 _EXECUTING = frozenset({"exec", "attach", "portForward", "run"})
 

@@ -68,7 +68,9 @@ def make_app(
     app.add_routes(
         [
             web.get("/healthz", _healthz, allow_head=False),
+            web.get("/healthz/{check:ping|log|syncloop}", _healthz, allow_head=False),
             web.get("/pods", pods.pods, allow_head=False),
+            web.get("/pods/", pods.pods, allow_head=False),
             web.get("/runningpods", pods.running_pods, allow_head=False),
             web.get("/runningpods/", pods.running_pods, allow_head=False),
             web.get("/containerLogs" + _CONTAINER, logs.container_logs, allow_head=False),

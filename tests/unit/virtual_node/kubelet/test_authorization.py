@@ -32,6 +32,8 @@ def test_of_several_names_the_last_counts() -> None:
         ("GET", "/runningpods/", [("get", "pods"), ("get", "proxy")]),
         ("GET", "/healthz", [("get", "healthz"), ("get", "proxy")]),
         ("GET", "/configz", [("get", "configz"), ("get", "proxy")]),
+        ("GET", "/statusz", [("get", "statusz")]),
+        ("GET", "/flagz", [("get", "configz")]),
         ("GET", "/stats/summary", [("get", "stats")]),
         ("GET", "/metrics/resource", [("get", "metrics")]),
         ("GET", "/logs/syslog", [("get", "log")]),

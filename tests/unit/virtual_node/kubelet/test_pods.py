@@ -10,12 +10,13 @@ from aiohttp import web
 from tests.unit.virtual_node.kubelet.conftest import POD, Serve
 
 
-async def test_pods_are_a_pod_list(serve: Serve) -> None:
+@pytest.mark.parametrize("path", ["/pods", "/pods/"])
+async def test_pods_are_a_pod_list(serve: Serve, path: str) -> None:
     """Any number of pods makes one valid v1 PodList."""
     async with serve(1) as node:
         for count in (0, 1, 50, 51, 120):
             node.backend.listed = [POD] * count
-            code, head, body = await node.ask("/pods")
+            code, head, body = await node.ask(path)
             assert code == 200
             assert "Content-Type: application/json" in head
             assert json.loads(body) == {
@@ -34,14 +35,16 @@ async def test_running_pods_are_a_list_of_their_own(serve: Serve, path: str) -> 
         assert (code, json.loads(body)["items"]) == (200, [])
 
 
-async def test_health(serve: Serve) -> None:
-    """The node answers ok."""
+@pytest.mark.parametrize("path", ["/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop"])
+async def test_health(serve: Serve, path: str) -> None:
+    """The node answers ok, and so does each of a kubelet's single checks."""
     async with serve(1) as node:
-        assert (await node.ask("/healthz"))[::2] == (200, "ok")
+        assert (await node.ask(path))[::2] == (200, "ok")
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/nope", "/exec/shop/web-1", "/exec/a/b/c/d/e", "/containerLogs/shop/web-1"]
+    "path",
+    ["/", "/nope", "/healthz/nope", "/exec/shop/web-1", "/exec/a/b/c/d/e", "/containerLogs/shop/web-1"],
 )
 async def test_an_unknown_path_is_not_found(serve: Serve, path: str) -> None:
     """404 in plain text."""
