@@ -17,6 +17,7 @@ from controller_runtime.errors import ApiError, ConnectionFailed, Expired, Unava
 from controller_runtime.lines import LineSplitter
 from controller_runtime.object_verbs import ObjectVerbs, PatchType, decode
 from controller_runtime.objects import Object, WatchEvent
+from controller_runtime.outage import Outage
 from controller_runtime.rate_limiter import TokenBucket
 from controller_runtime.resources import Resource
 from controller_runtime.transport import NETWORK_ERRORS, Transport
@@ -68,6 +69,7 @@ class Client(ObjectVerbs):
         self.cluster = cluster
         self.timeout = timeout
         self.bucket = TokenBucket(qps, burst)
+        self.outage = Outage()
         transport = Transport(
             config, bucket=self.bucket, user_agent=user_agent, timeout=timeout, cluster=cluster
         )
@@ -185,6 +187,7 @@ class Client(ObjectVerbs):
     ) -> AsyncGenerator[Batch, None]:
         """Follow a collection; yields what each read from the network brought.
 
+        The first batch is empty: the server has accepted the watch, which may have nothing to say for a minute.
         Ends when the server closes the watch, as it does after ``timeout_seconds``.
 
         Raises:
@@ -210,6 +213,7 @@ class Client(ObjectVerbs):
             verb="WATCH",
             flow=resource.plural,
         ) as response:
+            yield []
             splitter = LineSplitter()
             while chunk := await self._read(response):
                 events, error = self._events(splitter.feed(chunk))

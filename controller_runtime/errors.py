@@ -99,7 +99,7 @@ class ConnectionFailed(Unavailable):
 
 
 class NotConnected(ConnectionFailed):
-    """Nobody accepted the connection: the server never saw the request."""
+    """No connection, or no TLS on it: the server never saw the request."""
 
 
 _BY_REASON: dict[str, type[ApiError]] = {

@@ -42,6 +42,7 @@ class Informer:
         resync_period: float = 0,
         page_size: int = 500,
         name: str = "",
+        is_minor: bool = False,
     ) -> None:
         """Set up; ``run`` starts it.
 
@@ -56,6 +57,8 @@ class Informer:
             resync_period: seconds between two re-deliveries of the whole cache to the handlers; 0: never.
             page_size: objects per page of a list; 0: all at once.
             name: in logs and metrics; the resource by default.
+            is_minor: comes after the others when many wait for a server to be back; for what is followed object by
+                object.
         """
         self.resource = resource
         self.store = Store(indexers)
@@ -73,6 +76,7 @@ class Informer:
             transform=transform,
             page_size=page_size,
             name=self.name,
+            is_minor=is_minor,
         )
         self._resync_period = max(1.0, resync_period) if resync_period else 0.0
         self._registrations: tuple[Registration, ...] = ()

@@ -70,6 +70,7 @@ class Reflector:
         transform: Callable[[Object], Object] | None,
         page_size: int,
         name: str,
+        is_minor: bool = False,
     ) -> None:
         """Set up.
 
@@ -81,6 +82,7 @@ class Reflector:
             transform: called on every object before the sink has it; None: they are taken as they come.
             page_size: objects per page of a list; 0: all at once.
             name: in logs and metrics.
+            is_minor: comes after the others when many wait for a server to be back.
         """
         self.resource_version = ""
         self.last_error: Exception | None = None
@@ -91,6 +93,7 @@ class Reflector:
         self._transform = transform
         self._page_size = page_size
         self._name = name
+        self._is_minor = is_minor
         self._contact: float | None = None
         self._sends_bookmarks = False
         self._log = structlog.get_logger(informer=name, cluster=client.cluster)
@@ -105,9 +108,15 @@ class Reflector:
     async def run(self) -> None:
         """Follow the server until cancelled; trouble is waited out with back-off."""
         loop = asyncio.get_running_loop()
+        outage = self._client.outage
         patience = WatchBackoff()
         told = doubts = 0
+        is_answered = False
         while True:
+            if not is_answered:
+                self.last_error = self.last_error or outage.error
+                await outage.turn(is_minor=self._is_minor)
+            is_answered = False
             try:
                 if not self.resource_version:
                     await self._list()
@@ -115,6 +124,11 @@ class Reflector:
                 continue
             except (ApiError, ConfigError) as error:
                 trouble = self.last_error = error
+            if isinstance(trouble, ConnectionFailed):
+                outage.found_nobody(trouble)
+            elif isinstance(trouble, ApiError):
+                outage.answered()
+                is_answered = True  # has stood in line; a 410 is to be followed by its list
             _RESTARTS.labels(self._client.cluster, self._name, _reason(trouble)).inc()
             doubts = doubts + 1 if _may_be_the_version(trouble) else 0
             if is_history_missing(trouble) or doubts > 1:
@@ -141,6 +155,7 @@ class Reflector:
             self._resource, limit=self._page_size, transform=self._transform, **self._selection
         )
         self._heard()
+        self._client.outage.answered()
         await self._sink.replace(listed.items)
         self.resource_version = listed.resource_version
         self._sends_bookmarks = False  # until one comes: this may be another server
@@ -162,7 +177,9 @@ class Reflector:
         try:
             async with contextlib.aclosing(batches), asyncio.timeout(self._patience()) as silence:
                 async for batch in batches:
-                    is_empty = False
+                    if is_empty:  # the first has nothing but the news that the server has begun to answer
+                        self._client.outage.answered()
+                        is_empty = not batch
                     self._heard()
                     self.last_error = None
                     for event in batch:

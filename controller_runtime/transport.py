@@ -226,12 +226,7 @@ class Transport:
             text = f"the proxy {without_password(self._config.proxy_url or '')} answered {error.status} {error.message}"
         if isinstance(error, TimeoutError):
             text = f"no answer in time ({text})" if text else "no answer in time"
-        # A certificate that does not verify is an answer of sorts: somebody is there and does work for us.
-        kind = (
-            NotConnected
-            if isinstance(error, _UNREACHABLE) and not isinstance(error, aiohttp.ClientSSLError)
-            else ConnectionFailed
-        )
+        kind = NotConnected if isinstance(error, _UNREACHABLE) else ConnectionFailed
         return kind(f"{self._config.server}: {text or type(error).__name__}")
 
     async def _send(

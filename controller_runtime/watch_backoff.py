@@ -1,10 +1,9 @@
 """How long a broken list or watch waits: as client-go's reflector does where a server may suffer from us, else less.
 
 client-go waits 0.8 s doubled up to 30 s after every failure, so that an informer comes back up to a minute after its
-server did. Three kinds of trouble are told apart here, each with a ladder of its own:
+server did. Three kinds of trouble are told apart here, the last two with a ladder of their own:
 
-- Nobody accepted the connection: the server has no work with us, so we ask again every few seconds. A restarted
-  server is found soon.
+- Nobody accepted the connection: no pause of its own. All who find that out stand in one line (``outage``).
 - What we know is not what the server can go on from (410, or a version from the future), as after a restart: one
   list mends it, so the first is due at once. A server whose versions always expire is not listed in a loop.
 - Everything else, an overloaded server first of all: client-go's pauses, and never less than Retry-After.
@@ -37,7 +36,6 @@ class WatchBackoff:
         self.attempts = 0
         self.since = float("-inf")
         self._last = float("-inf")
-        self._unreachable = _Ladder(base=0.1, maximum=3.0)
         self._history = _Ladder(base=0.4, maximum=30.0)
         self._trouble = _Ladder(base=0.8, maximum=30.0)
 
@@ -58,7 +56,7 @@ class WatchBackoff:
             steps = self._history.step(now)
             return steps * jitter if self._history.failures > 1 else _SPREAD * (jitter - 1)
         if isinstance(error, NotConnected):
-            return self._unreachable.step(now) * jitter
+            return 0.0
         pause = self._trouble.step(now)
         if is_watch and isinstance(error, ConnectionFailed) and self._trouble.failures == 1:
             pause = _RESUME

@@ -104,6 +104,7 @@ class ObjectWatches:
             namespace=key.namespace,
             field_selector=f"metadata.name={key.name}",
             name=f"single-{KINDS[key.kind].plural}",
+            is_minor=True,
         )
         informer.add_handler(
             on_add=lambda _object, _initial: self._on_change(key),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -139,6 +140,21 @@ async def test_many_lines_make_few_batches() -> None:
         batches = [batch async for batch in client.watch_batches(resources.PODS)]
     assert sum(len(batch) for batch in batches) == 1000
     assert len(batches) < 50
+
+
+async def test_accepted_watch_begins_with_an_empty_batch() -> None:
+    """Before any event, which may be a minute away: whoever waits for the server to be back is told."""
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        await web.StreamResponse().prepare(request)
+        return await silence(request)
+
+    async with (
+        serve(script) as server,
+        client_of(server) as client,
+        aclosing(client.watch_batches(resources.PODS)) as batches,
+    ):
+        assert await anext(batches) == []
 
 
 async def test_events_before_an_error_are_delivered() -> None:

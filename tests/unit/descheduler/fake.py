@@ -14,6 +14,7 @@ from controller_runtime.api import names, timestamps
 from controller_runtime.client import ObjectList
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound, TooManyRequests
 from controller_runtime.objects import WatchEvent, from_dict
+from controller_runtime.outage import Outage
 from controller_runtime.resources import Resource
 from tests.unit.descheduler.bodies import now
 
@@ -121,6 +122,7 @@ class FakeClient:
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.server = cluster
+        self.outage = Outage()
         self.writes: list[str] = []
         self.before: Callable[[str], Any] | None = None
         self.after: Callable[[str], Any] | None = None

@@ -16,6 +16,7 @@ from controller_runtime.certificates import KeyPair, expiry
 from controller_runtime.client import ObjectList
 from controller_runtime.errors import AlreadyExists, ConfigError, Conflict
 from controller_runtime.objects import WatchEvent, from_dict
+from controller_runtime.outage import Outage
 from webhook import certificates, flags, manifests, volumes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -159,6 +160,7 @@ class _Cluster:
     cluster = "upper"
 
     def __init__(self) -> None:
+        self.outage = Outage()
         self.secret: dict | None = None
         self.log: list[tuple[str, bytes]] = []
         self.tell = asyncio.Event()

@@ -10,6 +10,7 @@ from controller_runtime import resources
 from controller_runtime.client import Batch, ObjectList
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, WatchEvent, from_dict
+from controller_runtime.outage import Outage
 
 
 def pod(name: str, version: int, *, uid: str = "", node: str = "n1") -> Object:
@@ -47,6 +48,7 @@ class ScriptedServer:
     cluster = "test"
 
     def __init__(self) -> None:
+        self.outage = Outage()
         self.lists: list[Answer] = []
         self.listed = 0
         self.watched_from: list[str] = []

@@ -15,6 +15,7 @@ from typing import Any
 
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
 from controller_runtime.objects import WatchEvent, from_dict
+from controller_runtime.outage import Outage
 from controller_runtime.resources import Resource
 
 Body = dict[str, Any]
@@ -28,6 +29,7 @@ class Api:
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
+        self.outage = Outage()
         self.config = SimpleNamespace(server=f"https://{cluster}:6443")
         self.objects: dict[tuple[str, str], Body] = {}
         self.calls: list[tuple[str, str, str]] = []
