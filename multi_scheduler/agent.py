@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
+from multi_scheduler.config import ClusterConfig
 
 GROUP = "virtual_node.multi_scheduler.agents"
 
@@ -39,7 +40,9 @@ class AgentContext:
     """The agent's own part of the configuration."""
     upper: Client
     lower: Mapping[str, Client]
-    """By name of the lower cluster."""
+    """By name of the lower cluster; so are ``clusters``."""
+    clusters: Mapping[str, ClusterConfig] = field(default_factory=dict)
+    """What the configuration says about them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,10 +82,11 @@ class App:
                 )
                 client = Client(found, user_agent=PROGRAM, cluster=cluster.name)
                 lower[cluster.name] = await stack.enter_async_context(client)
+            clusters = {cluster.name: cluster for cluster in options.config.clusters}
             agents = [
                 Weighted(
                     one.name,
-                    load(one.name, AgentContext(one.name, one.config, upper=upper, lower=lower)),
+                    load(one.name, AgentContext(one.name, one.config, upper, lower, clusters)),
                     one.weight,
                 )
                 for one in options.config.agents

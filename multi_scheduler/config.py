@@ -10,6 +10,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from controller_runtime.api import matching
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import read_text
 
@@ -30,6 +31,17 @@ class NodeConfig(_Base):
     """Labels of its lower nodes. Empty: all of them."""
 
 
+class NamespaceConfig(_Base):
+    """Which lower namespace stands for which upper one, and which upper ones may come: as the virtual node is told."""
+
+    prefix: str = ""
+    """Put before every name. Empty: the same name below as above."""
+    map: dict[str, str] = {}
+    """Upper name to lower name, over the prefix."""
+    allowed: list[str] = []
+    """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
+
+
 class ClusterConfig(_Base):
     """One lower cluster."""
 
@@ -41,6 +53,9 @@ class ClusterConfig(_Base):
     nodes: list[NodeConfig] = []
     """Its virtual nodes. Empty: those whose Node carries ``virtual-node.io/lower-cluster: <name>``, and one that
     has the cluster's own name."""
+    namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
+    pod_selector: dict[str, Any] = {}
+    """LabelSelector of the pods that the virtual node takes. Empty: all."""
 
 
 class AgentConfig(_Base):
@@ -104,6 +119,8 @@ def parse(text: str, *, source: str = "config") -> Config:
 def _validate(config: Config, source: str) -> None:
     if not config.clusters:
         raise ConfigError(f"{source}: clusters: at least one lower cluster is needed")
+    for cluster in config.clusters:
+        _validate_selector(cluster, source)
     if not config.agents:
         raise ConfigError(f"{source}: agents: at least one is needed, such as fit")
     for what, found in (
@@ -114,6 +131,13 @@ def _validate(config: Config, source: str) -> None:
         twice = {name for name in found if found.count(name) > 1}
         if twice:
             raise ConfigError(f"{source}: {what}: {', '.join(sorted(twice))}: there twice")
+
+
+def _validate_selector(cluster: ClusterConfig, source: str) -> None:
+    try:
+        matching.compile_selector(cluster.pod_selector)
+    except ValueError as error:
+        raise ConfigError(f"{source}: clusters: {cluster.name}: podSelector: {error}") from None
 
 
 def _from_tensile(document: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -16,5 +16,9 @@ LOWER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "room on every lower node"),
     Right("", "pods", ("list", "watch"), "what takes it"),
     Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are tied to"),
+    # Without these pods are sent where admission may refuse them.
+    Right("", "resourcequotas", ("list", "watch"), "pods that a quota below would refuse"),
+    Right("", "limitranges", ("list", "watch"), "what pods below get, and may have"),
+    Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes below"),
 )
 """Part of what ``virtual-node lower-cluster register`` grants: one kubeconfig serves both."""

@@ -108,5 +108,8 @@ LOWER: tuple[Right, ...] = (
     ),
     Right("", "persistentvolumes", ("list", "watch"), "volumes of claims (PVControllers)"),
     Right("", "events", ("list", "watch"), "lower events on upper pods"),
+    Right("", "resourcequotas", READ, "pods that a quota below would refuse (multi-scheduler)"),
+    Right("", "limitranges", READ, "what pods below get, and may have (multi-scheduler)"),
+    Right("scheduling.k8s.io", "priorityclasses", READ, "quotas of priority classes (multi-scheduler)"),
 )
 """Asked of every lower cluster."""

@@ -19,27 +19,17 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     Returns:
         By resource: cpu in thousandths, all else in whole units. Without ``pods``.
     """
-    total: dict[str, int] = {}
-    for container in spec.get("containers") or ():
-        _add(total, _requests(container))
-    # Init containers run one after the other, beside the sidecars started before them.
-    sidecars: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for container in spec.get("initContainers") or ():
-        asked = _requests(container)
-        if container.get("restartPolicy") == "Always":
-            _add(total, asked)
-            _add(sidecars, asked)
-            _peak(peak, sidecars)
-        else:
-            _peak(peak, {name: count + sidecars.get(name, 0) for name, count in asked.items()})
-    _peak(total, peak)
-    pod_level = (spec.get("resources") or {}).get("requests") or {}
-    for name, value in pod_level.items():
-        if name in _POD_LEVEL or name.startswith("hugepages-"):
-            total[name] = quantity.of(name, value)
+    total = _sum(spec, "requests")
     if overhead := spec.get("overhead"):
-        _add(total, {name: quantity.of(name, value) for name, value in overhead.items()})
+        _add(total, _counted(overhead))
+    return total
+
+
+def pod_limits(spec: Mapping[str, Any]) -> dict[str, int]:
+    """Sum a pod spec's limits, in the units of ``pod_requests``; overhead comes on top only of what is limited."""
+    total = _sum(spec, "limits")
+    if overhead := spec.get("overhead"):
+        _add(total, {name: count for name, count in _counted(overhead).items() if total.get(name)})
     return total
 
 
@@ -51,10 +41,42 @@ def total_requests(specs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return total
 
 
-def _requests(container: Mapping[str, Any]) -> dict[str, int]:
-    resources = container.get("resources") or {}
-    requests = resources.get("requests") or {}
-    return {name: quantity.of(name, value) for name, value in requests.items()}
+def has_pod_level(spec: Mapping[str, Any]) -> bool:
+    """Whether a pod says what it needs as a whole (KEP-2837)."""
+    whole = spec.get("resources") or {}
+    return any(_is_pod_level(name) for kind in ("requests", "limits") for name in whole.get(kind) or ())
+
+
+def _sum(spec: Mapping[str, Any], kind: str) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        _add(total, _of(container, kind))
+    # Init containers run one after the other, beside the sidecars started before them.
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        asked = _of(container, kind)
+        if container.get("restartPolicy") == "Always":
+            _add(total, asked)
+            _add(sidecars, asked)
+            _peak(peak, sidecars)
+        else:
+            _peak(peak, {name: count + sidecars.get(name, 0) for name, count in asked.items()})
+    _peak(total, peak)
+    return total | {name: count for name, count in _of(spec, kind).items() if _is_pod_level(name)}
+
+
+def _is_pod_level(name: str) -> bool:
+    return name in _POD_LEVEL or name.startswith("hugepages-")
+
+
+def _of(holder: Mapping[str, Any], kind: str) -> dict[str, int]:
+    """The requests or limits of a container, or of a pod as a whole."""
+    return _counted((holder.get("resources") or {}).get(kind) or {})
+
+
+def _counted(quantities: Mapping[str, str]) -> dict[str, int]:
+    return {name: quantity.of(name, value) for name, value in quantities.items()}
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
@@ -64,5 +86,5 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
 
 def _peak(total: dict[str, int], other: Mapping[str, int]) -> None:
     for name, count in other.items():
-        if count > total.get(name, 0):
+        if name not in total or count > total[name]:
             total[name] = count

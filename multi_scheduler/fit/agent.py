@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -15,18 +14,19 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from multi_scheduler import reasons
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
+from multi_scheduler.config import ClusterConfig
 from multi_scheduler.fit import victims as choosing
+from multi_scheduler.fit.admission import Admission
+from multi_scheduler.fit.below import Entrance
 from multi_scheduler.fit.bound import BoundPods
 from multi_scheduler.fit.demand import Demand, demand
 from multi_scheduler.fit.feed import Feed
 from multi_scheduler.fit.index import ClusterIndex
-from multi_scheduler.fit.placed import Placed
-from multi_scheduler.fit.reservations import Reservations
+from multi_scheduler.fit.reservations import Place, Reservations
+from multi_scheduler.fit.scoring import Prediction, Strategy, predict, score
 
 _SETTLE_SECONDS = 2.0
 """How long a filter call waits for other pods' promises to be settled before it says that nothing fits."""
-_LOOKED_AT = 64
-"""Feasible nodes of a cluster that are compared; more would cost time and change little."""
 _SWEEP = 1.0
 _KEPT_JUDGEMENTS = 1000
 
@@ -34,21 +34,11 @@ _KEPT_JUDGEMENTS = 1000
 class Settings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The agent's configuration."""
 
-    score: Literal["BestFit", "Spread", "BinPack"] = "BestFit"
+    score: Strategy = "BestFit"
     """BestFit: where the pod leaves the least behind, so that large holes stay whole. Spread: the emptiest cluster.
     BinPack: the fullest."""
     unreachable: Literal["Reject", "Pass"] = "Reject"
     """What becomes of the virtual nodes of a lower cluster that cannot be looked into."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """What a filter call found out about one cluster that has room."""
-
-    place: Placed
-    """Where the lower scheduler will most likely put the pod."""
-    left_over: float
-    """What the tightest fitting node would have left, as a share."""
 
 
 class FitAgent(Agent):
@@ -65,18 +55,29 @@ class FitAgent(Agent):
         except msgspec.ValidationError as error:
             raise ConfigError(f"agents[{context.name}].config: {error}") from None
         self.indexes = {cluster: ClusterIndex() for cluster in context.lower}
-        self.reservations = Reservations(self.indexes, clock=lambda: asyncio.get_running_loop().time())
+        self.admissions = {cluster: Admission() for cluster in context.lower}
+        self._entrances = {
+            cluster: Entrance(
+                context.clusters.get(cluster) or ClusterConfig(name=cluster, kubeconfig=""), admission
+            )
+            for cluster, admission in self.admissions.items()
+        }
+        self.reservations = Reservations(
+            self.indexes, self.admissions, clock=lambda: asyncio.get_running_loop().time()
+        )
         self.feeds = {
             cluster: Feed(
                 client,
                 self.indexes[cluster],
+                self.admissions[cluster],
+                arrived=self.reservations.arrived,
                 seen=self._seen_below,
                 unseen=self.reservations.release,
             )
             for cluster, client in context.lower.items()
         }
         self._bound_pods = BoundPods(context.upper, bound=self._bound_above, gone=self.reservations.release)
-        self._judged: dict[str, dict[str, _Judged]] = {}
+        self._judged: dict[str, dict[str, Prediction]] = {}
         """What filter calls found, until the scheduler has chosen: by uid and virtual node."""
 
     async def run(self) -> None:
@@ -102,7 +103,7 @@ class FitAgent(Agent):
         self.reservations.release(uid)
         deadline = asyncio.get_running_loop().time() + _SETTLE_SECONDS
         while True:
-            judged, resolvable, unresolvable = self._judge(pod, nodes)
+            judged, places, resolvable, unresolvable = self._judge(pod, nodes)
             rejected = len(resolvable) + len(unresolvable)
             left = deadline - asyncio.get_running_loop().time()
             if rejected < len(nodes) or left <= 0 or not self._may_change(uid, nodes):
@@ -112,9 +113,7 @@ class FitAgent(Agent):
         self._judged.pop(uid, None)
         self._judged[uid] = judged
         # At once: while other agents are asked, another call must not be told of the same room.
-        self.reservations.promise(
-            uid, {node.name: (node.cluster, judged[node.name].place) for node in nodes if node.name in judged}
-        )
+        self.reservations.promise(uid, places)
         return Rejections(resolvable, unresolvable)
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
@@ -125,7 +124,7 @@ class FitAgent(Agent):
         """How well the pod fits each cluster, by the chosen strategy; 0 where nobody could look."""
         judged = self._judged.get(pod["metadata"].get("uid", ""), {})
         return {
-            node.name: self._score(node.cluster, judged.get(node.name))
+            node.name: score(self.indexes[node.cluster], judged.get(node.name), self._settings.score)
             for node in nodes
             if node.cluster in self.indexes
         }
@@ -137,7 +136,12 @@ class FitAgent(Agent):
         feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
         if feed is None or index is None or feed.trouble():
             return victims if self._settings.unreachable == "Pass" else None
-        wanted = self._demand(pod, node)
+        # What was promised at an earlier try is in the way of nobody but the pod itself.
+        self.reservations.release(pod["metadata"].get("uid", ""))
+        below = self._entrances[node.cluster].judge(pod)
+        if below.refusal:
+            return None
+        wanted = self._demand(below.pod, node)
         keys = [key for uid in victims for key in self._keys(feed, uid, node)]
         if choosing.suffices(index, wanted, keys):
             return victims
@@ -160,9 +164,10 @@ class FitAgent(Agent):
 
     def _judge(
         self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]
-    ) -> tuple[dict[str, _Judged], dict[str, str], dict[str, str]]:
-        judged: dict[str, _Judged] = {}
-        demands: dict[str, Demand] = {}
+    ) -> tuple[dict[str, Prediction], dict[str, Place], dict[str, str], dict[str, str]]:
+        judged: dict[str, Prediction] = {}
+        places: dict[str, Place] = {}
+        demands: dict[Any, Demand] = {}
         resolvable: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
@@ -175,20 +180,25 @@ class FitAgent(Agent):
                 if self._settings.unreachable == "Reject":
                     unresolvable[node.name] = f"lower cluster {node.cluster} cannot be looked into: {trouble}"
                 continue
-            # Where neither pools nor volumes make a difference every cluster is asked the same.
-            alike = repr(node.pool)
+            below = self._entrances[node.cluster].judge(pod)
+            if below.refusal:
+                unresolvable[node.name] = below.refusal
+                continue
+            # Where neither pools, namespaces nor volumes make a difference every cluster is asked the same.
+            alike = (repr(node.pool), below.alike)
             wanted = demands.get(alike)
             if wanted is None or cluster_selector.UPPER_TERMS in text or "volumes" in pod["spec"]:
-                wanted = demands[alike] = self._demand(pod, node)
+                wanted = demands[alike] = self._demand(below.pod, node)
             told: Counter[str] = Counter()
             index = self.indexes[node.cluster]
             slots = index.feasible(wanted, told)
             if slots:
-                judged[node.name] = self._predict(index, wanted, slots)
+                found = judged[node.name] = predict(index, wanted, slots)
+                places[node.name] = Place(node.cluster, found.place, below.charge)
             else:
                 sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), told)}"
                 (resolvable if reasons.is_resolvable(told) else unresolvable)[node.name] = sentence
-        return judged, resolvable, unresolvable
+        return judged, places, resolvable, unresolvable
 
     def _may_change(self, uid: str, nodes: Sequence[VirtualNode]) -> bool:
         clusters = {node.cluster for node in nodes if node.cluster in self.indexes}
@@ -207,35 +217,6 @@ class FitAgent(Agent):
             if claim and (found := feed.volume_affinity(namespace, claim)) is not None
         ]
         return demand(pod, node_name=node.name, node_labels=node.labels, pool=node.pool, volumes=volumes)
-
-    def _predict(self, index: ClusterIndex, wanted: Demand, slots: Sequence[int]) -> _Judged:
-        """Where the pod will most likely be: the lower scheduler's default prefers the emptiest node."""
-        looked_at = slots[:: max(1, len(slots) // _LOOKED_AT)]
-        left = [index.left_over(slot, wanted) for slot in looked_at]
-        emptiest = max(range(len(left)), key=left.__getitem__)
-        place = Placed(
-            node=index.name(looked_at[emptiest]),
-            requests=wanted.requests,
-            ports=wanted.ports,
-            namespace=wanted.namespace,
-            labels=wanted.labels,
-            anti_affinity=wanted.anti_affinity,
-        )
-        return _Judged(place, min(left))
-
-    def _score(self, cluster: str, judged: _Judged | None) -> float:
-        if judged is None:
-            return 0.0
-        if self._settings.score == "BestFit":
-            return 1.0 - judged.left_over
-        index = self.indexes[cluster]
-        shares = [
-            index.used[resource] / index.total[resource]
-            for resource in ("cpu", "memory")
-            if index.total.get(resource)
-        ]
-        used = max(shares, default=0.0)
-        return used if self._settings.score == "BinPack" else 1.0 - used
 
     def _bound_above(self, pod: Object) -> bool:
         """A pod is bound above; tells whether its room is accounted for: it is seen below, or was promised."""
@@ -258,10 +239,12 @@ class FitAgent(Agent):
             if feed is None or feed.trouble():
                 continue
             self._bound_pods.accounted(pod.uid)
-            index, wanted = self.indexes[node.cluster], self._demand(pod.to_dict(), node)
+            below = self._entrances[node.cluster].judge(pod.to_dict())
+            index, wanted = self.indexes[node.cluster], self._demand(below.pod, node)
             if slots := index.feasible(wanted):
-                place = self._predict(index, wanted, slots).place
-                self.reservations.promise(pod.uid, {node.name: (node.cluster, place)})
+                charge = below.charge if pod.uid not in feed.lower_uid else None
+                place = Place(node.cluster, predict(index, wanted, slots).place, charge)
+                self.reservations.promise(pod.uid, {node.name: place})
                 self.reservations.bind(pod.uid, node.name)
 
     def sweep(self) -> None:

@@ -13,6 +13,8 @@ from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthor
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from multi_scheduler.fit import resizing
+from multi_scheduler.fit.admission import Admission
+from multi_scheduler.fit.admission_feed import AdmissionFeed
 from multi_scheduler.fit.demand import host_ports, host_terms
 from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fit.placed import Placed
@@ -32,7 +34,9 @@ class Feed:
         self,
         client: Client,
         index: ClusterIndex,
+        admission: Admission,
         *,
+        arrived: Callable[[str], None],
         seen: Callable[[str], None],
         unseen: Callable[[str], None],
     ) -> None:
@@ -40,7 +44,9 @@ class Feed:
 
         Args:
             client: of the lower cluster.
-            index: to keep.
+            index: to keep; so is ``admission``.
+            admission: what the cluster's namespaces let in.
+            arrived: called with the uid of an upper pod whose lower pod exists now.
             seen: called with the uid of an upper pod whose lower pod is on a lower node now.
             unseen: called with the uid of an upper pod whose lower pod is gone.
         """
@@ -48,18 +54,21 @@ class Feed:
         self._index = index
         self._deaf = ""
         """Why the cluster is not believed: it was last asked in vain."""
+        self._arrived = arrived
         self._seen = seen
         self._unseen = unseen
         self.visible: set[str] = set()
         """Uids of upper pods whose lower pod is on a lower node."""
         self.lower_uid: dict[str, str] = {}
-        """Upper uid → lower uid of the mirrored pods that take room."""
+        """Upper uid → lower uid of the mirrored pods that have not ended."""
         self._volumes: dict[str, tuple[str, Mapping[str, Any]]] = {}
         """By volume: the claim it is bound to and its required node affinity."""
         self._by_claim: dict[str, Mapping[str, Any]] = {}
         self._nodes = Informer(client, resources.NODES, transform=shrink_node)
         self._pods = Informer(client, resources.PODS, transform=shrink_pod)
         self._volume_informer = Informer(client, resources.PERSISTENT_VOLUMES)
+        self._rules = AdmissionFeed(client, admission)
+        self.informers = (self._nodes, self._pods, self._volume_informer, *self._rules.informers)
         self._nodes.add_handler(
             on_add=lambda node, _initial: index.upsert_node(node.to_dict()),
             on_update=lambda _old, new: index.upsert_node(new.to_dict()),
@@ -79,14 +88,15 @@ class Feed:
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for informer in (self._nodes, self._pods, self._volume_informer):
+            for informer in self.informers:
                 group.create_task(informer.run())
+            group.create_task(self._rules.run())
             group.create_task(self._listen())
 
     @property
     def has_synced(self) -> bool:
-        """Whether nodes and pods have been read; volumes may be forbidden to us."""
-        return self._nodes.has_synced and self._pods.has_synced
+        """Whether nodes and pods have been read; volumes and admission's rules may be forbidden to us."""
+        return self._nodes.has_synced and self._pods.has_synced and self._rules.is_settled
 
     def trouble(self) -> str:
         """Why what is known of the cluster cannot be relied on, for people; empty when it can."""
@@ -142,15 +152,17 @@ class Feed:
             if upper and status.get("phase") in _FINISHED:
                 self._forget(upper, pod.uid)
                 self._seen(upper)  # it needs no room any more
+            elif upper:
+                self.lower_uid[upper] = pod.uid
+                self._arrived(upper)
             return
-        namespace = pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, pod.namespace)
         placed = Placed(
             node=spec["nodeName"],
             requests=spec["requests"],
             ports=tuple((address, protocol, number) for address, protocol, number in spec.get("ports") or ()),
-            namespace=namespace,
+            namespace=pod.namespace,
             labels=pod.labels,
-            anti_affinity=host_terms(spec, "podAntiAffinity", namespace),
+            anti_affinity=host_terms(spec, "podAntiAffinity", pod.namespace),
             is_ending=pod.metadata.deletion_timestamp is not None,
         )
         self._index.place(pod.uid, placed)

@@ -2,7 +2,8 @@
 
 A pod that passes the filter is *tentative* on every node that passed, for nobody has told us yet which of them the
 scheduler takes. Once the upper pod is seen bound it is *bound*: kept on that node's cluster only, until its lower pod
-is seen on a lower node (which then counts by itself), the pod ends, or the time runs out.
+is seen on a lower node (which then counts by itself), the pod ends, or the time runs out. What quotas below will charge
+it is held besides, only until the lower pod exists.
 """
 
 from __future__ import annotations
@@ -11,13 +12,26 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from multi_scheduler.fit.admission import Admission
 from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fit.placed import Placed
+from multi_scheduler.fit.quotas import Charge
 
 TENTATIVE_SECONDS = 10.0
 """What a scheduler takes at most from filter to bind; afterwards it has decided otherwise."""
 BOUND_SECONDS = 120.0
 """What a virtual node takes at most to create a pod below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pod may go."""
+
+    cluster: str
+    """The lower one."""
+    placed: Placed
+    charge: Charge | None = None
+    """What it will count in quotas; None: nothing, or it is counted already."""
 
 
 @dataclass(slots=True)
@@ -31,14 +45,22 @@ class _Reservation:
 class Reservations:
     """The promises of all lower clusters."""
 
-    def __init__(self, indexes: Mapping[str, ClusterIndex], *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        indexes: Mapping[str, ClusterIndex],
+        admissions: Mapping[str, Admission],
+        *,
+        clock: Callable[[], float],
+    ) -> None:
         """Set up.
 
         Args:
-            indexes: by lower cluster.
+            indexes: by lower cluster; so are ``admissions``.
+            admissions: where the charges are held.
             clock: monotonic seconds.
         """
         self._indexes = indexes
+        self._admissions = admissions
         self._clock = clock
         self._held: dict[str, _Reservation] = {}
         self._tentative: dict[str, set[str]] = {cluster: set() for cluster in indexes}
@@ -47,23 +69,26 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._held)
 
-    def promise(self, uid: str, places: Mapping[str, tuple[str, Placed]]) -> None:
+    def promise(self, uid: str, places: Mapping[str, Place]) -> None:
         """A pod may go to any of these.
 
         Args:
             uid: the upper pod's.
-            places: virtual node → lower cluster and the place in it.
+            places: by virtual node.
         """
         self.release(uid)
         if not places:
             return
         self._held[uid] = _Reservation(
-            on={node: cluster for node, (cluster, _) in places.items()},
+            on={node: place.cluster for node, place in places.items()},
             deadline=self._clock() + TENTATIVE_SECONDS,
         )
-        for node, (cluster, placed) in places.items():
-            self._indexes[cluster].place(_key(uid, node), placed)
-            self._tentative[cluster].add(uid)
+        for node, place in places.items():
+            self._indexes[place.cluster].place(_key(uid, node), place.placed)
+            self._tentative[place.cluster].add(uid)
+            if place.charge is not None:
+                # Once for a cluster, however many virtual nodes stand for it.
+                self._admissions[place.cluster].hold(uid, place.charge)
 
     def narrow(self, uid: str, nodes: Collection[str]) -> None:
         """Of the places that a pod may go to only these are left."""
@@ -89,6 +114,12 @@ class Reservations:
         self._tentative[held.on[node]].discard(uid)
         self._note()
         return True
+
+    def arrived(self, uid: str) -> None:
+        """The lower pod exists: quotas count it from now on, though it may not have its room yet."""
+        if (held := self._held.get(uid)) is not None:
+            for cluster in set(held.on.values()):
+                self._admissions[cluster].drop(uid)
 
     def release(self, uid: str) -> None:
         """The pod is seen below, has ended, or was never to come."""
@@ -126,6 +157,7 @@ class Reservations:
             self._indexes[cluster].remove(_key(uid, node))
             if cluster not in held.on.values():
                 self._tentative[cluster].discard(uid)
+                self._admissions[cluster].drop(uid)
 
     def _note(self) -> None:
         self._changed.set()

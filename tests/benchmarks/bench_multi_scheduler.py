@@ -83,7 +83,8 @@ async def main() -> None:
         agent.feeds[cluster]._pod(pod)
     filled = time.perf_counter() - started
     for feed in agent.feeds.values():
-        feed._nodes._synced = feed._pods._synced = SimpleNamespace(is_set=lambda: True)  # type: ignore[assignment]
+        for informer in feed.informers:
+            informer._synced.set()
     directory: Any = _Directory()
     extender = Extender([Weighted("fit", agent, 1.0)], directory, upper=fake)
     names = [f"vn-{cluster}" for cluster in clusters]

@@ -52,8 +52,8 @@ def _fit(**clusters: str) -> tuple[FitAgent, Extender]:
     for name, cpu in clusters.items():
         node = {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": {"cpu": cpu, "pods": "9"}}}
         agent.indexes[name].upsert_node(node)
-        agent.feeds[name]._nodes._synced.set()
-        agent.feeds[name]._pods._synced.set()
+        for informer in agent.feeds[name].informers:
+            informer._synced.set()
     directory: Any = _Directory()
     return agent, Extender([Weighted("fit", agent, 1.0)], directory, upper=fake)
 

@@ -12,6 +12,7 @@ import pytest
 from controller_runtime import resources
 from controller_runtime.errors import ConnectionFailed, Forbidden
 from controller_runtime.objects import WatchEvent, from_dict
+from multi_scheduler.fit.admission import Admission
 from multi_scheduler.fit.feed import Feed, shrink_pod
 from multi_scheduler.fit.index import ClusterIndex
 from tests.unit.descheduler.fake import FakeClient, FakeCluster
@@ -50,7 +51,16 @@ class _Feeding:
         self.index = ClusterIndex()
         self.released: list[str] = []
         client: Any = self.client
-        self.feed = Feed(client, self.index, seen=self.released.append, unseen=self.released.append)
+        self.admission = Admission()
+        self.arrived: list[str] = []
+        self.feed = Feed(
+            client,
+            self.index,
+            self.admission,
+            arrived=self.arrived.append,
+            seen=self.released.append,
+            unseen=self.released.append,
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[_Feeding]:

@@ -30,8 +30,8 @@ class _Cluster:
         self.agent = FitAgent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
         self.feed = self.agent.feeds["a"]
         self.index = self.agent.indexes["a"]
-        self.feed._nodes._synced.set()
-        self.feed._pods._synced.set()
+        for informer in self.feed.informers:
+            informer._synced.set()
         for name in nodes:
             self.index.upsert_node(
                 {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}}

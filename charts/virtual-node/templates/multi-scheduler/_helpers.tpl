@@ -16,6 +16,14 @@ clusters:
     {{- with $config.context }}
     context: {{ toYaml . }}
     {{- end }}
+    {{- with pick ($config.namespaces | default dict) "prefix" "map" "allowed" }}
+    namespaces:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with $config.podSelector }}
+    podSelector:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
     nodes:
       {{- if $config.nodes }}
       {{- range $config.nodes }}

@@ -1,0 +1,67 @@
+"""A pod as one lower cluster would have it, or why it would not: the virtual node's rules, then admission's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime.api import matching, namespace_map
+from controller_runtime.api.namespace_map import NamespaceMap
+from multi_scheduler.config import ClusterConfig
+from multi_scheduler.fit.admission import Admission
+from multi_scheduler.fit.limit_ranges import LimitRange
+from multi_scheduler.fit.quotas import Charge
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """What becomes of a pod."""
+
+    pod: Mapping[str, Any]
+    """With its lower namespace, and what that namespace adds."""
+    charge: Charge | None = None
+    """What it counts in the quotas of its namespace; None: there are none."""
+    refusal: str = ""
+    """Why it would not get in; empty: it would. Nobody's end would help."""
+    alike: tuple[str, tuple[LimitRange, ...]] = ("", ())
+    """Equal where the pods are."""
+
+
+class Entrance:
+    """One lower cluster's."""
+
+    def __init__(self, config: ClusterConfig, admission: Admission) -> None:
+        self._name = config.name
+        self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
+        self._allowed = config.namespaces.allowed
+        self._selects: Callable[[Mapping[str, str]], bool] = matching.compile_selector(config.pod_selector)
+        self._admission = admission
+
+    def judge(self, pod: Mapping[str, Any]) -> Below:
+        """What becomes of an upper pod."""
+        metadata, spec = pod["metadata"], pod["spec"]
+        above = metadata.get("namespace", "")
+        if refusal := self._not_here(metadata, spec):
+            return Below(pod, refusal=refusal)
+        namespace = self._map(above)
+        admitted = self._admission.admit(spec, namespace)
+        refusal = admitted.refusal
+        if refusal:
+            refusal = f"lower cluster {self._name}, namespace {namespace}: {refusal}"
+        if namespace != above or admitted.spec is not spec:
+            pod = {**pod, "metadata": {**metadata, "namespace": namespace}, "spec": admitted.spec}
+        return Below(pod, admitted.charge, refusal, (namespace, self._admission.ranges(namespace)))
+
+    def _not_here(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+        """Why the virtual node would not create the pod below; empty: it would."""
+        namespace = metadata.get("namespace", "")
+        if namespace == namespace_map.NEVER_MIRRORED:
+            return f"pods of namespace {namespace} are not mirrored to lower clusters"
+        if not namespace_map.allowed(namespace, self._allowed):
+            return f"lower cluster {self._name} takes no pods of namespace {namespace}"
+        if not self._selects(metadata.get("labels") or {}):
+            return f"lower cluster {self._name} does not take pods with these labels"
+        if spec.get("resourceClaims"):
+            return "pods with resourceClaims are not mirrored to lower clusters"
+        return ""

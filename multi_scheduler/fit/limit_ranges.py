@@ -1,0 +1,185 @@
+"""LimitRange below: what it adds to a pod's containers, and why it refuses a pod. Pure.
+
+Source: Kubernetes' admission plug-in LimitRanger; its sentences are the apiserver's own. Where several LimitRanges of a
+namespace have defaults for one resource, which of them wins is not defined; here the first by name does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime.api import pod_resources, quantity
+
+_KINDS = ("containers", "initContainers")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What one LimitRange demands of one resource."""
+
+    verb: str
+    """``min``, ``max`` or ``maxLimitRequestRatio``."""
+    of: str
+    """``Container`` or ``Pod``."""
+    resource: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRange:
+    """A LimitRange, as far as it is about pods."""
+
+    name: str
+    requests: tuple[tuple[str, str], ...]
+    """Resource and quantity that a container gets which does not request any; so are ``limits``."""
+    limits: tuple[tuple[str, str], ...]
+    bounds: tuple[Bound, ...]
+
+
+def read(limit_range: Mapping[str, Any]) -> LimitRange | None:
+    """A LimitRange; None when nothing in it is about pods."""
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    bounds = []
+    for item in (limit_range.get("spec") or {}).get("limits") or ():
+        if item.get("type") == "Container":
+            requests |= item.get("defaultRequest") or {}
+            limits |= item.get("default") or {}
+        if item.get("type") in ("Container", "Pod"):
+            bounds += [
+                Bound(verb, item["type"], resource, value)
+                for verb in _OBJECTIONS
+                for resource, value in (item.get(verb) or {}).items()
+            ]
+    if not requests and not limits and not bounds:
+        return None
+    return LimitRange(
+        limit_range["metadata"]["name"], tuple(requests.items()), tuple(limits.items()), tuple(bounds)
+    )
+
+
+def with_defaults(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> Mapping[str, Any]:
+    """A pod's spec with what its containers get where they say nothing."""
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    for one in reversed(ranges):
+        requests.update(one.requests)
+        limits.update(one.limits)
+    if not requests and not limits:
+        return spec
+    made = dict(spec)
+    for kind in _KINDS:
+        if spec.get(kind):
+            made[kind] = [_filled(container, requests, limits) for container in spec[kind]]
+    return made
+
+
+def objection(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> str:
+    """Why a pod would be refused; empty: it would not.
+
+    Args:
+        spec: the pod's, with the defaults of these very ranges.
+        ranges: of its namespace.
+    """
+    if ranges and (told := _contradiction(spec)):
+        return f"a default of LimitRange {', '.join(one.name for one in ranges)} contradicts the pod: {told}"
+    for one in ranges:
+        objections = [text for bound in one.bounds if (text := _objection(bound, spec))]
+        if objections:
+            return f"LimitRange {one.name}: {', '.join(objections)}"
+    return ""
+
+
+def _filled(
+    container: Mapping[str, Any], requests: Mapping[str, str], limits: Mapping[str, str]
+) -> Mapping[str, Any]:
+    own = container.get("resources") or {}
+    filled = {
+        **own,
+        "requests": {**requests, **(own.get("requests") or {})},
+        "limits": {**limits, **(own.get("limits") or {})},
+    }
+    return {**container, "resources": filled}
+
+
+def _contradiction(spec: Mapping[str, Any]) -> str:
+    """A request above its limit: what validation says after the defaults are in."""
+    for container in _containers(spec):
+        requests, limits = _of(container, "requests"), _of(container, "limits")
+        for name, count in requests.items():
+            if name in limits and count > limits[name]:
+                return (
+                    f"container {container.get('name')} requests {quantity.render(name, count)} {name} and may have "
+                    f"{quantity.render(name, limits[name])}"
+                )
+    return ""
+
+
+def _objection(bound: Bound, spec: Mapping[str, Any]) -> str:
+    for requests, limits in _amounts(bound.of, spec):
+        if told := _OBJECTIONS[bound.verb](bound, requests.get(bound.resource), limits.get(bound.resource)):
+            return told
+    return ""
+
+
+def _amounts(of: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Mapping[str, int]]]:
+    if of == "Pod":
+        # What a RuntimeClass adds does not count here, unlike in a quota.
+        bare = {**spec, "overhead": None}
+        yield pod_resources.pod_requests(bare), pod_resources.pod_limits(bare)
+        return
+    for container in _containers(spec):
+        yield _of(container, "requests"), _of(container, "limits")
+
+
+def _min(bound: Bound, request: int | None, limit: int | None) -> str:
+    least = quantity.of(bound.resource, bound.value)
+    said = f"minimum {bound.resource} usage per {bound.of} is {bound.value}"
+    if request is None:
+        return f"{said}, but no request is specified"
+    if request < least:
+        return f"{said}, but request is {quantity.render(bound.resource, request)}"
+    if limit is not None and limit < least:
+        return f"{said}, but limit is {quantity.render(bound.resource, limit)}"
+    return ""
+
+
+def _max(bound: Bound, request: int | None, limit: int | None) -> str:
+    most = quantity.of(bound.resource, bound.value)
+    said = f"maximum {bound.resource} usage per {bound.of} is {bound.value}"
+    if limit is None:
+        return f"{said}, but no limit is specified"
+    if limit > most:
+        return f"{said}, but limit is {quantity.render(bound.resource, limit)}"
+    if request is not None and request > most:
+        return f"{said}, but request is {quantity.render(bound.resource, request)}"
+    return ""
+
+
+def _ratio(bound: Bound, request: int | None, limit: int | None) -> str:
+    said = f"{bound.resource} max limit to request ratio per {bound.of} is {bound.value}"
+    if not request:
+        return f"{said}, but no request is specified or request is 0"
+    if not limit:
+        return f"{said}, but no limit is specified or limit is 0"
+    if limit * 1000 > quantity.milli(bound.value) * request:
+        return f"{said}, but provided ratio is {limit / request:f}"
+    return ""
+
+
+_OBJECTIONS: Mapping[str, Callable[[Bound, int | None, int | None], str]] = {
+    "min": _min,
+    "max": _max,
+    "maxLimitRequestRatio": _ratio,
+}
+
+
+def _of(container: Mapping[str, Any], kind: str) -> dict[str, int]:
+    amounts = (container.get("resources") or {}).get(kind) or {}
+    return {name: quantity.of(name, value) for name, value in amounts.items()}
+
+
+def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [container for kind in _KINDS for container in spec.get(kind) or ()]

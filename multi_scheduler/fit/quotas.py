@@ -1,0 +1,230 @@
+"""ResourceQuota below: what a pod would be charged, and which quota would refuse it. Pure.
+
+Source: Kubernetes' admission plug-in ResourceQuota (``CheckRequest``) and its evaluator of pods
+(``pkg/quota/v1/evaluator/core/pods.go``). The sentences are the apiserver's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime.api import matching, names, pod_resources, quantity
+
+_COUNTS = ("pods", "count/pods")
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+_HAVE_TO_BE_SET = frozenset(f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in ("cpu", "memory"))  # fmt: skip
+"""A quota of one of these refuses pods with a container that does not say it."""
+_OF_PODS = frozenset((*_COUNTS, *(f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in _COMPUTE)))  # fmt: skip
+_HUGE_PAGES = "hugepages-"
+_PRIORITY_CLASS = "PriorityClass"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a quota's scopes ask about a pod."""
+
+    is_terminating: bool
+    is_best_effort: bool
+    priority_class: str
+    crosses_namespaces: bool
+    """It has pod (anti-)affinity with pods of other namespaces."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Charge:
+    """What a pod counts in the quotas of its lower namespace."""
+
+    namespace: str
+    kind: Kind
+    usage: Mapping[str, int]
+    """By the resource's name in a quota; cpu in thousandths, all else in whole units. Zeros left out."""
+    unset: Mapping[str, Sequence[str]]
+    """By such a name: the containers that say nothing of it, where a quota demands that they do."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quota:
+    """A ResourceQuota, as far as it is about pods."""
+
+    name: str
+    hard: Mapping[str, int]
+    """``status.hard``, in the units of ``Charge.usage``: what is enforced."""
+    used: Mapping[str, int]
+    scopes: Sequence[Mapping[str, Any]]
+    """``scopeSelector.matchExpressions``, and ``scopes`` as such."""
+
+    def covers(self, kind: Kind) -> bool:
+        """Whether pods of a kind are charged."""
+        return all(_is_in(scope, kind) for scope in self.scopes)
+
+    def objection(self, charge: Charge, promised: Mapping[str, int]) -> str:
+        """Why a pod that the quota covers would be refused; empty: it would not.
+
+        Args:
+            charge: the pod's.
+            promised: what pods that are on their way will be charged, besides ``used``.
+        """
+        missing = [
+            f"{name} for: {','.join(charge.unset[name])}"
+            for name in sorted(self.hard)
+            if name in charge.unset
+        ]
+        if missing:
+            return f"failed quota: {self.name}: must specify {'; '.join(missing)}"
+        if unknown := sorted(name for name in self.hard if name not in self.used):
+            return f"status unknown for quota: {self.name}, resources: {','.join(unknown)}"
+        exceeded = [
+            name
+            for name, count in sorted(charge.usage.items())
+            if name in self.hard and self.used[name] + promised.get(name, 0) + count > self.hard[name]
+        ]
+        if not exceeded:
+            return ""
+        on_their_way = {name: promised[name] for name in exceeded if promised.get(name)}
+        told = f", on their way: {_rendered(on_their_way)}" if on_their_way else ""
+        return (
+            f"exceeded quota: {self.name}, requested: {_rendered({name: charge.usage[name] for name in exceeded})}, "
+            f"used: {_rendered({name: self.used[name] for name in exceeded})}{told}, "
+            f"limited: {_rendered({name: self.hard[name] for name in exceeded})}"
+        )
+
+
+def read(quota: Mapping[str, Any]) -> Quota | None:
+    """A ResourceQuota; None when nothing in it is about pods."""
+    spec, status = quota.get("spec") or {}, quota.get("status") or {}
+    hard = {
+        name: _count(name, value) for name, value in (status.get("hard") or {}).items() if _is_of_pods(name)
+    }
+    if not hard:
+        return None
+    used = {name: _count(name, value) for name, value in (status.get("used") or {}).items() if name in hard}
+    scopes = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
+    scopes += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    return Quota(quota["metadata"]["name"], hard, used, scopes)
+
+
+def charge(spec: Mapping[str, Any], *, namespace: str, priority_class: str) -> Charge:
+    """What a pod counts when it is created below.
+
+    Args:
+        spec: the pod's, with the defaults that the namespace gives to its containers.
+        namespace: the lower one.
+        priority_class: which it has there; empty: none.
+    """
+    usage = dict.fromkeys(_COUNTS, 1)
+    for name, count in pod_resources.pod_requests(spec).items():
+        usage.update(dict.fromkeys(_names(name), count))
+    for name, count in pod_resources.pod_limits(spec).items():
+        if name in _COMPUTE:
+            usage[f"limits.{name}"] = count
+    kind = Kind(
+        is_terminating=spec.get("activeDeadlineSeconds") is not None,
+        is_best_effort=_is_best_effort(spec),
+        priority_class=priority_class,
+        crosses_namespaces=_crosses_namespaces(spec),
+    )
+    unset: dict[str, list[str]] = {}
+    if not pod_resources.has_pod_level(spec):
+        for container in _containers(spec):
+            for name in _HAVE_TO_BE_SET - set(_said(container)):
+                unset.setdefault(name, []).append(container.get("name", ""))
+    return Charge(
+        namespace=namespace,
+        kind=kind,
+        usage={name: count for name, count in usage.items() if count > 0},
+        unset={name: sorted(containers) for name, containers in unset.items()},
+    )
+
+
+def _is_of_pods(name: str) -> bool:
+    if name in _OF_PODS or name.startswith((_HUGE_PAGES, f"requests.{_HUGE_PAGES}")):
+        return True
+    return name.startswith("requests.") and _is_extended(name)
+
+
+def _is_extended(name: str) -> bool:
+    """Whether a resource is neither Kubernetes' own nor, having no domain, a native one."""
+    return "/" in name and "kubernetes.io/" not in name
+
+
+def _names(resource: str) -> Sequence[str]:
+    """The names under which a quota counts requests of a resource."""
+    if resource in _COMPUTE or resource.startswith(_HUGE_PAGES):
+        return resource, f"requests.{resource}"
+    return (f"requests.{resource}",) if _is_extended(resource) else ()
+
+
+def _said(container: Mapping[str, Any]) -> Iterator[str]:
+    resources = container.get("resources") or {}
+    for name in resources.get("requests") or ():
+        yield from _names(name)
+    for name in resources.get("limits") or ():
+        yield f"limits.{name}"
+
+
+def _is_in(scope: Mapping[str, Any], kind: Kind) -> bool:
+    match scope.get("scopeName"):
+        case "Terminating":
+            return kind.is_terminating
+        case "NotTerminating":
+            return not kind.is_terminating
+        case "BestEffort":
+            return kind.is_best_effort
+        case "NotBestEffort":
+            return not kind.is_best_effort
+        case "PriorityClass":
+            labels = {_PRIORITY_CLASS: kind.priority_class} if kind.priority_class else {}
+            return matching.holds({**scope, "key": _PRIORITY_CLASS}, labels)
+        case "CrossNamespacePodAffinity":
+            return kind.crosses_namespaces
+    return False
+
+
+def _is_best_effort(spec: Mapping[str, Any]) -> bool:
+    """No cpu and no memory is asked for by anybody (``ComputePodQOS``)."""
+    holders = [spec] if spec.get("resources") else _containers(spec)
+    return not any(
+        quantity.of(name, value) > 0
+        for holder in holders
+        for kind in ("requests", "limits")
+        for name, value in ((holder.get("resources") or {}).get(kind) or {}).items()
+        if name in ("cpu", "memory")
+    )
+
+
+def _crosses_namespaces(spec: Mapping[str, Any]) -> bool:
+    """Among the terms that are carried below, which are those about single nodes."""
+    affinity = spec.get("affinity") or {}
+    terms = [
+        term
+        for kind in ("podAffinity", "podAntiAffinity")
+        for preference, member in (("required", ""), ("preferred", "podAffinityTerm"))
+        for one in (affinity.get(kind) or {}).get(f"{preference}DuringSchedulingIgnoredDuringExecution") or ()
+        if (term := (one.get(member) or {}) if member else one)
+    ]
+    return any(
+        term.get("topologyKey") == names.LABEL_HOSTNAME
+        and (term.get("namespaces") or term.get("namespaceSelector") is not None)
+        for term in terms
+    )
+
+
+def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+
+
+def _count(name: str, value: str) -> int:
+    return quantity.of(_counted(name), value)
+
+
+def _rendered(counts: Mapping[str, int]) -> str:
+    return ",".join(
+        f"{name}={quantity.render(_counted(name), count)}" for name, count in sorted(counts.items())
+    )
+
+
+def _counted(name: str) -> str:
+    """The resource behind a quota's name."""
+    return name.removeprefix("requests.").removeprefix("limits.")

@@ -1,0 +1,62 @@
+"""Where a pod will most likely be below, and how good that is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from multi_scheduler.fit.demand import Demand
+from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.placed import Placed
+
+Strategy = Literal["BestFit", "Spread", "BinPack"]
+_LOOKED_AT = 64
+"""Feasible nodes of a cluster that are compared; more would cost time and change little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What becomes of a pod in a cluster that has room."""
+
+    place: Placed
+    """Where the lower scheduler will most likely put it."""
+    left_over: float
+    """What the tightest fitting node would have left, as a share."""
+
+
+def predict(index: ClusterIndex, wanted: Demand, slots: Sequence[int]) -> Prediction:
+    """The lower scheduler's default prefers the emptiest node.
+
+    Args:
+        index: the lower cluster.
+        wanted: what the pod asks.
+        slots: the nodes that can take it; at least one.
+    """
+    looked_at = slots[:: max(1, len(slots) // _LOOKED_AT)]
+    left = [index.left_over(slot, wanted) for slot in looked_at]
+    emptiest = max(range(len(left)), key=left.__getitem__)
+    place = Placed(
+        node=index.name(looked_at[emptiest]),
+        requests=wanted.requests,
+        ports=wanted.ports,
+        namespace=wanted.namespace,
+        labels=wanted.labels,
+        anti_affinity=wanted.anti_affinity,
+    )
+    return Prediction(place, min(left))
+
+
+def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy) -> float:
+    """From 0 to 1; 0 where nobody could look."""
+    if predicted is None:
+        return 0.0
+    if strategy == "BestFit":
+        return 1.0 - predicted.left_over
+    shares = [
+        index.used[resource] / index.total[resource]
+        for resource in ("cpu", "memory")
+        if index.total.get(resource)
+    ]
+    used = max(shares, default=0.0)
+    return used if strategy == "BinPack" else 1.0 - used

@@ -1,0 +1,319 @@
+"""The fit agent and admission below: a pod goes where it will be let in, and no quota is promised twice."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import multi_scheduler.rights
+import virtual_node.rights
+from controller_runtime.objects import from_dict
+from multi_scheduler import protocol
+from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.config import ClusterConfig, NamespaceConfig
+from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.fit.bound import shrink
+from multi_scheduler.fit.feed import shrink_pod
+
+pytestmark = pytest.mark.looptime
+
+
+class _Directory:
+    async def wait(self, _seconds: float) -> bool:
+        return True
+
+    def find(self, name: str, _node: Any) -> VirtualNode:
+        return VirtualNode(name, name.split("-")[1], {}, {})
+
+
+class _Clusters:
+    """Lower clusters a and b, with sixteen cores each."""
+
+    def __init__(self, **config: Any) -> None:
+        fake: Any = SimpleNamespace(cluster="test")
+        lower = {"a": fake, "b": fake}
+        clusters = {"a": ClusterConfig(name="a", kubeconfig="", **config)}
+        self.agent = FitAgent(AgentContext("fit", {}, fake, lower, clusters))
+        for name in lower:
+            node = {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "16", "pods": "99"}}}
+            self.agent.indexes[name].upsert_node(node)
+            for informer in self.agent.feeds[name].informers:
+                informer._synced.set()
+        directory: Any = _Directory()
+        self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
+        self.admission = self.agent.admissions["a"]
+
+    def quota(self, *, used: int = 0, hard: int = 1, namespace: str = "shop", **spec: Any) -> None:
+        status = {"hard": {"pods": str(hard)}, "used": {"pods": str(used)}}
+        metadata = {"name": "tight", "namespace": namespace}
+        self.admission.upsert_quota({"metadata": metadata, "spec": spec, "status": status})
+
+    def limit_range(self, *, namespace: str = "shop", **item: Any) -> None:
+        metadata = {"name": "usual", "namespace": namespace}
+        self.admission.upsert_range(
+            {"metadata": metadata, "spec": {"limits": [{"type": "Container", **item}]}}
+        )
+
+    async def filter(self, pod: dict[str, Any], *names: str) -> Any:
+        return await self.extender.filter(protocol.Candidates(pod, names or ("vn-a", "vn-b"), None))
+
+    async def passing(self, pod: dict[str, Any], *names: str) -> list[str]:
+        found: list[str] = (await self.filter(pod, *names)).passing
+        return found
+
+    def below(self, uid: str, **spec: Any) -> None:
+        """A lower pod of cluster a is seen."""
+        lower = {
+            "metadata": {
+                "name": uid, "namespace": "shop", "uid": f"lower-{uid}", "labels": {"virtual-node.io/upper-uid": uid},
+            },
+            "spec": {"containers": [], **spec},
+            "status": {"phase": "Pending"},
+        }  # fmt: skip
+        self.agent.feeds["a"]._pod(shrink_pod(from_dict(lower)))
+
+
+def _pod(uid: str, cpu: str = "1", *, namespace: str = "shop", **spec: Any) -> dict[str, Any]:
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu} if cpu else {}}}
+    metadata = {"name": uid, "namespace": namespace, "uid": uid}
+    return {"metadata": metadata, "spec": {"containers": [container], **spec}}
+
+
+async def test_a_cluster_whose_quota_is_used_up_is_left_out_by_name():
+    """Nodes have room there; the reason names namespace and quota, and nobody's end would help."""
+    clusters = _Clusters()
+    clusters.quota(used=1)
+    answer = await clusters.filter(_pod("one"))
+    assert answer.passing == ["vn-b"]
+    assert answer.unresolvable == {
+        "vn-a": "lower cluster a, namespace shop: "
+        "exceeded quota: tight, requested: pods=1, used: pods=1, limited: pods=1"
+    }
+
+
+async def test_other_namespaces_are_not_touched():
+    """A quota is its namespace's own."""
+    clusters = _Clusters()
+    clusters.quota(used=1)
+    assert await clusters.passing(_pod("one", namespace="other"), "vn-a") == ["vn-a"]
+
+
+async def test_a_quota_that_is_gone_or_grows_refuses_no_more():
+    """At the very next try."""
+    clusters = _Clusters()
+    clusters.quota(used=1)
+    assert await clusters.passing(_pod("one"), "vn-a") == []
+    clusters.quota(used=1, hard=2)
+    assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
+    clusters.quota(used=2, hard=2)
+    clusters.admission.remove_quota("shop", "tight")
+    assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
+
+
+async def test_what_is_promised_and_has_not_arrived_counts():
+    """Two pods ask for the last place: the second is told who is on the way."""
+    clusters = _Clusters()
+    clusters.quota()
+    assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
+    clusters.agent.reservations.bind("one", "vn-a")
+    answer = await clusters.filter(_pod("two"), "vn-a")
+    assert "on their way: pods=1" in answer.unresolvable["vn-a"]
+
+
+async def test_a_promise_that_is_settled_elsewhere_frees_its_share_at_once():
+    """The second waits for that moment instead of being sent away."""
+    clusters = _Clusters()
+    clusters.quota()
+    assert await clusters.passing(_pod("one")) == ["vn-a", "vn-b"]
+    asking = asyncio.ensure_future(clusters.passing(_pod("two"), "vn-a"))
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    clusters.agent.reservations.bind("one", "vn-b")
+    assert await asking == ["vn-a"]
+
+
+async def test_a_pod_that_has_arrived_is_counted_by_its_quota_alone():
+    """Also while the lower scheduler looks for its node: the promise of room stays, the one of quota does not."""
+    clusters = _Clusters()
+    clusters.quota(hard=2)
+    await clusters.filter(_pod("one", "16"), "vn-a")
+    clusters.agent.reservations.bind("one", "vn-a")
+    clusters.quota(used=1, hard=2)
+    clusters.below("one")
+    assert await clusters.passing(_pod("two", "1m", namespace="shop"), "vn-a") == []  # no room
+    clusters.below("one", nodeName="elsewhere")
+    assert await clusters.passing(_pod("two"), "vn-a") == ["vn-a"]
+
+
+async def test_a_pod_counts_once_for_a_cluster_with_several_virtual_nodes():
+    """It will be created there once."""
+    clusters = _Clusters()
+    clusters.quota(hard=2)
+    assert await clusters.passing(_pod("one"), "vn-a-1", "vn-a-2") == ["vn-a-1", "vn-a-2"]
+    assert await clusters.passing(_pod("two"), "vn-a-1") == ["vn-a-1"]
+    assert await clusters.passing(_pod("three"), "vn-a-1") == []
+    clusters.agent.reservations.narrow("one", {"vn-a-2"})
+    assert await clusters.passing(_pod("three"), "vn-a-1") == []
+
+
+async def test_promises_that_run_out_give_their_share_back():
+    """A pod that was never bound, or is gone."""
+    clusters = _Clusters()
+    clusters.quota()
+    await clusters.filter(_pod("one"), "vn-a")
+    await asyncio.sleep(11)
+    clusters.agent.sweep()
+    assert await clusters.passing(_pod("two"), "vn-a") == ["vn-a"]
+    clusters.agent.reservations.release("two")
+    assert clusters.admission._promised == {}
+
+
+async def test_only_promises_within_a_quotas_scopes_count_in_it():
+    """A batch job on its way takes nothing from those without a deadline."""
+    clusters = _Clusters()
+    clusters.quota(scopes=["NotTerminating"])
+    assert await clusters.passing(_pod("job", activeDeadlineSeconds=9), "vn-a") == ["vn-a"]
+    assert await clusters.passing(_pod("web"), "vn-a") == ["vn-a"]
+    assert await clusters.passing(_pod("more"), "vn-a") == []
+
+
+async def test_a_pod_that_somebody_else_has_bound_counts_until_it_has_arrived():
+    """Another scheduler, or this one before a restart."""
+    clusters = _Clusters()
+    clusters.quota()
+    other = _pod("other", nodeName="vn-a")
+    clusters.agent._bound_pods.added(shrink(from_dict({**other, "status": {"phase": "Pending"}})))
+    assert await clusters.passing(_pod("one"), "vn-a") == []
+    clusters.below("other")
+    assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
+
+
+async def test_a_pod_that_is_below_already_when_it_is_found_bound_is_not_counted_twice():
+    """Its quota counts it, though it has no node yet."""
+    clusters = _Clusters()
+    clusters.quota(used=1, hard=2)
+    clusters.below("other")
+    other = _pod("other", nodeName="vn-a")
+    clusters.agent._bound_pods.added(shrink(from_dict({**other, "status": {"phase": "Pending"}})))
+    assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
+
+
+async def test_defaults_of_a_limit_range_take_room():
+    """A container that asks for nothing asks for what it gets: as much as no node has."""
+    clusters = _Clusters()
+    clusters.limit_range(defaultRequest={"cpu": "17"}, default={"cpu": "17"})
+    answer = await clusters.filter(_pod("one", ""))
+    assert answer.passing == ["vn-b"]
+    assert "Insufficient cpu" in answer.failed["vn-a"]
+
+
+async def test_defaults_of_a_limit_range_are_what_a_quota_demands():
+    """Where a quota of cpu refuses pods without requests, a limit range makes them good."""
+    clusters = _Clusters()
+    status = {"hard": {"requests.cpu": "2"}, "used": {"requests.cpu": "0"}}
+    clusters.admission.upsert_quota({"metadata": {"name": "cpu", "namespace": "shop"}, "status": status})
+    answer = await clusters.filter(_pod("one", ""), "vn-a")
+    assert "failed quota: cpu: must specify requests.cpu for: c" in answer.unresolvable["vn-a"]
+    clusters.limit_range(defaultRequest={"cpu": "2"}, default={"cpu": "2"})
+    assert await clusters.passing(_pod("one", ""), "vn-a") == ["vn-a"]
+    assert await clusters.passing(_pod("two", ""), "vn-a") == []
+
+
+async def test_bounds_of_a_limit_range_refuse():
+    """With the range's name."""
+    clusters = _Clusters()
+    clusters.limit_range(min={"cpu": "2"})
+    answer = await clusters.filter(_pod("one"))
+    assert answer.passing == ["vn-b"]
+    assert "LimitRange usual: minimum cpu usage per Container is 2" in answer.unresolvable["vn-a"]
+
+
+async def test_rules_are_those_of_the_lower_namespace():
+    """Where namespaces have other names below, as for two upper clusters in one."""
+    clusters = _Clusters(namespaces=NamespaceConfig(prefix="u1-", map={"special": "other"}))
+    clusters.quota(used=1, namespace="u1-shop")
+    assert await clusters.passing(_pod("one")) == ["vn-b"]
+    assert await clusters.passing(_pod("two", namespace="special"), "vn-a") == ["vn-a"]
+    clusters.quota(used=1, namespace="other")
+    assert await clusters.passing(_pod("three", namespace="special"), "vn-a") == []
+
+
+@pytest.mark.parametrize(
+    ("config", "pod", "told"),
+    [
+        ({}, _pod("one", namespace="kube-system"), "pods of namespace kube-system are not mirrored"),
+        ({}, _pod("one", resourceClaims=[{"name": "gpu"}]), "pods with resourceClaims are not mirrored"),
+        (
+            {"namespaces": NamespaceConfig(allowed=["team-*"])},
+            _pod("one"),
+            "lower cluster a takes no pods of namespace shop",
+        ),
+        (
+            {"pod_selector": {"matchLabels": {"tier": "batch"}}},
+            _pod("one"),
+            "lower cluster a does not take pods with these labels",
+        ),
+    ],
+    ids=["kube-system", "resource claims", "namespaces", "labels"],
+)
+async def test_what_the_virtual_node_would_not_create_is_not_sent_to_it(config, pod, told):
+    """It would stay Pending for ever."""
+    answer = await _Clusters(**config).filter(pod, "vn-a")
+    assert told in answer.unresolvable["vn-a"]
+
+
+async def test_the_lower_clusters_default_priority_class_decides_about_its_quotas():
+    """The virtual node carries no class of its own down but the system's."""
+    clusters = _Clusters()
+    expression = {"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}
+    clusters.quota(used=1, scopeSelector={"matchExpressions": [expression]})
+    gold = _pod("one", priorityClassName="low")
+    assert await clusters.passing(gold, "vn-a") == ["vn-a"]
+    low = {"metadata": {"name": "low"}, "value": 1, "globalDefault": True}
+    clusters.admission.upsert_class(low)
+    assert await clusters.passing(gold, "vn-a") == []
+    # Of two defaults the lower one counts, as in the apiserver.
+    clusters.admission.upsert_class({"metadata": {"name": "lowest"}, "value": 0, "globalDefault": True})
+    assert await clusters.passing(gold, "vn-a") == ["vn-a"]
+    clusters.admission.remove_class("lowest")
+    critical = _pod("two", priorityClassName="system-node-critical")
+    assert await clusters.passing(critical, "vn-a") == ["vn-a"]
+
+
+async def test_nobody_ends_for_a_pod_that_admission_refuses():
+    """Victims would make room, and the pod would not come."""
+    clusters = _Clusters()
+    await clusters.filter(_pod("small", "16"), "vn-a")
+    clusters.agent.reservations.bind("small", "vn-a")
+    victims = {"vn-a": protocol.Victims(["small"], 0)}
+    assert set(await clusters.extender.preempt(_pod("large", "16"), victims)) == {"vn-a"}
+    clusters.quota(used=1)
+    assert await clusters.extender.preempt(_pod("large", "16"), victims) == {}
+
+
+async def test_rules_that_are_kept_from_us_are_not_enforced():
+    """What was known of them may be long out of date."""
+    clusters = _Clusters()
+    clusters.quota(used=1)
+    clusters.limit_range(min={"cpu": "2"})
+    clusters.admission.unknown |= {"resourcequotas", "limitranges"}
+    assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
+
+
+def test_registering_a_lower_cluster_grants_what_is_asked_for():
+    """One kubeconfig serves both programs."""
+    granted = {
+        (right.group, right.full_resource, verb)
+        for right in virtual_node.rights.LOWER
+        for verb in right.verbs
+    }
+    asked = {
+        (right.group, right.full_resource, verb)
+        for right in multi_scheduler.rights.LOWER
+        for verb in right.verbs
+    }
+    assert asked <= granted
