@@ -16,6 +16,7 @@ from controller_runtime.client import PatchType
 from controller_runtime.errors import AlreadyExists, NotFound
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.resources import Resource
+from tests.unit.background import working
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 
@@ -96,13 +97,9 @@ class Server:
 @contextlib.asynccontextmanager
 async def running(recorder: EventRecorder) -> AsyncIterator[None]:
     """Run a recorder; leaving cancels it and waits until it has flushed."""
-    task = asyncio.create_task(recorder.run())
-    await asyncio.sleep(0)  # its first step
-    try:
+    async with working(recorder.run()):
+        await asyncio.sleep(0)  # its first step
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def dropped(cluster: str, cause: str) -> float:

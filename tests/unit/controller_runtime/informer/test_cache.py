@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.objects import Object, WatchEvent
+from tests.unit.background import working
 from tests.unit.controller_runtime.informer.scripted import Recorder, make, pod
 
 pytestmark = pytest.mark.looptime
@@ -118,14 +119,12 @@ async def test_metrics_keep_no_cache_alive(server):
     """A lower cluster that was taken out of the configuration takes its caches with it."""
     server.lists = [([pod("a", 3)], "10")]
     informer = make(server, name="dropped")
-    task = asyncio.create_task(informer.run())
-    await informer.wait_synced()
     labels = {"cluster": server.cluster, "resource": "dropped"}
-    assert REGISTRY.get_sample_value("virtual_node_cached_objects", labels) == 1
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with working(informer.run()):
+        await informer.wait_synced()
+        assert REGISTRY.get_sample_value("virtual_node_cached_objects", labels) == 1
     found = weakref.ref(informer)
-    del informer, task
+    del informer
     await asyncio.sleep(0)  # the loop holds the cancellation, with all its frames, until its next turn
     gc.collect()
     assert found() is None

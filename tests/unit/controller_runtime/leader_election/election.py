@@ -13,6 +13,7 @@ from controller_runtime import resources
 from controller_runtime.errors import AlreadyExists, BadRequest, Conflict, ConnectionFailed, NotFound
 from controller_runtime.leader_election import LeaderElector
 from controller_runtime.resources import Resource
+from tests.unit.background import working
 
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
@@ -182,9 +183,5 @@ def candidate(
 @contextlib.asynccontextmanager
 async def standing(elector: LeaderElector) -> AsyncIterator[asyncio.Task[None]]:
     """Run a candidate; leaving cancels it and waits for its end."""
-    task = asyncio.create_task(elector.run())
-    try:
+    async with working(elector.run()) as task:
         yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -17,6 +17,7 @@ from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.errors import Invalid
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
+from tests.unit.background import working
 from virtual_node import config as configuration
 from virtual_node.controllers.dependencies import DependencyController
 from virtual_node.translate.ownership import Owner
@@ -100,13 +101,8 @@ class Scene:
 async def running() -> AsyncIterator[Scene]:
     """A controller that runs. Not a fixture: those live outside of virtual time."""
     made = Scene()
-    task = asyncio.create_task(made.controller.run())
-    try:
+    async with working(made.controller.run()):
         yield made
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def config_map(name: str, data: dict[str, str]) -> Object:

@@ -20,6 +20,7 @@ from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
+from tests.unit.background import working
 from virtual_node.controllers.identities import IdentityController
 from virtual_node.translate.ownership import Owner
 from virtual_node.translate.pod_down import PodOptions
@@ -143,13 +144,8 @@ class Scene:
 async def running() -> AsyncIterator[Scene]:
     """A controller that runs. Not a fixture: those live outside of virtual time."""
     made = Scene()
-    task = asyncio.create_task(made.controller.run())
-    try:
+    async with working(made.controller.run()):
         yield made
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def _pod(phase: str = "Running") -> Object:

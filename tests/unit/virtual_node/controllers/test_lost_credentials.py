@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from controller_runtime.errors import ConfigError, NotFound
+from tests.unit.background import working
 from virtual_node.controllers.event_mirror import EventMirror
 from virtual_node.controllers.health import HealthController
 from virtual_node.controllers.node_lease import NodeLeaseController
@@ -43,12 +44,10 @@ def _context(client: _NoCredentials) -> Any:
 
 
 async def _goes_on(work: Any, client: _NoCredentials) -> None:
-    task = asyncio.create_task(work)
-    await asyncio.sleep(300)
-    assert not task.done()
-    assert client.asked > 2
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with working(work) as task:
+        await asyncio.sleep(300)
+        assert not task.done()
+        assert client.asked > 2
 
 
 @pytest.mark.looptime
