@@ -18,7 +18,7 @@ from controller_runtime.errors import ConnectionFailed, Expired, TooManyRequests
 from tests.unit.virtual_node.controllers.api import Api
 from tests.unit.virtual_node.controllers.scene import Scene, clusters
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.looptime(noop_cycles=5)  # no I/O to look out for, and much time to pass
 
 STEPS = 120
 VOLUME = [{"name": "s", "configMap": {"name": "settings", "optional": True}}]
