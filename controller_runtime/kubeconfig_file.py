@@ -165,6 +165,22 @@ def read(paths: Sequence[str], *, context: str = "", must_exist: bool = False) -
     )
 
 
+def places(path: str = "") -> list[str]:
+    """Where kubeconfigs are, in order of precedence: the path, or several; empty: ``$KUBECONFIG``, ``~/.kube/config``."""
+    return (path or os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
+
+
+def contexts(paths: Sequence[str]) -> list[str]:
+    """The names of all contexts of kubeconfig files, in their order.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    files = [file for path in paths if path and (file := _parse(path, must_exist=False))]
+    named = (item.text("name") for file in files for item in file.sections("contexts"))
+    return list(dict.fromkeys(filter(None, named)))
+
+
 def _parse(path: str, *, must_exist: bool) -> Section | None:
     where = f"kubeconfig {path}"
     try:

@@ -84,7 +84,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
     node = parser.add_argument_group("node")
     node.add_argument(
-        "--nodename", default=None, metavar="NAME", help=f"name of the virtual node ({DEFAULT_NODE_NAME})"
+        "--nodename", default=None, metavar="NODE", help=f"name of the virtual node ({DEFAULT_NODE_NAME})"
     )
     node.add_argument("--provider", default="k8s", metavar="NAME", help="k8s is the only one")
     node.add_argument(
@@ -106,7 +106,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     pods.add_argument(
         "--enable-controllers",
         default=",".join(configuration.KNOWN_CONTROLLERS),
-        metavar="LIST",
+        metavar="CONTROLLERS",
         help="which optional controllers run (PVControllers,ServiceControllers)",
     )
     add_boolean(

@@ -170,7 +170,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--selector",
         default="",
-        metavar="LABELS",
+        metavar="SELECTOR",
         help="label selector of their Deployments, which are stopped",
     )
     parser.add_argument(

@@ -100,7 +100,8 @@ class LowerCleanup:
         found = [
             one
             for one in await self._ours(resource)
-            if one.namespace not in shared and (one.namespace, _service(resource, one)) not in kept
+            if (one.namespace not in shared or _is_of_one_pod(one))
+            and (one.namespace, _service(resource, one)) not in kept
         ]
         for one in found:
             await self._delete(resource, one)
@@ -156,6 +157,11 @@ class LowerCleanup:
             await self._client.delete(resource, found.name, namespace=found.namespace or None, uid=found.uid)
         except (NotFound, Conflict):
             return
+
+
+def _is_of_one_pod(one: Object) -> bool:
+    """Whether it is the tokens of a pod of a virtual node that is named, so that no other pod can use it."""
+    return names.LABEL_TOKEN_OF in one.labels and names.LABEL_NODE in one.labels
 
 
 def _service(resource: Resource, one: Object) -> str:

@@ -1,8 +1,9 @@
 """``virtual-node completion bash|zsh|fish``: a script that completes commands, flags and values.
 
 The scripts ask the program itself (``virtual-node __complete WORDS``), as those of kubectl do, so they never go stale.
-The answer is cobra's: a candidate a line, its description behind a tab, and last a directive, ``:4`` for "no file
-names here" or ``:0`` for "file names, too". kubectl asks ``kubectl_complete-virtual_node`` in the same words.
+The answer is cobra's: a candidate a line, its description behind a tab, and last a directive, a sum of bits: 4 for "no
+file names here", 2 for "no space behind it, the word goes on". kubectl asks ``kubectl_complete-virtual_node`` in the same
+words.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from virtual_node import program
 from virtual_node.command_line import Parser
-from virtual_node.commands import completing, completion_scripts
+from virtual_node.commands import completing, completing_names, completion_scripts
 
-_FILES, _NO_FILES = 0, 4
-"""cobra's ShellCompDirectiveDefault and ShellCompDirectiveNoFileComp."""
+_NO_SPACE, _NO_FILES = 2, 4
+"""cobra's ShellCompDirectiveNoSpace and ShellCompDirectiveNoFileComp."""
 
 
 class _Parsing(BaseException):
@@ -59,9 +62,17 @@ def answer(words: Sequence[str], *, commands: Mapping[str, str], run: Callable[[
         parser_of=lambda command: parser_of(command, run),
         default="" if program.is_plugin() else "run",
     )
-    for one in found.candidates:
+    candidates, ended = found.candidates, True
+    if found.question is not None:
+        candidates, ended = completing_names.ask(found.question)
+    for one in candidates:
         print(f"{one.value}\t{one.description}" if one.description else one.value)  # noqa: T201 - the answer
-    print(f":{_FILES if found.files else _NO_FILES}")  # noqa: T201 - the answer
+    going_on = bool(candidates) and all(one.value.endswith("/") for one in candidates)
+    print(f":{(0 if found.files else _NO_FILES) | (_NO_SPACE if going_on else 0)}")  # noqa: T201 - the answer
+    if not ended:
+        # The interpreter would wait for what nobody waits for any more.
+        sys.stdout.flush()
+        os._exit(0)
     return 0
 
 

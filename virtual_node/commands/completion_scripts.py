@@ -8,43 +8,44 @@ _BASH = r"""
 # bash completion for virtual-node. To use it: source <(virtual-node completion bash)
 
 __virtual_node_complete() {
-    local cur="${COMP_WORDS[COMP_CWORD]}" word glue="" answer directive line prefix=""
-    local -a words
+    local rest="${COMP_LINE:0:COMP_POINT}" answer directive line gap word typed flag="" head
+    local -a words=()
     local index last=-1
-    words=()
     COMPREPLY=()
-    # bash cuts --flag=value at the =; the program wants it in one piece.
-    for ((index = 1; index <= COMP_CWORD; index++)); do
+    # bash cuts words at = : and @ too; the program wants them as they were typed, up to the cursor.
+    for ((index = 0; index <= COMP_CWORD; index++)); do
+        gap="${rest%%[![:space:]]*}"
+        rest="${rest#"$gap"}"
         word="${COMP_WORDS[index]}"
-        if [[ $word == "=" && $last -ge 0 && ${words[last]} == -* ]]; then
-            words[last]+="="
-            glue=yes
-        elif [[ $glue ]]; then
-            words[last]+="$word"
-            glue=""
-        else
+        [[ $index -eq $COMP_CWORD ]] && word="$rest"
+        rest="${rest#"$word"}"
+        if [[ $gap || $last -lt 0 ]]; then
             last=$((last + 1))
             words[last]="$word"
+        else
+            words[last]+="$word"
         fi
     done
-    if [[ $cur == "=" ]]; then
-        cur=""
-    elif [[ $cur == -*=* ]]; then
-        prefix="${cur%%=*}="
-        cur="${cur#*=}"
-    fi
-    answer="$("${COMP_WORDS[0]}" __complete "${words[@]}" 2>/dev/null)" || return 0
+    typed="${words[last]}"
+    # What is before the piece that bash replaces stays on the line.
+    [[ ${word//[=:@]/} ]] || word=""
+    head="${typed%"$word"}"
+    [[ $typed == -*=* ]] && flag="${typed%%=*}="
+    answer="$("${words[0]/#\~\//$HOME/}" __complete "${words[@]:1}" 2>/dev/null)" || return 0
     directive="${answer##*:}"
     while IFS= read -r line; do
-        line="${line%%$'\t'*}"
-        if [[ $line != :* && $line == "$cur"* ]]; then
-            COMPREPLY+=("$prefix$line")
-        fi
+        [[ $line == :* ]] && continue
+        line="$flag${line%%$'\t'*}"
+        [[ $line == "$typed"* ]] && COMPREPLY+=("${line#"$head"}")
     done <<<"$answer"
-    if [[ ${#COMPREPLY[@]} -eq 0 && $directive == 0 ]]; then
+    if ((directive & 2)); then
+        compopt -o nospace 2>/dev/null
+    fi
+    if [[ ${#COMPREPLY[@]} -eq 0 ]] && ! ((directive & 4)); then
         while IFS= read -r line; do
-            COMPREPLY+=("$prefix$line")
-        done < <(compgen -f -- "$cur")
+            line="$flag$line"
+            COMPREPLY+=("${line#"$head"}")
+        done < <(compgen -f -- "${typed#"$flag"}")
         compopt -o filenames 2>/dev/null
     fi
     return 0
@@ -60,7 +61,7 @@ _ZSH = r"""
 _virtual-node() {
     local answer directive line
     local -a lines candidates
-    answer="$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)" || return 1
+    answer="$("${words[1]}" __complete "${(@Q)words[2,CURRENT]}" 2>/dev/null)" || return 1
     lines=("${(@f)answer}")
     directive="${lines[-1]#:}"
     for line in "${(@)lines[1,-2]}"; do
@@ -73,9 +74,11 @@ _virtual-node() {
     done
     # Of --flag=value only the value is completed.
     [[ "${words[CURRENT]}" == -*=* ]] && compset -P '*='
-    if (( ${#candidates} )); then
+    if (( ${#candidates} && directive & 2 )); then
+        _describe -V 'virtual-node' candidates -S ''
+    elif (( ${#candidates} )); then
         _describe -V 'virtual-node' candidates
-    elif [[ "$directive" == 0 ]]; then
+    elif (( ! (directive & 4) )); then
         _files
     fi
 }

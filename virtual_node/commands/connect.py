@@ -31,7 +31,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="upper cluster's ($KUBECONFIG, ~/.kube/config, in-cluster)",
     )
     parser.add_argument(
-        "--context", default="", metavar="NAME", help="the kubeconfig's context (its current one)"
+        "--context", default="", metavar="CONTEXT", help="the kubeconfig's context (its current one)"
     )
     add_request_timeout(parser)
 

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller_runtime import resources
-from controller_runtime.errors import ConfigError
-from controller_runtime.resources import Resource
 from virtual_node.command_line import Parser, label
 from virtual_node.commands import connect, diagnose_node, diagnose_pod, diagnose_workload, output
+from virtual_node.commands.diagnose_target import KINDS, Kinds, target
 from virtual_node.commands.diagnosing.facts import FINE, Finding
 from virtual_node.commands.diagnosis import WELL, diagnose, is_well, runs_well
 from virtual_node.commands.reader import Reader
 
 _PODS_AT_ONCE = 8
-_KINDS: Mapping[str, Resource] = {
-    "pod": resources.PODS,
-    "node": resources.NODES,
-    "deployment": resources.DEPLOYMENTS,
-    "statefulset": resources.STATEFUL_SETS,
-    "daemonset": resources.DAEMON_SETS,
-    "replicaset": resources.REPLICA_SETS,
-    "job": resources.JOBS,
-}
-_SHORT = {"po": "pod", "no": "node", "deploy": "deployment", "sts": "statefulset", "ds": "daemonset",
-          "rs": "replicaset"}  # fmt: skip
-_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _MARKS = {0: output.BAD, FINE: output.GOOD}
 
 
@@ -69,13 +54,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _examine(options: argparse.Namespace) -> tuple[Verdict, Reader]:
-    kind, given, name = _target(options.kind, options.name)
+    kind, given, name = target(options.kind, options.name)
     async with connect.upper(options, agent="virtual-node-diagnose") as client:
         reader = Reader(client)
         if kind == "node":
             return Verdict("Node", name, await diagnose_node.examine(reader, name)), reader
         namespace = given or options.namespace or client.config.namespace or "default"
-        resource = _KINDS[kind]
+        resource = KINDS[kind]
         if kind == "pod":
             pods = [await diagnose_pod.find(reader, namespace, name)]
         else:
@@ -98,34 +83,6 @@ async def _examine(options: argparse.Namespace) -> tuple[Verdict, Reader]:
         return Verdict(resource.kind, key, verdicts[0]), reader
     by_pod = {pod["metadata"]["name"]: found for pod, found in zip(pods, verdicts, strict=True)}
     return Verdict(resource.kind, key, diagnose_workload.judge(workload, by_pod), by_pod), reader
-
-
-def _target(first: str, second: str | None) -> tuple[str, str, str]:
-    """Kind, namespace if there is one, and name, of ``pod/web``, ``pod web``, ``pod shop/web`` or ``pod/shop/web``."""
-    word, slash, rest = first.partition("/")
-    if bool(slash) == (second is not None):
-        raise ConfigError("diagnose: say TYPE/NAME or TYPE NAME, such as pod/web, deploy/web, node/vn-tokyo")
-    kind = _Kinds.full(word)
-    namespace, _, name = (second or rest).rpartition("/")
-    for what, text in (("namespace", namespace), (kind, name)):
-        if (text or what == kind) and not _NAME.fullmatch(text):
-            raise ConfigError(f"{text!r} is not the name of a {what}")
-    return kind, namespace, name
-
-
-class _Kinds(tuple[str, ...]):
-    """argparse's choices: completed by their full names, taken by kubectl's short ones and with a name behind."""
-
-    __slots__ = ()
-
-    def __contains__(self, word: object) -> bool:
-        return isinstance(word, str) and self.full(word.partition("/")[0]) in _KINDS
-
-    @staticmethod
-    def full(word: str) -> str:
-        """``deployment`` of ``deploy``, ``deployments`` and ``deployment.apps``."""
-        word = word.partition(".")[0].lower()
-        return _SHORT.get(word, word if word in _KINDS else word.removesuffix("s"))
 
 
 def _print(verdict: Verdict) -> None:
@@ -163,9 +120,9 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "kind",
-        choices=_Kinds(_KINDS),
+        choices=Kinds(KINDS),
         metavar="TYPE[/NAME]",
-        help=f"{', '.join(_KINDS)}, or kubectl's short names",
+        help=f"{', '.join(KINDS)}, or kubectl's short names",
     )
     parser.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="where TYPE has none")
     parser.add_argument(

@@ -163,7 +163,7 @@ def _parser() -> Parser:
         notes="The other flags are the daemon's own and say which clusters.",
         exit_codes="0 nothing to worry about, 1 findings, 2 usage or configuration, 3 a cluster could not be read",
     )
-    parser.add_argument("--context", default="", metavar="NAME", help="context of the upper kubeconfig")
+    parser.add_argument("--context", default="", metavar="CONTEXT", help="context of the upper kubeconfig")
     parser.add_argument(
         "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
     )

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 import json
-import os
 import ssl
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -37,8 +36,7 @@ def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) ->
     Raises:
         ConfigError: the kubeconfig cannot be used.
     """
-    paths = (path or os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
-    found = kubeconfig_file.read(paths, context=context)
+    found = kubeconfig_file.read(kubeconfig_file.places(path), context=context)
     if found is None:
         return _token_in(cluster, _POD_TOKEN) if in_cluster and _POD_TOKEN.exists() else []
     user, where = found.user, f"{found.source.removeprefix('kubeconfig ')}, context {found.name}"

@@ -134,16 +134,22 @@ def _parser() -> Parser:
     parser.add_argument(
         "action", choices=("register", "manifest"), help="make the account, or only print what it is"
     )
-    parser.add_argument("--name", type=label, required=True, help="the lower cluster's name in the upper one")
+    parser.add_argument(
+        "--name",
+        type=label,
+        required=True,
+        metavar="CLUSTER",
+        help="the lower cluster's name in the upper one",
+    )
     parser.add_argument(
         "--client-kubeconfig", default="", metavar="FILE", help="an administrator's, of the lower cluster"
     )
-    parser.add_argument("--client-context", default="", metavar="NAME", help="its context")
+    parser.add_argument("--client-context", default="", metavar="CONTEXT", help="its context")
     parser.add_argument(
         "--server", default="", metavar="URL", help="the lower API server as the upper cluster reaches it"
     )
     parser.add_argument(
-        "--account-namespace", type=label, default="virtual-node", metavar="NS", help="below (virtual-node)"
+        "--account-namespace", type=label, default="virtual-node", metavar="NAME", help="below (virtual-node)"
     )
     parser.add_argument("--keep-namespaces", action="store_true", help="do not ask for the right to list everything, "
                         "which removing an empty namespace takes")  # fmt: skip

@@ -184,7 +184,7 @@ def _parser() -> Parser:
         notes="What you may not see is shown as '?', and the missing rights are named; that does not change the exit "
         "code. TROUBLE counts pods that do not run and are not about to.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these virtual nodes")
+    parser.add_argument("names", nargs="*", metavar="NODE", help="only these virtual nodes")
     connect.add_flags(parser)
     parser.add_argument(
         "-l", "--selector", default="", metavar="LABELS", help="only virtual nodes with these labels"

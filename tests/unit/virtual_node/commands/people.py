@@ -68,7 +68,7 @@ class Person:
                 )
             if answers and request.path in answers:
                 return answers[request.path](request)
-            return _answer(request, objects or {})
+            return answer(request, objects or {})
 
         async with serve(script) as server:
             self.server = server
@@ -81,7 +81,8 @@ class Person:
         return code, out, err
 
 
-def _answer(request: web.Request, objects: Objects) -> web.StreamResponse:
+def answer(request: web.Request, objects: Objects) -> web.StreamResponse:
+    """What there is, as an API server tells it: a collection, or an object of one."""
     found = objects.get(request.path)
     if found is None and request.path == PODS:
         found = [pod for path, pods in objects.items() if path == SHOP for pod in pods]

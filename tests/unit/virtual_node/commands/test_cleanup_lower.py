@@ -48,6 +48,18 @@ async def test_copies_that_pods_of_another_installation_use_stay():
     assert said == ["tokyo: namespace shop has pods of other virtual nodes; what they may use stays"]
 
 
+async def test_tokens_of_our_pods_go_whoever_has_pods_there_too():
+    """The process that would remove them with their pod may have been stopped before; they are nobody else's."""
+    token, theirs = ours("Secret", "web-token-1"), ours("Secret", "theirs-token-2", node="another")
+    for secret in (token, theirs):
+        secret["metadata"]["labels"][names.LABEL_TOKEN_OF] = "u"
+    api = Api(token, theirs, ours("Pod", "theirs", node="another"))
+    cleanup, said = _lower(api)
+    await cleanup.run()
+    assert api.deleted == ["Secret/shop/web-token-1"]
+    assert said[-1] == "tokyo: removed 1 Secret"
+
+
 def _always(name: str, *nodes: str) -> dict[str, Any]:
     annotations = {f"always.virtual-node.io/{node}": "true" for node in nodes}
     service = ours("Service", name)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -135,41 +133,6 @@ def test_the_answer_is_what_cobra_prints(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == f"status\t{cli.COMMANDS['status']}\n:4\n"
 
 
-@pytest.mark.parametrize(
-    ("shell", "lines"),
-    [
-        (
-            "bash",
-            [
-                "complete -F __virtual_node_complete virtual-node",
-                'answer="$("${COMP_WORDS[0]}" __complete "${words[@]}" 2>/dev/null)" || return 0',
-            ],
-        ),
-        (
-            "zsh",
-            [
-                "#compdef virtual-node",
-                'answer="$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)" || return 1',
-                "compdef _virtual-node virtual-node",
-            ],
-        ),
-        (
-            "fish",
-            [
-                'set -l lines ($program __complete $words "$current" 2>/dev/null)',
-                "complete -c virtual-node -f -a '(__virtual_node_complete)'",
-            ],
-        ),
-    ],
-)
-def test_a_script_asks_the_program(shell: str, lines: Sequence[str], capsys: pytest.CaptureFixture[str]):
-    """It is registered for the program, hands all words over, the empty last one too, and says how it is used."""
-    assert cli.main(["completion", shell]) == 0
-    printed = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert [line for line in lines if line not in printed] == []
-    assert any(f"virtual-node completion {shell}" in line for line in printed)
-
-
 def test_an_unknown_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
     """The shells that there are get named."""
     with pytest.raises(SystemExit) as ended:
@@ -186,58 +149,3 @@ def test_a_script_has_the_syntax_of_its_shell(shell: str):
     flag = "--no-execute" if shell == "fish" else "-n"
     done = subprocess.run([shell, flag], input=SCRIPTS[shell], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder for the PATH with the program in it."""
-    program = tmp_path / "virtual-node"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m virtual_node "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
-    return tmp_path
-
-
-def _bash(folder: Path, *words: str) -> list[str]:
-    quoted = " ".join(f"'{word}'" for word in words)
-    script = (
-        f"source <(virtual-node completion bash); COMP_WORDS=(virtual-node {quoted}); "
-        f"COMP_CWORD={len(words)}; __virtual_node_complete; printf '%s\\n' \"${{COMPREPLY[@]}}\"; "
-        "complete -p virtual-node"
-    )
-    root = Path(__file__).parents[4]
-    done = subprocess.run(
-        ["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, cwd=root,
-        env={"PATH": f"{folder}:/usr/bin:/bin", "PYTHONPATH": str(root)},
-    )  # fmt: skip
-    *found, registered = done.stdout.splitlines()
-    assert registered == "complete -F __virtual_node_complete virtual-node"
-    assert done.stderr == ""
-    return [one for one in found if one]
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["diag"], ["diagnose"]),
-        (["diagnose", ""], ["pod", "node", "deployment", "statefulset", "daemonset", "replicaset", "job"]),
-        (["diagnose", "pod", ""], []),
-        (["status", "--out"], ["--output"]),
-        (["status", "-o", "y"], ["yaml"]),
-        (["status", "--output", "=", "y"], ["yaml"]),
-        (["status", "--output", "="], ["table", "wide", "json", "yaml", "name"]),
-        (["status", "--output=y"], ["--output=yaml"]),
-        (["status", "--output", "=", "json", "--cont"], ["--context"]),
-        (["status", "--kubeconfig", "pyproj"], ["pyproject.toml"]),
-        (["status", "--kubeconfig", "=", "pyproj"], ["pyproject.toml"]),
-    ],
-)
-def test_bash_completes(folder: Path, words: Sequence[str], expected: Sequence[str]):
-    """In a real bash, which hands ``--flag=value`` over in three words: commands, flags, values and files."""
-    assert _bash(folder, *words) == list(expected)
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_offers_every_command(folder: Path):
-    """Nothing typed yet: the list of help."""
-    assert _bash(folder, "") == [*cli.COMMANDS]

@@ -59,7 +59,7 @@ def test_help_shows_them_under_the_name_that_was_typed(
 @pytest.mark.parametrize(
     ("command", "usage"),
     [
-        ("status", "virtual-node status [NAME ...] [FLAGS]"),
+        ("status", "virtual-node status [NODE ...] [FLAGS]"),
         ("diagnose", "virtual-node diagnose TYPE[/NAME] [[NAMESPACE/]NAME] [FLAGS]"),
         ("completion", "virtual-node completion bash|zsh|fish [FLAGS]"),
         ("check", "virtual-node check [FLAGS]"),
