@@ -51,6 +51,7 @@ UNINSTALL: tuple[Right, ...] = (
         "kube-node-lease",
     ),
     Right("apps", "deployments", READ, "which components run", "", OWN_NAMESPACE),
+    Right("batch", "jobs", ("get", "list"), "whether Helm has made it, or kubectl", "", OWN_NAMESPACE),
     Right("apps", "deployments", ("patch",), "stop them before their nodes go", "scale", OWN_NAMESPACE),
     Right("coordination.k8s.io", "leases", ("delete",), "remove leader election", "", OWN_NAMESPACE),
     Right("", "secrets", ("delete",), "remove the webhook's certificates", "", OWN_NAMESPACE),

@@ -11,12 +11,15 @@ from controller_runtime.errors import NotFound
 from controller_runtime.informer import Informer
 from webhook import manifests
 
+WANTS_CA = "virtual-node.io/wants-ca"
+"""Annotation ("true") of a configuration that somebody else made and we are to write our CA into. Without it the CA is the
+business of whoever made it: an older replica must not write its own over the one that came with the user's certificate."""
 ClientConfig = Callable[[str, bytes], Mapping[str, Any]]
 """From a path and a CA bundle to a clientConfig."""
 
 
 class Registrar:
-    """Keeps the webhook configurations: made by us, or only given our CA where the chart made them."""
+    """Keeps the webhook configurations: made by us, or only given our CA where the chart made them and asks for it."""
 
     def __init__(self, client: Client, *, name: str, client_config: ClientConfig | None) -> None:
         """Set up.
@@ -24,7 +27,7 @@ class Registrar:
         Args:
             client: of the upper cluster.
             name: of both configurations.
-            client_config: where the API server finds us; None: the configurations exist and only lack our CA.
+            client_config: where the API server finds us; None: the configurations exist and lack our CA alone, where they say so (WANTS_CA).
         """
         self._client = client
         self._name = name
@@ -66,6 +69,14 @@ class Registrar:
                     continue
                 await self._client.create(resource, make(wanted, name=self._name))
                 self._log.info("registered", kind=resource.kind, name=self._name)
+                continue
+            if (
+                self._client_config is None
+                and (current["metadata"].get("annotations") or {}).get(WANTS_CA) != "true"
+            ):
+                self._log.info(
+                    "its CA is not ours to write", kind=resource.kind, name=self._name, wanted=WANTS_CA
+                )
                 continue
             fresh = self._with_ca(current, make, wanted)
             if fresh != current:

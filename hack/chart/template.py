@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from hack.sandbox import binaries
 from hack.sandbox.programs import KUBERNETES_VERSION
 
 NAMESPACE = "virtual-node-system"
+_BETWEEN = re.compile(r"\n{2,}---\n")
 
 
 class HelmError(Exception):
@@ -49,11 +51,13 @@ def template(
     Raises:
         HelmError: the values are wrong.
     """
-    return helm(
+    text = helm(
         *("template", release, str(CHART), f"--namespace={namespace}"),
         *(f"--kube-version={KUBERNETES_VERSION}", "--values=-", *arguments),
         stdin=values or "{}",
     )
+    # Helm 4 keeps the empty lines at a template's end, Helm 3 does not.
+    return _BETWEEN.sub("\n---\n", f"{text.rstrip()}\n")
 
 
 def lint(values: str) -> str:

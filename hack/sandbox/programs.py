@@ -13,6 +13,8 @@ Progress = Callable[[str], None]
 Version = tuple[int, int]
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
 KUBERNETES_VERSION = "1.34.4"
+HELM_MAJOR = os.environ.get("HELM_MAJOR") or "4"
+"""3 or 4: the chart, its tests and the sandbox work with either. Tests use the one that most people install today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "pause": Program("pause", "pause", "."),
     "coredns": Program("coredns", "coredns", "."),
-    "helm": Program("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
+    "helm": Program("helm", f"helm{HELM_MAJOR}", f"helm.sh/helm/v{HELM_MAJOR}/cmd/helm"),
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")

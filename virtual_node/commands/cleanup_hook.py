@@ -9,16 +9,21 @@ do not.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
 
 _HELM = "meta.helm.sh/release-name"
 """On everything that Helm installs: https://helm.sh/docs/topics/advanced/"""
 _ARGO = "argocd.argoproj.io/tracking-id"
 """On everything that Argo CD installs: https://argo-cd.readthedocs.io/en/stable/user-guide/resource_tracking/"""
 _KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
+"""On everything that was applied on the client's side."""
+_JOBS = "app.kubernetes.io/component=uninstall"
 _WHAT_NOW = (
     "nothing was done. Leave the Job out: `helm template --no-hooks`, skipHooks of kustomize, or uninstall.cleanup=false. "
     "To clean up, run `virtual-node cleanup` by hand before deleting (docs/install.md, Uninstall)"
@@ -40,16 +45,60 @@ async def uninstalls(client: Client, namespace: str, selector: str) -> None:
     found = await client.list(resources.DEPLOYMENTS, namespace=namespace, label_selector=selector)
     if not found.items:
         raise ConfigError(f"namespace {namespace} has no Deployment of {selector}; {_WHAT_NOW}")
-    for deployment in found.items:
-        if not runs_hooks(deployment.annotations):
+    for one in found.items:
+        if not runs_hooks(await _metadata(client, resources.DEPLOYMENTS, one)):
             raise ConfigError(
-                f"Deployment {deployment.key} is neither Helm's nor Argo CD's, who run this Job when they delete it; {_WHAT_NOW}"
+                f"Deployment {one.key} is neither Helm's nor Argo CD's, who run this Job when they delete it; {_WHAT_NOW}"
             )
+    # What was applied beside Helm's may have failed with a conflict for each Deployment, which then shows no trace of it.
+    jobs = await client.list(resources.JOBS, namespace=namespace, label_selector=f"{selector},{_JOBS}")
+    for one in jobs.items:
+        if made_by_kubectl(await _metadata(client, resources.JOBS, one)):
+            raise ConfigError(f"Job {one.key} was made by kubectl; {_WHAT_NOW}")
 
 
-def runs_hooks(annotations: Mapping[str, str]) -> bool:
-    """Whether what installed an object runs hooks in their time; from the object's annotations.
+async def _metadata(client: Client, resource: Resource, one: Object) -> dict[str, Any]:
+    """Its metadata with managedFields, which lists leave out."""
+    metadata: dict[str, Any] = (await client.get(resource, one.name, namespace=one.namespace))["metadata"]
+    return metadata
+
+
+def made_by_kubectl(metadata: Mapping[str, Any]) -> bool:
+    """Whether somebody has created or applied an object with kubectl; from the object's metadata, with managedFields.
+
+    Argo CD may call itself kubectl, too, and leaves its mark.
+    """
+    return _ARGO not in (metadata.get("annotations") or {}) and any(
+        entry.get("manager", "").startswith("kubectl") and "f:spec" in (entry.get("fieldsV1") or {})
+        for entry in metadata.get("managedFields") or ()
+    )
+
+
+def runs_hooks(metadata: Mapping[str, Any]) -> bool:
+    """Whether what installed an object runs hooks in their time; from the object's metadata, with managedFields.
 
     Argo CD applies as kubectl does. Without its mark, an object of Helm's that was applied is in other hands now.
     """
-    return _ARGO in annotations or (_HELM in annotations and _KUBECTL not in annotations)
+    annotations = metadata.get("annotations") or {}
+    if _ARGO in annotations:
+        return True
+    applied = _KUBECTL in annotations or any(
+        _applied_without_helm(one) for one in metadata.get("managedFields") or ()
+    )
+    return _HELM in annotations and not applied
+
+
+def _applied_without_helm(entry: Mapping[str, Any]) -> bool:
+    """Whether somebody has applied the Deployment on the server's side, as a whole, who does not write Helm's annotation.
+
+    From an entry of managedFields (https://kubernetes.io/docs/reference/using-api/server-side-apply/). Names of managers
+    tell nothing: Helm's is that of its file, and everybody may choose one. Who applies but a few fields, such as replicas,
+    does not apply the selector, which every Deployment must have.
+    """
+    fields = entry.get("fieldsV1") or {}
+    annotations = fields.get("f:metadata", {}).get("f:annotations", {})
+    return (
+        entry.get("operation") == "Apply"
+        and "f:selector" in fields.get("f:spec", {})
+        and f"f:{_HELM}" not in annotations
+    )

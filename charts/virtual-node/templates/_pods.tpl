@@ -103,11 +103,13 @@ annotations:
 {{- define "virtual-node.strategy" -}}
 {{- $strategy := .updateStrategy | default dict -}}
 {{- /* Helm merges maps: what is said of the default would still be there. */}}
-{{- if eq ($strategy.type | default "") "Recreate" }}{{ $strategy = pick $strategy "type" }}{{ end }}
-{{- with $strategy -}}
+{{- if eq ($strategy.type | default "") "Recreate" }}{{ $strategy = pick $strategy "type" }}
+{{- /* The cluster's defaults, said: what the API server fills in belongs to nobody, and stays when Recreate is applied. */}}
+{{- else if not $strategy.rollingUpdate }}
+{{- $strategy = dict "type" "RollingUpdate" "rollingUpdate" (dict "maxSurge" "25%" "maxUnavailable" "25%") }}
+{{- end -}}
 strategy:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- toYaml $strategy | nindent 2 }}
 {{- end }}
 
 {{- define "virtual-node.container" -}}

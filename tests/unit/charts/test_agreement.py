@@ -27,7 +27,7 @@ from multi_scheduler.scheduler_configuration import scheduler_configuration
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects, one
 from virtual_node import operator_rights
-from webhook import manifests
+from webhook import manifests, registration
 
 Grant = tuple[str, str, str, str, str]
 """Namespace, API group, resource, verb, name."""
@@ -177,6 +177,9 @@ def test_webhook_configurations_are_those_of_the_webhook(case, kind, make, path)
     }
     assert found["webhooks"] == expected["webhooks"]
     assert (found["apiVersion"], found["kind"]) == (expected["apiVersion"], expected["kind"])
+    # The leader writes its CA where it makes the certificates, and nowhere else.
+    wanted = None if given.get("tls", {}).get("secretName") else "true"
+    assert found["metadata"].get("annotations", {}).get(registration.WANTS_CA) == wanted
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "default"])

@@ -83,13 +83,18 @@ def test_objects_of_the_user_come_along():
 
 
 def test_a_strategy_replaces_the_default_whole():
-    """`Recreate` takes no numbers along, which the API server would refuse; null is the cluster's own default."""
+    """`Recreate` takes no numbers along, which the API server would refuse; null is the cluster's own default, said.
+
+    What the API server fills in by itself belongs to no field manager: `Recreate`, applied later on the server's side, would
+    find its numbers still there and be refused.
+    """
     found = _rendered(
         "webhook: {updateStrategy: {type: Recreate}}\ndescheduler: {updateStrategy: null}\n"
         "virtualNode: {updateStrategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}}\nrevisionHistoryLimit: 7"
     )
     assert _deployment(found, "vn-virtual-node-webhook")["spec"]["strategy"] == {"type": "Recreate"}
-    assert "strategy" not in _deployment(found, "vn-virtual-node-descheduler")["spec"]
+    said = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
+    assert _deployment(found, "vn-virtual-node-descheduler")["spec"]["strategy"] == said
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     assert _deployment(found, "vn-virtual-node")["spec"]["strategy"] == rolling
     limits = {one["spec"]["revisionHistoryLimit"] for one in found if one["kind"] == "Deployment"}

@@ -1,4 +1,4 @@
-module github.com/virtual-node/hack/tools/helm
+module github.com/virtual-node/hack/tools/helm3
 
 go 1.24.0
 
