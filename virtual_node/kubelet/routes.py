@@ -62,7 +62,7 @@ def make_app(
     """
     streams = StreamRoutes(backend, registry, idle_timeout=idle_timeout, answer_timeout=answer_timeout)
     logs = LogRoutes(backend, registry, idle_timeout=idle_timeout)
-    run = RunRoutes(backend, registry, idle_timeout=idle_timeout)
+    run = RunRoutes(backend, registry, idle_timeout=idle_timeout, answer_timeout=answer_timeout)
     pods = PodRoutes(backend)
     app = web.Application(middlewares=[_guard(authenticator, authorizer)])
     app.add_routes(

@@ -7,6 +7,7 @@ version 4 and changes nothing for one who only listens.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from controller_runtime.errors import ApiError, ConfigError, Unauthorized, error
 from controller_runtime.resources import PODS
 
 from .backend import Backend, PodTarget, container_names
+from .dial import DialError
 from .errors import Refusal, quoted, refusal_from_lower, unreachable
 from .registry import StreamRegistry
 from .stream_request import target_path
@@ -38,12 +40,15 @@ class RunRoutes:
         backend: Knows the pods.
         registry: Counts the streams.
         idle_timeout: Seconds without a message from the lower cluster after which the command is left.
+        answer_timeout: Seconds the lower apiserver may take to answer.
     """
 
-    def __init__(self, backend: Backend, registry: StreamRegistry, *, idle_timeout: float) -> None:
+    def __init__(
+        self, backend: Backend, registry: StreamRegistry, *, idle_timeout: float, answer_timeout: float
+    ) -> None:
         self._backend = backend
         self._registry = registry
-        self._idle_timeout = idle_timeout
+        self._patience = Patience(idle_timeout, answer_timeout)
 
     async def run(self, request: web.Request) -> web.StreamResponse:
         """Run ``?cmd=``, split at spaces; answer with stdout, then stderr."""
@@ -53,10 +58,18 @@ class RunRoutes:
             raise Refusal(404, f"container not found ({quoted(container)})")
         command = request.query.get("cmd", "").split(" ")
         with self._registry.track("run"):
-            output = await run_command(target, container, command, idle_timeout=self._idle_timeout)
+            output = await run_command(target, container, command, patience=self._patience)
         if output.failure:
             raise Refusal(500, output.failure)
         return web.Response(body=bytes(output.stdout + output.stderr), content_type="application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds: without a message, and for the answer to an upgrade."""
+
+    idle: float
+    answer: float
 
 
 @dataclass(slots=True)
@@ -94,9 +107,7 @@ class Output:
         return str(status.get("message") or "the command failed")
 
 
-async def run_command(
-    target: PodTarget, container: str, command: list[str], *, idle_timeout: float
-) -> Output:
+async def run_command(target: PodTarget, container: str, command: list[str], *, patience: Patience) -> Output:
     """Execute a command in a container of the lower cluster and collect its output.
 
     Raises:
@@ -104,18 +115,18 @@ async def run_command(
     """
     try:
         try:
-            return await _execute(target, container, command, idle_timeout=idle_timeout)
+            return await _execute(target, container, command, patience=patience)
         except Unauthorized:
             # Nothing has run. A token may have been rotated before its file or plugin was looked at again.
-            return await _execute(target, container, command, idle_timeout=idle_timeout, refresh=True)
+            return await _execute(target, container, command, patience=patience, refresh=True)
     except ApiError as error:
         raise refusal_from_lower(error, cluster=target.cluster) from error
-    except (aiohttp.ClientError, ConfigError, OSError) as error:
+    except (aiohttp.ClientError, ConfigError, DialError, OSError) as error:
         raise unreachable(target.cluster, error) from error
 
 
 async def _execute(
-    target: PodTarget, container: str, command: list[str], *, idle_timeout: float, refresh: bool = False
+    target: PodTarget, container: str, command: list[str], *, patience: Patience, refresh: bool = False
 ) -> Output:
     config = target.client.config
     path = PODS.path(namespace=target.namespace, name=target.name, subresource="exec")
@@ -124,22 +135,33 @@ async def _execute(
     url = URL(config.server.rstrip("/") + target_path(path, query), encoded=True)
     output, finished = Output(), False
     headers = await config.headers(refresh=refresh)
-    async with (
-        aiohttp.ClientSession(middlewares=(_refuse_other_than_upgrade,)) as session,
-        session.ws_connect(
-            url,
-            headers=headers,
-            protocols=PROTOCOLS,
-            proxy=config.proxy_url,
-            ssl=config.ssl if config.ssl is not None else True,
-            server_hostname=config.tls_server_name,
-            timeout=aiohttp.ClientWSTimeout(ws_receive=idle_timeout, ws_close=5.0),
-        ) as socket,
-    ):
-        async for message in socket:
-            if message.type is aiohttp.WSMsgType.BINARY and message.data:
-                output.feed(message.data, command)
-                finished = finished or message.data[0] == _ERROR
+    async with aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(), middlewares=(_refuse_other_than_upgrade,)
+    ) as session:
+        try:
+            async with asyncio.timeout(patience.answer):
+                socket = await session.ws_connect(
+                    url,
+                    headers=headers,
+                    protocols=PROTOCOLS,
+                    proxy=config.proxy_url,
+                    ssl=config.ssl if config.ssl is not None else True,
+                    server_hostname=config.tls_server_name,
+                    timeout=aiohttp.ClientWSTimeout(ws_receive=patience.idle, ws_close=5.0),
+                )
+        except TimeoutError:
+            raise DialError(f"no answer within {patience.answer:g} s") from None
+        except aiohttp.ClientHttpProxyError as error:  # its own text has the proxy's password
+            raise DialError(f"the proxy answered {error.status} {error.message}") from None
+        try:
+            async for message in socket:
+                if message.type is aiohttp.WSMsgType.BINARY and message.data:
+                    output.feed(message.data, command)
+                    finished = finished or message.data[0] == _ERROR
+        except TimeoutError:
+            raise Refusal(500, f"the command has said nothing for {patience.idle:g} s") from None
+        finally:
+            await socket.close()
     if not finished:
         raise Refusal(500, f"cluster {quoted(target.cluster)} ended the stream before the command was done")
     return output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -56,7 +57,11 @@ def answering(serve: Serve, pki: Pki, wire: str) -> Answering:
 
 @asynccontextmanager
 async def _served(
-    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], serve: Serve, pki: Pki, wire: str
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    serve: Serve,
+    pki: Pki,
+    wire: str,
+    **options: float,
 ) -> AsyncIterator[Node]:
     app = web.Application()
     app.router.add_get("/prefix/api/v1/namespaces/t-shop/pods/web-1-x/exec", handler)
@@ -65,7 +70,7 @@ async def _served(
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=pki.server_context() if wire == "tls" else None)
     await site.start()
     try:
-        async with serve(runner.addresses[0][1]) as node:
+        async with serve(runner.addresses[0][1], **options) as node:
             yield node
     finally:
         await runner.cleanup()
@@ -137,6 +142,52 @@ async def test_credentials_are_renewed_once(serve: Serve, pki: Pki, wire: str) -
             'cluster "east" does not accept the virtual node\'s credentials: Unauthorized',
         )
     assert tokens == ["Bearer lower-0", "Bearer lower-1"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("answer_timeout", 'cluster "east" cannot be reached: no answer within 0.1 s'),
+        ("idle_timeout", "the command has said nothing for 0.1 s"),
+    ],
+)
+async def test_a_lower_cluster_that_is_silent_is_left(
+    serve: Serve, pki: Pki, wire: str, limit: str, said: str
+) -> None:
+    """Before the upgrade as soon as with every other stream; afterwards when nothing has come for long."""
+    over = asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=["v5.channel.k8s.io"])
+        if limit == "idle_timeout":
+            await socket.prepare(request)
+        await over.wait()
+        return socket if socket.prepared else web.Response(status=503)
+
+    async with _served(silent, serve, pki, wire, **{limit: 0.1}) as node:
+        try:
+            assert (await node.ask(RUN, method="POST"))[::2] == (500, said)
+        finally:
+            over.set()
+
+
+@pytest.mark.parametrize("wire", ["tls"])
+async def test_a_proxys_password_is_nobodys_business(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that refuses the tunnel is told of, without the login that it was given."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    proxy = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with proxy, serve(1) as node:
+        port = proxy.sockets[0].getsockname()[1]
+        monkeypatch.setattr(node.backend.client.config, "proxy_url", f"http://me:secret@127.0.0.1:{port}")
+        assert (await node.ask(RUN, method="POST"))[::2] == (
+            500,
+            'cluster "east" cannot be reached: the proxy answered 407 Proxy Authentication Required',
+        )
 
 
 async def test_unknown_pods_and_containers_and_clusters_that_are_away(serve: Serve) -> None:
