@@ -149,7 +149,7 @@ async def test_the_virtual_node_serves_within_a_second_and_a_half(root: Path):
     """From the container's start to a healthy daemon that mirrors: an upgrade is short.
 
     What the machine does beside is not the daemon's: its own CPU seconds are held to the limit, and the wall clock to
-    one that only a pause in the code exceeds.
+    one that only a pause in the code exceeds in every one of ten starts.
     """
     async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
         (port,) = free_ports(1)
@@ -164,11 +164,13 @@ async def test_the_virtual_node_serves_within_a_second_and_a_half(root: Path):
             "--client-kubeconfig=/home/nonroot/lower.kubeconfig",
             f"--metrics-addr=127.0.0.1:{port}",
         )
-        times = [await _seconds_to_ready(argv, f"http://127.0.0.1:{port}/readyz") for _ in range(3)]
-        said = ", ".join(f"{wall:.2f} s ({used:.2f} s of CPU)" for wall, used in times)
-        sys.stdout.write(f"start-up to readiness: {said}\n")
-        assert min(used for _, used in times) < 1.5
-        assert min(wall - used for wall, used in times) < 5
+        for _ in range(10):
+            wall, used = await _seconds_to_ready(argv, f"http://127.0.0.1:{port}/readyz")
+            sys.stdout.write(f"start-up to readiness: {wall:.2f} s, {used:.2f} s of CPU\n")
+            assert used < 1.5
+            if wall - used < 5:
+                return
+        pytest.fail("every start was waiting for more than 5 seconds")
 
 
 async def _seconds_to_ready(argv: list[str], url: str) -> tuple[float, float]:
