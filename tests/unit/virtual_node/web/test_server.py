@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
-from virtual_node.web import server
-from virtual_node.web.server import WebServer
+from virtual_node.web.server import _INTERVAL, WebServer
+
+pytestmark = pytest.mark.looptime
 
 
 class _Overview:
@@ -27,16 +28,9 @@ class _Overview:
         return {"shown": self.shown, "search": search, "filling": "x" * 50_000}
 
 
-@pytest.fixture
-def overview(monkeypatch: pytest.MonkeyPatch) -> _Overview:
-    """Looked at a hundred times a second."""
-    monkeypatch.setattr(server, "_INTERVAL", 0.01)
-    return _Overview()
-
-
-@pytest_asyncio.fixture
-async def page(overview: Any) -> AsyncIterator[str]:
-    """Its URL."""
+@contextlib.asynccontextmanager
+async def _page(overview: Any) -> AsyncIterator[str]:
+    """Its URL. Not a fixture: those live outside of virtual time."""
     async with WebServer("127.0.0.1:0", overview=overview) as running:
         yield f"http://127.0.0.1:{running.port}"
 
@@ -63,22 +57,27 @@ async def _status(url: str, host: str) -> int:
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/api/state"])
-async def test_no_website_reads_the_page_under_a_name_of_its_own(
-    page: str, path: str, host: str, status: int
-) -> None:
+async def test_no_website_reads_the_page_under_a_name_of_its_own(path: str, host: str, status: int) -> None:
     """Whatever address that name has been given."""
-    assert await _status(page + path, host) == status
+    async with _page(_Overview()) as page:
+        assert await _status(page + path, host) == status
 
 
-async def test_elsewhere_every_name_will_do(overview: Any) -> None:
+async def test_elsewhere_every_name_will_do() -> None:
     """Who serves it to the network has chosen the names."""
+    overview: Any = _Overview()
     async with WebServer("0.0.0.0:0", overview=overview) as running:
         assert await _status(f"http://127.0.0.1:{running.port}/", "nodes.example") == 200
 
 
-async def test_changes_come_by_themselves_and_nothing_else_does(page: str, overview: _Overview) -> None:
+async def test_changes_come_by_themselves_and_nothing_else_does() -> None:
     """The whole picture first; then only when it is another."""
-    async with aiohttp.ClientSession() as session, session.get(f"{page}/api/stream?search=web") as answer:
+    overview = _Overview()
+    async with (
+        _page(overview) as page,
+        aiohttp.ClientSession() as session,
+        session.get(f"{page}/api/stream?search=web") as answer,
+    ):
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         seen = []
         for shown in ("nothing", "something"):
@@ -88,38 +87,38 @@ async def test_changes_come_by_themselves_and_nothing_else_does(page: str, overv
         assert [(one["shown"], one["search"]) for one in seen] == [("nothing", "web"), ("something", "web")]
         looks = overview.looks
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
+            async with asyncio.timeout(10 * _INTERVAL):
                 await answer.content.readuntil(b"\n\n")
         assert overview.looks > looks
 
 
-async def test_those_who_look_for_the_same_share_a_picture(
-    page: str, overview: _Overview, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_those_who_look_for_the_same_share_a_picture() -> None:
     """Ten browsers cost no more than one; what is older than a moment is drawn anew."""
-    monkeypatch.setattr(server, "_INTERVAL", 0.5)
+    overview = _Overview()
 
     async def look(search: str) -> str:
         async with session.get(f"{page}/api/state", params={"search": search}) as answer:
             return str((await answer.json())["shown"])
 
-    async with aiohttp.ClientSession() as session:
+    async with _page(overview) as page, aiohttp.ClientSession() as session:
         assert await asyncio.gather(*[look("a") for _ in range(10)], look("b")) == ["nothing"] * 11
         assert overview.looks == 2
         overview.shown = "something"
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(_INTERVAL)
         assert await look("a") == "something"
 
 
-async def test_a_browser_that_does_not_read_is_waited_for(page: str, overview: _Overview) -> None:
+async def test_a_browser_that_does_not_read_is_waited_for() -> None:
     """Pictures do not pile up for it."""
-    _, writer = await asyncio.open_connection("127.0.0.1", int(page.rpartition(":")[2]), limit=1)
-    writer.write(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    looks = -1
-    async with asyncio.timeout(20):
-        while looks != overview.looks:
-            looks = overview.looks
-            for _ in range(20):
-                overview.shown += "!"
-                await asyncio.sleep(0.01)
-    writer.close()
+    overview = _Overview()
+    async with _page(overview) as page:
+        _, writer = await asyncio.open_connection("127.0.0.1", int(page.rpartition(":")[2]), limit=1)
+        writer.write(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        looks = 0
+        async with asyncio.timeout(3600):
+            while looks != overview.looks or not looks:
+                looks = overview.looks
+                for _ in range(20):
+                    overview.shown += "!"
+                    await asyncio.sleep(_INTERVAL)
+        writer.close()
