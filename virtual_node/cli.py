@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from controller_runtime import daemon, lifecycle, release
 from controller_runtime.command_line import USAGE_ERROR
@@ -52,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. Console script ``virtual-node``."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    if sys.stdout is None:  # `>&-`: nobody wants to hear
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as we run
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A locale without a sign that we use must not cost the answer.
         sys.stdout.reconfigure(errors="replace")
@@ -64,15 +67,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if command in _DAEMON:
             raise
-        # `| head` has read enough. What is left in the buffer goes nowhere.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()  # `| head` has read enough
         return _PIPE_CLOSED
+    except OSError as error:
+        if command in _DAEMON:
+            raise
+        _forget_output()  # a full disk: the interpreter would try once more
+        print(f"{program.name()}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
+        return USAGE_ERROR
     except KeyboardInterrupt:
         if command in _DAEMON:
             raise
         return _INTERRUPTED
     return code
+
+
+def _forget_output() -> None:
+    """What is left in the buffer goes nowhere."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _command(command: str, arguments: list[str]) -> int:

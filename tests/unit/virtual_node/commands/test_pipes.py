@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,26 @@ def test_a_reader_that_has_read_enough_gets_no_traceback(unbuffered):
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
+@pytest.mark.parametrize("words", [["help"], ["version"], ["version", "-o=json"]])
+def test_a_disk_that_is_full_is_told_in_a_line(words: list[str]):
+    """And the report that is not there is no success."""
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*_COMMAND, *words], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    assert done.returncode == 2
+    assert done.stderr == b"virtual-node: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize("words", ["version", "help"])
+def test_an_output_that_is_closed_is_nobody_who_listens(words: str):
+    """``virtual-node version >&-``: only the exit code counts."""
+    script = f"exec {sys.executable} -m virtual_node {words} >&-"
+    done = subprocess.run(["sh", "-c", script], stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_sign_that_the_locale_does_not_have_is_replaced():
