@@ -227,30 +227,6 @@ async def test_labels_follow_and_others_labels_stay(sandbox: Sandbox, upper: Clu
     await eventually(followed, what="labels below")
 
 
-async def test_resize_in_place_follows(sandbox: Sandbox, upper: Cluster, namespace):
-    """In-place resize of the upper pod resizes the lower one, and the new size comes back in its status."""
-    lower = sandbox.lower[0]
-    requests = {"resources": {"requests": {"cpu": "100m"}}}
-    await create(upper, namespace, pod("grows", "sleep 3600", container=requests))
-    await ready(upper, namespace, "grows")
-    change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "250m"}}}]}}
-    await upper.kubectl(
-        "-n", namespace, "patch", "pod", "grows", "--subresource=resize", "-p", json.dumps(change)
-    )
-
-    async def resized() -> bool:
-        container = (await get(lower, namespace, "pod", "grows"))["spec"]["containers"][0]
-        return bool(container["resources"]["requests"]["cpu"] == "250m")
-
-    await eventually(resized, what="250m below")
-
-    async def reported() -> bool:
-        status = (await get(upper, namespace, "pod", "grows"))["status"]["containerStatuses"][0]
-        return bool(status["resources"]["requests"]["cpu"] == "250m")
-
-    await eventually(reported, what="250m in the upper status")
-
-
 async def test_readiness_gates_hold_the_upper_pod_back(upper: Cluster, namespace):
     """A pod with a readiness gate is Ready above only once somebody opens the gate there."""
     await create(

@@ -205,7 +205,7 @@ async def test_port_forward_serves_requests(sandbox: Sandbox, running):
                     return await answer.text()
 
             assert await fetch() == "served\n"
-            assert await asyncio.gather(*(fetch() for _ in range(10))) == ["served\n"] * 10
+            assert await asyncio.gather(*(fetch() for _ in range(50))) == ["served\n"] * 50
     finally:
         await end(process)
 

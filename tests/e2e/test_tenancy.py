@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.command import command
 from hack.sandbox.process import Process
 from tests.e2e.conftest import (
     SIMULATED,
@@ -47,8 +49,8 @@ async def other(sandbox: Sandbox) -> AsyncIterator[Cluster]:
                 "nodeName": OTHER,
                 "namespaces": {
                     "prefix": "other-",
-                    "map": {"same": "unmapped", "clash": "clash"},
-                    "allowed": ["t-*", "same", "clash"],
+                    "map": {"same": "unmapped", "clash": "clash", "shared": "shared"},
+                    "allowed": ["t-*", "same", "clash", "shared"],
                 },
                 "podSelector": {
                     "matchExpressions": [{"key": "refused", "operator": "NotIn", "values": ["true"]}]
@@ -237,3 +239,53 @@ async def test_lower_quota_is_told_and_waited_for(sandbox: Sandbox, upper: Clust
         return [one for one in status["conditions"] if one["type"] == "virtual-node.io/Admitted"]
 
     await becomes(waits, [], what="the condition is gone")
+
+
+async def test_what_another_upper_cluster_leaves_below_is_its_own(
+    sandbox: Sandbox, upper: Cluster, other: Cluster
+):
+    """The last test of the other one: it goes down, leaves orphans, is cleaned up, and never was anything of ours."""
+    lower = sandbox.lower[1]
+    volumes = [{"name": "v", "configMap": {"name": "settings"}}]
+    for cluster, name in ((upper, "ours"), (other, "theirs")):
+        await make_namespace(cluster, "shared")
+        await cluster.kubectl("-n", "shared", "create", "configmap", "settings", f"--from-literal=of={name}")
+    await create(upper, "shared", pod("ours", "sleep 3600", node=SIMULATED, volumes=volumes))
+    await ready(upper, "shared", "ours")
+    blocked = pod("blocked", "sleep 3600", node=OTHER, volumes=volumes)
+    await create(other, "shared", blocked, pod("theirs", "sleep 3600", node=OTHER))
+    await ready(other, "shared", "theirs")
+
+    async def told() -> bool:
+        return "ConfigMap shared/settings that is not ours" in await events(other, "shared", "blocked")
+
+    await eventually(told, what="whose the ConfigMap is")
+
+    async def below(owner: Cluster) -> set[str]:
+        uid = (await get(owner, "", "namespace", "kube-system"))["metadata"]["uid"]
+        label = f"virtual-node.io/upper-cluster={uid}"
+        return {
+            f"{kind} {found['metadata']['uid']}"
+            for kind in ("pods", "secrets", "configmaps")
+            for found in (await get(lower, "shared", kind, labels=label))["items"]
+        }
+
+    ours, theirs = await below(upper), await below(other)
+    assert (len(ours), len(theirs)) == (4, 3)
+    (process,) = [one for one in sandbox.processes if one.name == "virtual-node-other"]
+    await process.stop()
+    await other.kubectl("-n", "shared", "delete", "pods", "--all", "--grace-period=0", "--force")
+    # By the time that another pod runs, our process has had every occasion.
+    await create(upper, "shared", pod("later", "sleep 3600", node=SIMULATED))
+    await ready(upper, "shared", "later")
+    assert await below(other) == theirs
+    await command(
+        [
+            *(sys.executable, "-m", "virtual_node", "cleanup", f"--kubeconfig={other.kubeconfig}"),
+            *(f"--client-kubeconfig={lower.kubeconfig}", f"--nodename={OTHER}"),
+        ]
+    )
+    await becomes(lambda: below(other), set(), what="nothing of the other upper cluster is left")
+    assert ours < await below(upper)
+    assert (await get(lower, "shared", "configmap", "settings"))["data"] == {"of": "ours"}
+    await upper.kubectl("delete", "namespace", "shared", "--timeout=150s")

@@ -1,0 +1,108 @@
+"""kubectl commands that take several steps, with virtual nodes as with any other: drain, rollout, events, attach."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+
+import pytest
+
+from hack.sandbox import Cluster, Sandbox
+from tests.e2e.conftest import PATIENCE, REAL, SIMULATED, becomes, create, eventually, get, pod, ready
+from tests.e2e.test_pods import deployment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+
+async def test_drain_empties_a_virtual_node(sandbox: Sandbox, upper: Cluster, namespace):
+    """Its pods end below and start elsewhere; the lower nodes are not cordoned, and the pods below know nothing of it."""
+    lower = sandbox.lower[1]
+    web = deployment("web", node=SIMULATED, replicas=2)
+    spec = web["spec"]["template"]["spec"]
+    either = {"key": spec["nodeSelector"].popitem()[0], "operator": "In", "values": [REAL, SIMULATED]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [either]}]}
+    spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    await upper.kubectl("cordon", REAL)
+    try:
+        await create(upper, namespace, web)
+        await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=150s")
+    finally:
+        await upper.kubectl("uncordon", REAL)
+    assert len((await get(lower, namespace, "pods"))["items"]) == 2
+    try:
+        # Of this test only: other tests' pods may be on the node.
+        done = await upper.kubectl("drain", SIMULATED, "--pod-selector=app=web", "--timeout=150s")
+        assert f"node/{SIMULATED} drained" in done.stdout
+        assert (await get(lower, namespace, "pods"))["items"] == []
+        await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=150s")
+        pods = (await get(upper, namespace, "pods"))["items"]
+        assert {one["spec"]["nodeName"] for one in pods if "deletionTimestamp" not in one["metadata"]} == {
+            REAL
+        }
+        below = (await get(lower, "", "nodes"))["items"]
+        assert not any(node["spec"].get("unschedulable") for node in below)
+    finally:
+        await upper.kubectl("uncordon", SIMULATED)
+
+
+async def test_rollout_undo_wait_and_events(upper: Cluster, namespace):
+    """A rollout is taken back, and the waiting and telling commands see every step."""
+    await create(upper, namespace, deployment("web", node=SIMULATED, replicas=2))
+    for step in (
+        ("set", "image", "deployment/web", "main=busybox:1.37"),
+        ("rollout", "undo", "deployment/web"),
+    ):
+        await upper.kubectl("-n", namespace, *step)
+        await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=150s")
+    await upper.kubectl(
+        "-n",
+        namespace,
+        "wait",
+        "--for=jsonpath={.status.phase}=Running",
+        "pod",
+        "-l",
+        "app=web",
+        "--timeout=150s",
+    )
+
+    async def images() -> set[str]:
+        return {
+            one["spec"]["containers"][0]["image"] for one in (await get(upper, namespace, "pods"))["items"]
+        }
+
+    await becomes(images, {"busybox:1.36"})
+
+    async def told() -> bool:
+        done = await upper.kubectl("-n", namespace, "events", "--for=deployment/web")
+        return done.stdout.count("ScalingReplicaSet") >= 3
+
+    await eventually(told, what="the scaling in kubectl events")
+
+
+async def test_attach_has_the_containers_terminal(sandbox: Sandbox, upper: Cluster, namespace):
+    """`attach -it` is the container's own terminal: what is typed is read by its shell, whose exit code comes up."""
+    shell = pod("shell", "exec sh", container={"stdin": True, "tty": True}, restartPolicy="Never")
+    await create(upper, namespace, shell)
+    await ready(upper, namespace, "shell")
+    master, slave = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sandbox.binaries["kubectl"], "--kubeconfig", upper.kubeconfig, "-n", namespace, "attach", "-it", "shell",
+        stdin=slave, stdout=slave, stderr=slave,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        os.write(master, b"exit 3\r")
+        async with asyncio.timeout(PATIENCE):
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(master)
+
+    async def code() -> int:
+        (container,) = (await get(upper, namespace, "pod", "shell"))["status"]["containerStatuses"]
+        return int(container["state"]["terminated"]["exitCode"])
+
+    await becomes(code, 3)

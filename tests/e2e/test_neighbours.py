@@ -1,0 +1,53 @@
+"""Two processes of one upper cluster stand for one lower cluster: each takes away what is its own, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.command import command
+from tests.e2e.conftest import SIMULATED, becomes, create, get, node_ready, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+NEIGHBOUR = "vn-neighbour"
+
+
+async def test_what_a_neighbour_leaves_is_its_own(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """Nobody else ends its orphan; its ``cleanup`` does, and leaves the copies that our pods use."""
+    lower = sandbox.lower[1]
+    flags = [f"--client-kubeconfig={lower.kubeconfig}", f"--nodename={NEIGHBOUR}"]
+    neighbour = await sandbox.start_virtual_node(*flags, name=NEIGHBOUR, env={"KUBELET_PORT": "0"})
+    await node_ready(upper, NEIGHBOUR)
+    await upper.kubectl("-n", namespace, "create", "configmap", "settings", "--from-literal=a=b")
+    volumes = [{"name": "v", "configMap": {"name": "settings"}}]
+    ours = pod("ours", "sleep 3600", node=SIMULATED, volumes=volumes)
+    await create(upper, namespace, ours, pod("orphan", "sleep 3600", node=NEIGHBOUR, volumes=volumes))
+    await ready(upper, namespace, "ours")
+    await ready(upper, namespace, "orphan")
+
+    async def below() -> set[str]:
+        """Everything of the upper cluster, without the ids in names of token Secrets and of the root CA."""
+        return {
+            re.sub("-[0-9a-f]{8}$", "", f"{kind} {found['metadata']['name']}")
+            for kind in ("pods", "secrets", "configmaps")
+            for found in (await get(lower, namespace, kind, labels="virtual-node.io/upper-cluster"))["items"]
+        }
+
+    kept = {"pods ours", "secrets ours-token", "configmaps settings", "configmaps kube-root-ca.crt"}
+    orphaned = {"pods orphan", "secrets orphan-token"}
+    await becomes(below, kept | orphaned)
+    await neighbour.stop()
+    await upper.kubectl("-n", namespace, "delete", "pod", "orphan", "--grace-period=0", "--force")
+    # By the time that another pod runs we have heard of the deletion.
+    await create(upper, namespace, pod("later", "sleep 3600", node=SIMULATED))
+    await ready(upper, namespace, "later")
+    kept |= {"pods later", "secrets later-token"}
+    await becomes(below, kept | orphaned)
+    await command(
+        [sys.executable, "-m", "virtual_node", "cleanup", f"--kubeconfig={upper.kubeconfig}", *flags]
+    )
+    await becomes(below, kept)
+    await node_ready(upper, SIMULATED)

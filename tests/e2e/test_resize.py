@@ -1,0 +1,74 @@
+"""In-place resize of a running pod, through the virtual node to a real kubelet: what it does, and what it cannot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hack.sandbox import Cluster, Sandbox
+from tests.e2e.conftest import becomes, create, eventually, get, pod, ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+
+
+async def resize(upper: Cluster, namespace: str, *, cpu: str) -> None:
+    """Have pod ``grows`` request that much."""
+    change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}}
+    await upper.kubectl(
+        "-n", namespace, "patch", "pod", "grows", "--subresource=resize", "-p", json.dumps(change)
+    )
+
+
+async def test_resize_in_place_follows(sandbox: Sandbox, upper: Cluster, namespace):
+    """The lower pod is resized; what its kubelet gave, or why it gives nothing, comes back; so does a quota's no."""
+    lower = sandbox.lower[0]
+
+    async def asked_below() -> str:
+        container = (await get(lower, namespace, "pod", "grows"))["spec"]["containers"][0]
+        return str(container["resources"]["requests"]["cpu"])
+
+    async def given() -> dict[str, Any]:
+        """What the upper status says: CPU that was set aside, that is in force, and whether all is observed."""
+        found = await get(upper, namespace, "pod", "grows")
+        (container,) = found["status"]["containerStatuses"]
+        pending = [one for one in found["status"]["conditions"] if one["type"] == "PodResizePending"]
+        return {
+            "allocated": container["allocatedResources"]["cpu"],
+            "in force": container["resources"]["requests"]["cpu"],
+            "pending": [one["reason"] for one in pending],
+            "observed": found["status"]["observedGeneration"] == found["metadata"]["generation"],
+        }
+
+    requests = {"resources": {"requests": {"cpu": "100m"}}}
+    await create(upper, namespace, pod("grows", "sleep 3600", container=requests))
+    await ready(upper, namespace, "grows")
+    await resize(upper, namespace, cpu="150m")
+    await becomes(asked_below, "150m")
+    settled = {"allocated": "150m", "in force": "150m", "pending": [], "observed": True}
+    await becomes(given, settled, what="the new size in the upper status")
+
+    await lower.kubectl("-n", namespace, "create", "quota", "tight", "--hard=requests.cpu=200m")
+
+    async def counted() -> bool:
+        quota = await get(lower, namespace, "resourcequota", "tight")
+        return "requests.cpu" in (quota.get("status") or {}).get("used", {})
+
+    await eventually(counted, what="the quota counts")
+    await resize(upper, namespace, cpu="300m")
+
+    async def told() -> bool:
+        found = (await get(upper, namespace, "events", fields="involvedObject.name=grows"))["items"]
+        return any(one["reason"] == "UpdateRefused" and "quota: tight" in one["message"] for one in found)
+
+    await eventually(told, what="an event names the quota")
+    await resize(upper, namespace, cpu="160m")
+    await becomes(asked_below, "160m")
+    settled |= {"allocated": "160m", "in force": "160m"}
+    await becomes(given, settled, what="a size that fits")
+
+    await lower.kubectl("-n", namespace, "delete", "quota", "tight")
+    # More than the node below has: a kubelet says so in a condition.
+    await resize(upper, namespace, cpu="9000")
+    await becomes(given, {**settled, "pending": ["Infeasible"]}, what="the kubelet's no in the upper status")
