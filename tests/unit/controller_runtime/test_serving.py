@@ -344,7 +344,7 @@ class TestListening:
             await entered.wait()
             request.cancel()
             await asyncio.gather(request, return_exceptions=True)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await cancelled.wait()
 
     async def test_run_serves_until_cancelled(self, session: aiohttp.ClientSession) -> None:

@@ -140,6 +140,7 @@ async def test_done_without_get_changes_nothing():
     assert len(queue) == 0
 
 
+@pytest.mark.looptime
 async def test_drain_waits_for_work_under_way_for_every_caller():
     """shut_down_with_drain returns, to two callers alike, when the last key is done and not before."""
     queue: WorkQueue[str] = WorkQueue("drain")
@@ -242,7 +243,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.owed.keys() - self.busy)
     @rule()
     def get(self) -> None:
-        key = self.run(asyncio.wait_for(self.queue.get(), 5))
+        key = self.run(asyncio.wait_for(self.queue.get(), 60))
         assert key not in self.busy
         best = max(self.owed[other] for other in self.owed.keys() - self.busy)
         assert self.owed.pop(key) == best
@@ -320,6 +321,7 @@ async def test_waiting_getters_end_at_shutdown():
     assert all(isinstance(outcome, QueueShutDown) for outcome in outcomes)
 
 
+@pytest.mark.looptime
 async def test_a_cancelled_getter_passes_its_turn_on():
     """A worker that is cancelled in the very turn a key came does not take it along."""
     queue: WorkQueue[str] = WorkQueue("cancel")

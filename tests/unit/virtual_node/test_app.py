@@ -15,6 +15,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
+from tests.unit.background import working
+from tests.unit.controller_runtime.kubeconfig.files import write_token
 from virtual_node import app as module
 from virtual_node.app import App
 from virtual_node.config import ClusterConfig, Config, LeaderElectionConfig
@@ -64,13 +66,9 @@ def _app(config: Config, file: str = "") -> App:
 
 @contextlib.asynccontextmanager
 async def _working(app: App, endpoints: Any) -> Any:
-    task = asyncio.create_task(app._work(endpoints))
-    try:
+    async with working(app._work(endpoints)):
         await asyncio.sleep(0.01)
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.looptime
@@ -83,6 +81,7 @@ async def test_a_cluster_that_failed_is_not_kept_through_the_pause(monkeypatch: 
         assert [cluster() for cluster in _Cluster.started] == [None]
 
 
+@pytest.mark.looptime
 async def test_a_replica_that_leads_again_gives_ports_back_at_once():
     """It has lost the lease before, and went on taking streams; now a cluster that restarts needs its port."""
     app = _app(Config(leader_election=LeaderElectionConfig(enabled=True)))
@@ -93,7 +92,7 @@ async def test_a_replica_that_leads_again_gives_ports_back_at_once():
         assert endpoints.lame_duck > 0
 
 
-@pytest.mark.looptime
+@pytest.mark.looptime(noop_cycles=5)
 async def test_a_cluster_is_started_again_however_often_it_failed(monkeypatch: pytest.MonkeyPatch):
     """A kubeconfig that is bad for a week, say; the day that it is good the cluster has to come back."""
     monkeypatch.setattr(_Cluster, "fails", True)
@@ -133,22 +132,12 @@ async def test_counters_of_a_cluster_begin_at_nought():
         assert _shown("virtual_node_pods_refused_total", cluster="fresh", reason="ExceededQuota") == 0
 
 
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
-clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:1"}}}}]
-users: [{{name: u, user: {{token: {token}}}}}]
-"""
-
-
 @pytest.mark.looptime
 async def test_a_bad_kubeconfig_stops_no_cluster(tmp_path: Path):
     """What runs goes on, why is said once, and the good file that follows is used; other clusters do not notice."""
     files = {name: tmp_path / name for name in ("a", "b")}
     for file in files.values():
-        file.write_text(KUBECONFIG.format(token="first"), encoding="utf-8")
+        write_token(file, "first")
     app = _app(
         Config(clusters=[ClusterConfig(name=name, kubeconfig=str(file)) for name, file in files.items()])
     )
@@ -159,7 +148,7 @@ async def test_a_bad_kubeconfig_stops_no_cluster(tmp_path: Path):
             await asyncio.sleep(10)
         assert len(_Cluster.started) == 2
         assert [entry["cluster"] for entry in logs if entry["log_level"] == "error"] == ["a"]
-        files["a"].write_text(KUBECONFIG.format(token="second-one"), encoding="utf-8")
+        write_token(files["a"], "second-one")
         await asyncio.sleep(10)
         assert [found.config.name for made in _Cluster.started[2:] if (found := made())] == ["a"]
         assert sorted(app.clusters) == ["a", "b"]
@@ -170,7 +159,7 @@ async def test_a_bad_kubeconfig_stops_no_cluster(tmp_path: Path):
 async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path: str):
     """Paths that cannot be paths, here; the other clusters go on."""
     kubeconfig = tmp_path / "a"
-    kubeconfig.write_text(KUBECONFIG.format(token="first"), encoding="utf-8")
+    write_token(kubeconfig, "first")
     file = tmp_path / "config.yaml"
     file.write_text("{}", encoding="utf-8")
     app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig=str(kubeconfig))]), str(file))
@@ -201,9 +190,9 @@ async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path:
 async def test_what_was_rotated_while_another_led_starts_no_cluster_twice(tmp_path: Path):
     """A replica that comes to lead reads every kubeconfig anyway."""
     file = tmp_path / "a"
-    file.write_text(KUBECONFIG.format(token="first"), encoding="utf-8")
+    write_token(file, "first")
     app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig=str(file))]))
-    file.write_text(KUBECONFIG.format(token="second-one"), encoding="utf-8")
+    write_token(file, "second-one")
     async with _working(app, _Endpoints()):
         await asyncio.sleep(10)
         assert len(_Cluster.started) == 1

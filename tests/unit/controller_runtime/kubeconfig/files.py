@@ -40,6 +40,11 @@ def write(path: Path, content: Any) -> str:
     return str(path)
 
 
+def write_token(path: Path, token: str) -> None:
+    """Write a kubeconfig of that token, for a server that nobody reaches."""
+    write(path, whole(cluster={"server": "http://127.0.0.1:1"}, user={"token": token}))
+
+
 def b64(data: bytes) -> str:
     """As kubeconfigs carry data."""
     return base64.b64encode(data).decode()

