@@ -27,6 +27,7 @@ _EXTENDER = [
         "Extender: calls",
         {rate("virtual_node_extender_calls_total", "verb, outcome"): "{{verb}} {{outcome}}"},
         unit="reqps",
+        width=8,
     ),
     Panel(
         "Extender: time of a call",
@@ -35,6 +36,15 @@ _EXTENDER = [
             quantile("0.99", "virtual_node_extender_call_seconds", "verb"): "p99 {{verb}}",
         },
         unit="s",
+        width=8,
+    ),
+    Panel(
+        "Extender: rules below that are unknown",
+        {
+            "max by (cluster, resource) (virtual_node_extender_unknown_rules)": "{{cluster}} {{resource}}",
+        },
+        width=8,
+        meaning="What the lower cluster keeps from us; pods that such rules refuse are sent there all the same.",
     ),
 ]
 _DESCHEDULER = [

@@ -185,6 +185,53 @@ async def test_what_fits_nowhere_is_told_with_numbers(upper: Cluster, namespace)
     assert await homes(upper, namespace) == []
 
 
+async def test_a_lower_quota_sends_pods_to_the_other_cluster_at_once(
+    sandbox: Sandbox, upper: Cluster, namespace
+):
+    """Each would fit on a node of A, whose quota lets none in: no pod is ever bound there, and the event says why."""
+    full = sandbox.lower[0]
+    await full.kubectl("create", "namespace", namespace)
+    await full.kubectl("-n", namespace, "create", "quota", "tight", "--hard=pods=0")
+    probe = {
+        "metadata": {"name": "probe", "namespace": namespace, "uid": "probe"},
+        "spec": {"containers": []},
+    }
+
+    async def known() -> bool:
+        answer = await _ask(sandbox, "filter", {"Pod": probe, "NodeNames": [A]})
+        return "exceeded quota: tight" in answer["FailedAndUnresolvableNodes"].get(A, "")
+
+    await eventually(known, what="the extender knows the quota")
+    await create(upper, namespace, deployment("small", cpu="500m", prefer=A))
+
+    async def at_home() -> list[str]:
+        return await homes(upper, namespace)
+
+    await becomes(at_home, [B] * REPLICAS, what="every replica runs at B")
+    done = await upper.kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].message}")
+    assert f"to {A}" not in done.stdout
+    selector = {"kubernetes.io/hostname": A}
+    await create(upper, namespace, deployment("tied", cpu="500m", replicas=1, nodeSelector=selector))
+
+    async def told() -> bool:
+        done = await upper.kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].message}")
+        return "exceeded quota: tight, requested: pods=1, used: pods=0, limited: pods=0" in done.stdout
+
+    await eventually(told, what="the event names the quota")
+
+
+async def _ask(sandbox: Sandbox, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Call the extender as the scheduler does."""
+    process = next(one for one in sandbox.processes if one.name == "multi-scheduler" and one.running)
+    port = next(word for word in process.argv if word.startswith("--port=")).removeprefix("--port=")
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://127.0.0.1:{port}/{verb}", json=arguments) as answer,
+    ):
+        found: dict[str, Any] = await answer.json()
+        return found
+
+
 async def test_a_burst_never_overpromises(sandbox: Sandbox, upper: Cluster, namespace):
     """Twenty pods at once for room for ten: ten run, none is bound that its cluster cannot take."""
     await create(upper, namespace, deployment("burst", cpu="1", replicas=30))
