@@ -1,38 +1,24 @@
+"""Where a server listens, whom it lets in, and how it ends."""
+
 from __future__ import annotations
 
 import asyncio
 import errno
-import platform
 import socket
 import ssl
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
-import pytest_asyncio
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from aiosignal import Signal
-from structlog.testing import capture_logs
 
-from controller_runtime import certificates, key_pairs, release, serving
+from controller_runtime import certificates, key_pairs, serving
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving import HealthServer, HttpsServer
-
-
-@pytest_asyncio.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """An HTTP client."""
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
-async def get(session: aiohttp.ClientSession, server: HttpsServer, path: str) -> tuple[int, str]:
-    """Status and body of a path."""
-    async with session.get(f"http://127.0.0.1:{server.port}{path}") as response:
-        return response.status, await response.text()
+from tests.unit.controller_runtime.serving.asking import get
 
 
 def open_files() -> set[Path]:
@@ -49,139 +35,6 @@ def fired(signal: Signal[web.Application]) -> asyncio.Event:
 
     signal.append(fire)
     return event
-
-
-class TestHealth:
-    """Kubernetes' health endpoints."""
-
-    async def test_healthy_server_says_ok(self, session: aiohttp.ClientSession) -> None:
-        """Without trouble each endpoint answers ``ok`` and nothing more."""
-        async with HttpsServer("127.0.0.1", 0) as server:
-            for endpoint in ("/healthz", "/livez", "/readyz", "/readyz/ping"):
-                assert await get(session, server, endpoint) == (200, "ok")
-
-    async def test_verbose_lists_every_check_as_apiserver_does(self, session: aiohttp.ClientSession) -> None:
-        """``?verbose`` prints a line for each check and the verdict."""
-        async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("informers", lambda: None)
-            assert await get(session, server, "/readyz?verbose") == (
-                200,
-                "[+]ping ok\n[+]shutdown ok\n[+]informers ok\nreadyz check passed\n",
-            )
-
-    async def test_failing_check_withholds_its_reason_from_strangers(
-        self, session: aiohttp.ClientSession
-    ) -> None:
-        """A failure is 500 with the list; the reason goes to the log, once, and so does the recovery."""
-        reasons: list[str | None] = ["cluster west is silent", "cluster west is silent", None]
-        async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("clusters", lambda: reasons.pop(0))
-            with capture_logs() as logs:
-                first = await get(session, server, "/readyz")
-                await get(session, server, "/readyz")
-                last = await get(session, server, "/readyz")
-        assert first == (
-            500,
-            "[+]ping ok\n[+]shutdown ok\n[-]clusters failed: reason withheld\nreadyz check failed\n",
-        )
-        assert last == (200, "ok")
-        assert [(line["event"], line["check"]) for line in logs] == [
-            ("health check fails", "clusters"),
-            ("health check passes again", "clusters"),
-        ]
-        assert logs[0]["reason"] == "cluster west is silent"
-
-    async def test_readiness_alone_fails_unless_a_check_is_live(self, session: aiohttp.ClientSession) -> None:
-        """A readiness check leaves liveness alone; a live check is part of all three endpoints."""
-        async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("remote", lambda: "away")
-            assert (await get(session, server, "/livez"))[0] == 200
-            assert (await get(session, server, "/readyz"))[0] == 500
-            server.add_check("loop", lambda: "stuck", live=True)
-            assert (await get(session, server, "/livez"))[0] == 500
-            assert (await get(session, server, "/healthz/loop"))[0] == 500
-            assert (await get(session, server, "/livez/remote"))[0] == 404
-
-    async def test_excluded_checks_do_not_count(self, session: aiohttp.ClientSession) -> None:
-        """``?exclude=`` leaves a check out, several times or by commas, and warns of names it does not know."""
-        async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("a", lambda: "bad")
-            server.add_check("b", lambda: "bad")
-            assert await get(session, server, "/readyz?exclude=a&exclude=b,c&verbose") == (
-                200,
-                (
-                    "[+]ping ok\n[+]shutdown ok\n[+]a excluded: ok\n[+]b excluded: ok\n"
-                    'warn: some health checks cannot be excluded: no matches for "c"\nreadyz check passed\n'
-                ),
-            )
-
-    async def test_single_check(self, session: aiohttp.ClientSession) -> None:
-        """``/readyz/name`` runs one check; an unknown one is 404."""
-        async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("a", lambda: "bad")
-            assert await get(session, server, "/readyz/a") == (
-                500,
-                "internal server error: reason withheld\n",
-            )
-            assert (await get(session, server, "/readyz/zzz"))[0] == 404
-
-    async def test_raising_check_fails(self, session: aiohttp.ClientSession) -> None:
-        """A check that raises has failed; the server goes on."""
-
-        async def broken() -> str | None:
-            raise RuntimeError("boom")
-
-        async with HttpsServer("127.0.0.1", 0) as server:
-            server.add_check("broken", broken)
-            assert (await get(session, server, "/readyz/broken"))[0] == 500
-            assert (await get(session, server, "/livez"))[0] == 200
-
-    @pytest.mark.looptime
-    async def test_silent_check_fails_after_five_seconds(self) -> None:
-        """A check that never answers fails after five seconds instead of hanging the probe."""
-        checks = serving.HealthChecks()
-
-        async def silent() -> str | None:
-            await asyncio.Event().wait()
-            return None
-
-        checks.add("silent", silent)
-        assert await checks._run("silent") == "no answer within 5 s"
-        assert asyncio.get_running_loop().time() == pytest.approx(5, abs=0.1)
-
-
-class TestMetrics:
-    """/metrics."""
-
-    async def test_plain_text_by_default(self, session: aiohttp.ClientSession) -> None:
-        """A client without wishes gets Prometheus' text format."""
-        async with (
-            HttpsServer("127.0.0.1", 0) as server,
-            session.get(f"http://127.0.0.1:{server.port}/metrics") as response,
-        ):
-            assert response.content_type == "text/plain"
-            assert response.headers["Content-Type"].startswith("text/plain; version=")
-            text = await response.text()
-        assert "python_info{" in text
-        assert "_created" not in text, "Prometheus would store each as a series of its own"
-
-    async def test_every_process_says_what_it_is(self, session: aiohttp.ClientSession) -> None:
-        """Replicas can be compared, standby ones, too: what serves metrics says its version and its Python."""
-        async with HealthServer("127.0.0.1:0") as server:
-            _, text = await get(session, server, "/metrics")
-        labels = f'{{python="{platform.python_version()}",version="{release.version() or "unknown"}"}}'
-        assert f"\nvirtual_node_build_info{labels} 1.0\n" in text
-
-    async def test_openmetrics_when_asked(self, session: aiohttp.ClientSession) -> None:
-        """A scraper that prefers OpenMetrics gets it, with its end mark, and compressed."""
-        headers = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
-        async with (
-            HttpsServer("127.0.0.1", 0) as server,
-            session.get(f"http://127.0.0.1:{server.port}/metrics", headers=headers) as response,
-        ):
-            assert response.content_type == "application/openmetrics-text"
-            assert response.headers["Content-Encoding"] in {"gzip", "deflate"}
-            assert (await response.text()).endswith("# EOF\n")
 
 
 class TestListening:
