@@ -19,7 +19,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(
         self,
-        prog: str,
+        program: str,
+        command: str = "",
         *,
         about: str,
         examples: Sequence[tuple[str, str]] = (),
@@ -29,19 +30,23 @@ class Parser(argparse.ArgumentParser):
         """Set up.
 
         Args:
-            prog: what the user types to run it.
+            program: what the user types to run it.
+            command: of the program's commands; empty: it has none.
             about: what it is for.
-            examples: what is wanted, and the whole command line for it.
+            examples: what is wanted, and what to type for it behind the program's name.
             exit_codes: ``0 …, 1 …``.
             notes: what else to say below the flags.
         """
+        self.examples = examples
         parts = [_wrapped(notes)]
         if examples:
-            parts.append("examples:\n" + "\n\n".join(f"  # {what}\n  {line}" for what, line in examples))
+            parts.append(
+                "examples:\n" + "\n\n".join(f"  # {what}\n  {program} {line}" for what, line in examples)
+            )
         if exit_codes:
             parts.append(_wrapped(f"exit codes: {exit_codes}"))
         super().__init__(
-            prog=prog,
+            prog=f"{program} {command}".rstrip(),
             description=_wrapped(about),
             epilog="\n\n".join(filter(None, parts)) or None,
             formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -17,10 +17,10 @@ def parser() -> Parser:
         PROGRAM,
         about="Moves pods that their lower cluster cannot start, and pods of lost clusters, to other ones.",
         examples=[
-            ("What would be done, without doing it", f"{PROGRAM} --kubeconfig upper.yaml --dry-run"),
+            ("What would be done, without doing it", "--kubeconfig upper.yaml --dry-run"),
             (
                 "By a policy file, as kubernetes-sigs/descheduler has them",
-                f"{PROGRAM} --policy-config-file policy.yaml",
+                "--policy-config-file policy.yaml",
             ),
         ],
     )

@@ -45,9 +45,7 @@ def parse(argv: Sequence[str]) -> Options:
         PROGRAM,
         about="The scheduler extender: looks into the lower clusters before kube-scheduler binds a pod, so that a "
         "virtual node is chosen only where one lower node has the room.",
-        examples=[
-            ("With its lower clusters in a file", f"{PROGRAM} --kubeconfig upper.yaml --config clusters.yaml")
-        ],
+        examples=[("With its lower clusters in a file", "--kubeconfig upper.yaml --config clusters.yaml")],
     )
     parser.add_argument(
         "--config",

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller_runtime.api import names
+from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import comma_list, positive, take_klog
 from virtual_node import config as configuration
 from virtual_node import config_file, config_validation, program
-from virtual_node.command_line import Parser
 from virtual_node.config import (
     CapacityPolicy,
     ClusterConfig,
@@ -61,7 +61,7 @@ def parse(
     environment = os.environ if environment is None else environment
     rest, klog_verbosity = take_klog(list(argv))
     parser = Parser(
-        "",
+        program.name(),
         about="The daemon: virtual nodes in an upper cluster that stand for lower ones. Commands for people: "
         f"{program.name('help')}.",
         examples=[(what, f"run {line}" if program.is_plugin() else line) for what, line in _EXAMPLES],

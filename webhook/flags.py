@@ -123,9 +123,9 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         examples=[
             (
                 "Beside an upper cluster, found by its API server at a URL",
-                f"{PROGRAM} --kubeconfig upper.yaml --register --url https://10.0.0.1:8080",
+                "--kubeconfig upper.yaml --register --url https://10.0.0.1:8080",
             ),
-            ("In it, behind a Service", f"{PROGRAM} --incluster --register --service-name {PROGRAM}"),
+            ("In it, behind a Service", f"--incluster --register --service-name {PROGRAM}"),
         ],
     )
     server = parser.add_argument_group("server")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
+from controller_runtime.command_line import Parser
 from controller_runtime.flags import take_klog
 from virtual_node import flag_declarations, flags
-from virtual_node.command_line import Parser
 
 
 def parse(parser_of: Callable[[], Parser], argv: Sequence[str]) -> tuple[argparse.Namespace, flags.Options]:

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
 from controller_runtime.cluster_config import ClusterConfig as KubeconfigCluster
+from controller_runtime.command_line import Parser
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.rights import Right
-from virtual_node import rights
-from virtual_node.command_line import Parser
+from virtual_node import program, rights
 from virtual_node.commands import beside_daemon, connect, output, probes
 from virtual_node.config import ClusterConfig, Config
 
@@ -222,6 +222,7 @@ def _print(findings: Sequence[Finding], *, headers: bool) -> None:
 
 def _parser() -> Parser:
     parser = Parser(
+        program.name(),
         "check",
         about="Would it work? Kubeconfigs, versions, clocks, rights and reachability of all clusters, before the "
         "daemon is started with the same flags.",

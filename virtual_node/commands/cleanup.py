@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 
 from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
+from controller_runtime.command_line import Parser
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.flags import comma_list, duration
 from virtual_node import flags, program
-from virtual_node.command_line import Parser
 from virtual_node.commands import connect
 from virtual_node.commands.cleanup_hook import uninstalls
 from virtual_node.commands.cleanup_lower import LowerCleanup
@@ -143,6 +143,7 @@ def _progress(own: argparse.Namespace) -> Callable[[str], None]:
 
 def _parser() -> Parser:
     parser = Parser(
+        program.name(),
         "cleanup",
         about="Take an installation back out of all clusters: its pods end in order, then everything that carries its "
         "labels goes, below and above. helm uninstall runs it. It asks nothing and cannot be undone (see --dry-run); claims "

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from controller_runtime.command_line import Parser
 from virtual_node import program
-from virtual_node.command_line import Parser
 from virtual_node.commands import completing, completing_names, completion_scripts
 
 _NO_SPACE, _NO_FILES = 2, 4
@@ -35,6 +35,7 @@ class _Parsing(BaseException):
 def main(argv: Sequence[str]) -> int:
     """Print the script for a shell."""
     parser = Parser(
+        program.name(),
         "completion",
         about="A script that completes commands, flags and values. It asks the program, so it need not be made again "
         "after an update.",

@@ -7,7 +7,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from virtual_node.command_line import Parser, label
+from controller_runtime.command_line import Parser
+from virtual_node import program
+from virtual_node.command_line import label
 from virtual_node.commands import connect, diagnose_node, diagnose_pod, diagnose_workload, output
 from virtual_node.commands.diagnose_target import KINDS, Kinds, target
 from virtual_node.commands.diagnosing.facts import FINE, Finding
@@ -104,6 +106,7 @@ def _rows(findings: Sequence[Finding]) -> list[dict[str, object]]:
 
 def _parser() -> Parser:
     parser = Parser(
+        program.name(),
         "diagnose",
         about="Why is this pod not running? One verdict from everything that can be seen, with evidence and what to "
         "do next. Of a workload, its pods; of a node, whether the virtual node lives and can be reached.",

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 
 from controller_runtime import kubeconfig
 from controller_runtime.client import Client
-from virtual_node.command_line import Parser, label
+from controller_runtime.command_line import Parser
+from virtual_node import program
+from virtual_node.command_line import label
 from virtual_node.commands import connect, doctor_probes, output
 from virtual_node.commands.doctoring.chain import examine, first_broken, sentence
 from virtual_node.commands.doctoring.facts import Facts
@@ -81,6 +83,7 @@ def _print(links: Sequence[Link], *, headers: bool) -> None:
 
 def _parser() -> Parser:
     parser = Parser(
+        program.name(),
         "doctor",
         about="Why is everything pending? Walks the chain by which a pod gets from the upper API to a running container "
         "in a lower cluster, and names its first broken link. Changes nothing: the one pod that it creates is a "

@@ -13,9 +13,10 @@ from typing import Any
 
 from controller_runtime import kubeconfig
 from controller_runtime.client import Client
+from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import parse_duration
-from virtual_node.command_line import Parser
+from virtual_node import program
 from virtual_node.commands import (
     beside_daemon,
     connect,
@@ -152,6 +153,7 @@ def _row(finding: Finding) -> dict[str, Any]:
 
 def _parser() -> Parser:
     parser = Parser(
+        program.name(),
         "inspect",
         about="Is all well, in all clusters? Leaks, drift, skew, expiry and capacity, for people and for CI. Reads, "
         "compares, and changes nothing.",

@@ -17,10 +17,11 @@ import yaml
 
 from controller_runtime import resources
 from controller_runtime.client import Client
+from controller_runtime.command_line import Parser
 from controller_runtime.errors import AlreadyExists, ConfigError
 from controller_runtime.resources import Resource
-from virtual_node import manifests, rights
-from virtual_node.command_line import Parser, label
+from virtual_node import manifests, program, rights
+from virtual_node.command_line import label
 from virtual_node.commands import connect
 
 _CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
@@ -114,6 +115,7 @@ async def _token(lower: Client, namespace: str) -> tuple[str, str]:
 
 def _parser() -> Parser:
     parser = Parser(
+        program.name(),
         "lower-cluster",
         about="A least-privilege account in a lower cluster, and its kubeconfig: a ServiceAccount with exactly the "
         "rights that a virtual node needs, and a Secret for the upper cluster. Doing it twice brings the rights up to "

@@ -11,10 +11,10 @@ from typing import Any
 
 from controller_runtime import log, resources
 from controller_runtime.api import names
+from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from virtual_node import program
-from virtual_node.command_line import Parser
 from virtual_node.commands import connect, lag, output, status_rows
 from virtual_node.commands.callers_rights import need
 from virtual_node.commands.reader import Reader
@@ -167,6 +167,7 @@ async def _lag(reader: Reader, node: Object) -> lag.Lag | None:
 
 def _parser() -> Parser:
     parser = Parser(
+        program.name(),
         "status",
         about="Every virtual node of an upper cluster in a line: Ready, lower cluster and its version, pods running "
         "and in trouble, what they ask for, how far it is behind, and its last heartbeat.",

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 from controller_runtime import release
 from controller_runtime.api import names
+from controller_runtime.command_line import Parser
 from virtual_node import program
-from virtual_node.command_line import Parser
 from virtual_node.commands import output
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the version."""
     parser = Parser(
+        program.name(),
         "version",
         about="The version that is installed here.",
         examples=(("With what it runs on, as data", "version -o json"),),

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from controller_runtime import release
+from controller_runtime.command_line import Parser
 from virtual_node import cli, program
-from virtual_node.command_line import Parser
 from virtual_node.commands import completion
 
 COMMANDS = [command for command in cli.COMMANDS if command not in {"providers", "help"}]
