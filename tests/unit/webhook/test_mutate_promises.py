@@ -1,0 +1,79 @@
+"""Whatever a pod demands, it means the same after it was mutated, once or twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonpatch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller_runtime.api import cluster_selector, matching
+from tests.unit.webhook.pods import NOT_READY, PROVIDER, VIRTUAL, requiring, web_pod
+from webhook import mutate
+from webhook.mutate import Surroundings
+from webhook.patch import pod_patch
+
+KEYS = st.sampled_from(["clusterID", "zone", "gpu"])
+
+
+EXPRESSIONS = st.builds(
+    lambda key, operator, value: (
+        {"key": key, "operator": operator} | ({"values": [value]} if operator in {"In", "NotIn"} else {})
+    ),
+    KEYS,
+    st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist"]),
+    st.sampled_from(["1", "2"]),
+)
+
+
+TERMS = st.lists(
+    st.builds(
+        lambda expressions: {"matchExpressions": expressions}, st.lists(EXPRESSIONS, min_size=1, max_size=3)
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+VALUES = st.sampled_from([None, "1", "2"])
+
+
+def _labels(**values: str | None) -> dict[str, str]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+@given(terms=TERMS, cluster=VALUES, zone=VALUES, gpu=VALUES)
+def test_the_split_means_what_the_user_said(terms, cluster, zone, gpu):
+    """For every OR of ANDs and every pair of nodes: upper and lower together admit what the whole would."""
+    pod = web_pod({"affinity": requiring(*terms)})
+    changed = mutate.mutate(pod, VIRTUAL)
+    upper, lower = _labels(clusterID=cluster), _labels(zone=zone, gpu=gpu)
+    whole = any(matching.matches_term(term, name="n", labels={**upper, **lower}) for term in terms)
+    text = (changed["metadata"].get("annotations") or {}).get("clusterSelector")
+    selector = cluster_selector.resolve(
+        cluster_selector.parse(text) if text else {}, node_name="vn-a", node_labels=upper
+    )
+    above = matching.admits({**changed["spec"], "tolerations": []}, name="vn-a", labels=upper, taints=[])
+    below = matching.admits(selector, name="n", labels=lower, taints=[])
+    assert (above and below) == whole
+
+
+@given(
+    terms=st.none() | TERMS,
+    selector=st.dictionaries(KEYS, st.sampled_from(["1", "2"])),
+    avoid=st.sampled_from([(), ("vn-a",)]),
+    tolerations=st.lists(
+        st.sampled_from([NOT_READY, PROVIDER, {"key": "x", "operator": "Exists"}]), max_size=3
+    ),
+)
+def test_doing_it_twice_changes_nothing(terms, selector, avoid, tolerations):
+    """The API server may ask again; and the patch is what turns one pod into the other."""
+    spec: dict[str, Any] = {"nodeSelector": selector, "tolerations": tolerations}
+    if terms:
+        spec["affinity"] = requiring(*terms)
+    surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), avoid=avoid)
+    pod = web_pod(spec)
+    once = mutate.mutate(pod, surroundings)
+    assert mutate.mutate(once, surroundings) == once
+    assert jsonpatch.apply_patch(pod, pod_patch(pod, once)) == once
