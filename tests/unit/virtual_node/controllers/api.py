@@ -24,6 +24,11 @@ Fault = Callable[[str, str, str], ApiError | None]
 """Verb, plural (with ``/subresource``) and key of a request → the error that answers it; None: it is served."""
 
 
+def refusing(error: ApiError, plural: str) -> Fault:
+    """Requests of that plural (with ``/subresource``) are answered by the error, others are served."""
+    return lambda _verb, asked, _key: error if asked == plural else None
+
+
 class Api:
     """One cluster. Hand it to a controller in place of a client."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from controller_runtime.api import names
 from controller_runtime.errors import Forbidden, Invalid, NotFound
-from tests.unit.virtual_node.controllers.api import Body
+from tests.unit.virtual_node.controllers.api import Body, refusing
 from tests.unit.virtual_node.controllers.scene import KEY, Scene, clusters, mirroring, running
 
 pytestmark = pytest.mark.looptime
@@ -20,6 +20,13 @@ def service(name: str, address: str, port: int) -> Body:
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
         "spec": {"clusterIP": address, "ports": [{"port": port, "protocol": "TCP"}]},
     }  # fmt: skip
+
+
+def resize(scene: Scene, *, image: str = "web:1") -> None:
+    """The upper pod gets two CPUs, a label, and perhaps another image."""
+    resized = {"name": "main", "image": image, "resources": {"requests": {"cpu": "2"}}}
+    labels = {"labels": {"new": "label"}, "generation": 2}
+    scene.upper.change("pods", KEY, spec={"containers": [resized]}, metadata=labels)
 
 
 def config_map(name: str, **data: str) -> Body:
@@ -138,14 +145,8 @@ async def test_a_refused_resize_does_not_hold_up_the_rest():
         scene.lower.change("pods", KEY, status={"phase": "Running", "observedGeneration": 1})
         await asyncio.sleep(10)
         assert scene.above()["status"]["observedGeneration"] == 1
-        scene.lower.fault = lambda _verb, plural, _key: Invalid("no") if plural == "pods/resize" else None
-        resized = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "2"}}}
-        scene.upper.change(
-            "pods",
-            KEY,
-            spec={"containers": [resized]},
-            metadata={"labels": {"new": "label"}, "generation": 2},
-        )
+        scene.lower.fault = refusing(Invalid("no"), "pods/resize")
+        resize(scene)
         await asyncio.sleep(10)
         below, above = scene.below(), scene.above()
         assert below["metadata"]["labels"]["new"] == "label"
@@ -158,16 +159,8 @@ async def test_a_resize_that_a_quota_forbids_is_told_and_tried_again():
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
-        scene.lower.fault = lambda _verb, plural, _key: (
-            Forbidden("exceeded quota: tight", code=403) if plural == "pods/resize" else None
-        )
-        resized = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "2"}}}
-        scene.upper.change(
-            "pods",
-            KEY,
-            spec={"containers": [resized]},
-            metadata={"labels": {"new": "label"}, "generation": 2},
-        )
+        scene.lower.fault = refusing(Forbidden("exceeded quota: tight", code=403), "pods/resize")
+        resize(scene)
         await asyncio.sleep(10)
         below = scene.below()
         assert below["metadata"]["labels"]["new"] == "label"
@@ -183,10 +176,8 @@ async def test_a_debug_container_that_a_policy_forbids_is_told():
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
-        scene.lower.fault = lambda _verb, plural, _key: (
-            Forbidden('violates PodSecurity "restricted:latest"', code=403)
-            if plural == "pods/ephemeralcontainers"
-            else None
+        scene.lower.fault = refusing(
+            Forbidden('violates PodSecurity "restricted:latest"', code=403), "pods/ephemeralcontainers"
         )
         scene.upper.change("pods", KEY, spec={"ephemeralContainers": [{"name": "d", "image": "t"}]})
         await asyncio.sleep(10)
@@ -219,18 +210,10 @@ async def test_a_lower_cluster_that_cannot_resize_gets_the_rest_of_a_change():
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
-        scene.lower.fault = lambda _verb, plural, _key: (
-            NotFound("the server could not find the requested resource", code=404)
-            if plural == "pods/resize"
-            else None
+        scene.lower.fault = refusing(
+            NotFound("the server could not find the requested resource", code=404), "pods/resize"
         )
-        resized = {"name": "main", "image": "web:2", "resources": {"requests": {"cpu": "2"}}}
-        scene.upper.change(
-            "pods",
-            KEY,
-            spec={"containers": [resized]},
-            metadata={"labels": {"new": "label"}, "generation": 2},
-        )
+        resize(scene, image="web:2")
         await asyncio.sleep(60)
         below = scene.below()
         assert below["metadata"]["labels"]["new"] == "label"

@@ -40,6 +40,26 @@ class Exchange:
             return b""
 
 
+class Sender:
+    """Sends piece after piece; knows how many were taken, and whether it was ever held back for half a second."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.stalled = asyncio.Event()
+
+    async def send(self, writer: asyncio.StreamWriter, piece: bytes, *, times: int) -> None:
+        """Send the piece so often, however long it takes."""
+        for _ in range(times):
+            writer.write(piece)
+            try:
+                async with asyncio.timeout(0.5):
+                    await writer.drain()
+            except TimeoutError:
+                self.stalled.set()
+                await writer.drain()
+            self.sent += 1
+
+
 class LowerServer:
     """Accepts connections, reads one request head on each, and runs the script."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from controller_runtime import retries
 from tests.unit.virtual_node.kubelet.conftest import Rig, unchunk
-from tests.unit.virtual_node.kubelet.lower import Exchange
+from tests.unit.virtual_node.kubelet.lower import Exchange, Sender
 
 LOGS = "/containerLogs/shop/web-1/main"
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -97,21 +97,11 @@ async def test_a_client_that_leaves_ends_the_lower_request(rig: Rig) -> None:
 
 async def test_a_slow_reader_holds_the_log_back(rig: Rig) -> None:
     """A log of 64 MiB that nobody reads stalls in the lower cluster, not in our memory."""
-    sent = 0
-    stalled = asyncio.Event()
+    sender = Sender()
 
     async def script(exchange: Exchange) -> None:
-        nonlocal sent
         exchange.writer.write(CHUNKED)
-        for _ in range(64):
-            exchange.writer.write(chunk(bytes(1 << 20)))
-            try:
-                async with asyncio.timeout(0.5):
-                    await exchange.writer.drain()
-            except TimeoutError:
-                stalled.set()
-                await exchange.writer.drain()
-            sent += 1
+        await sender.send(exchange.writer, chunk(bytes(1 << 20)), times=64)
         exchange.writer.write(chunk(b""))
         await exchange.writer.drain()
         await exchange.read_to_end()
@@ -119,8 +109,8 @@ async def test_a_slow_reader_holds_the_log_back(rig: Rig) -> None:
     async with rig(script) as (_lower, node):
         reader, writer = await node.connect()
         writer.write(f"GET {LOGS} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n".encode())
-        await stalled.wait()
-        assert sent < 32
+        await sender.stalled.wait()
+        assert sender.sent < 32
         await reader.readuntil(b"\r\n\r\n")
         body = await reader.read()
         assert len(unchunk(body)) == 64 << 20

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from tests.unit.virtual_node.kubelet.conftest import Rig
-from tests.unit.virtual_node.kubelet.lower import Exchange
+from tests.unit.virtual_node.kubelet.lower import Exchange, Sender
 from tests.unit.virtual_node.kubelet.stream_client import (
     EXEC,
     SPDY,
@@ -116,31 +116,21 @@ async def test_a_big_transfer_arrives_whole_both_ways_at_once(rig: Rig) -> None:
 
 async def test_a_slow_reader_holds_the_sender_back_and_loses_nothing(rig: Rig) -> None:
     """A sender of 64 MiB stalls long before its end; its last byte still arrives after it has left."""
-    sent = 0
-    stalled = asyncio.Event()
+    sender = Sender()
     total = 64
 
     async def script(exchange: Exchange) -> None:
-        nonlocal sent
         await exchange.switch()
         exchange.writer.transport.set_write_buffer_limits(high=1)
-        for _ in range(total):
-            exchange.writer.write(bytes(1 << 20))
-            try:
-                async with asyncio.timeout(0.5):
-                    await exchange.writer.drain()
-            except TimeoutError:
-                stalled.set()
-                await exchange.writer.drain()
-            sent += 1
+        await sender.send(exchange.writer, bytes(1 << 20), times=total)
 
     async with rig(script) as (_lower, node):
         reader, writer = await node.connect()
         head = f"POST {EXEC} HTTP/1.1\r\nHost: node\r\n".encode() + "\r\n".join(SPDY).encode() + b"\r\n\r\n"
         writer.write(head)
         # StreamReader stops reading from its socket at twice its limit of 1 MiB.
-        await stalled.wait()
-        assert sent < 32
+        await sender.stalled.wait()
+        assert sender.sent < 32
         await reader.readuntil(b"\r\n\r\n")
         received = 0
         while data := await reader.read(1 << 20):
