@@ -113,6 +113,10 @@ class CertificateReloader:
         """The context to listen with, for ever the same object."""
         return self._front
 
+    def is_current(self, connection: ssl.SSLObject) -> bool:
+        """Whether a connection was made with the certificate and client CA that serve now."""
+        return connection.context is self._current
+
     def replace(self, pair: KeyPair) -> None:
         """Serve another pair from the next connection on, where the pair is in memory (``from_pair``).
 

@@ -17,7 +17,7 @@ from .authorization import Authorizer
 from .backend import Backend
 from .front import Gate
 from .registry import StreamRegistry
-from .routes import HANDLER_ARGS, make_app
+from .routes import HANDLER_ARGS, Handler, make_app
 
 _log = get_logger(component="kubelet")
 
@@ -28,6 +28,9 @@ class ServerCertificate(Protocol):
     @property
     def context(self) -> ssl.SSLContext:
         """The context in use now."""
+
+    def is_current(self, connection: ssl.SSLObject) -> bool:
+        """Whether a connection was made with the certificate and client CA in use now."""
 
 
 class KubeletServer:
@@ -71,16 +74,18 @@ class KubeletServer:
         if authorizer is not None:
             self._reviewers.append(authorizer)
         self.streams = StreamRegistry()
+        app = make_app(
+            backend,
+            self.streams,
+            authenticator=authenticator,
+            authorizer=authorizer,
+            idle_timeout=stream_idle_timeout,
+            answer_timeout=answer_timeout,
+            extra_routes=extra_routes,
+        )
+        app.middlewares.insert(0, self._leave_outdated)
         self._runner = web.AppRunner(
-            make_app(
-                backend,
-                self.streams,
-                authenticator=authenticator,
-                authorizer=authorizer,
-                idle_timeout=stream_idle_timeout,
-                answer_timeout=answer_timeout,
-                extra_routes=extra_routes,
-            ),
+            app,
             handle_signals=False,
             shutdown_timeout=1.0,
             **HANDLER_ARGS,
@@ -148,6 +153,15 @@ class KubeletServer:
             # A second cancellation must not leave the port open.
             with contextlib.suppress(asyncio.CancelledError):
                 await self.stop()
+
+    @web.middleware
+    async def _leave_outdated(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """End a connection with this answer if it was made under another certificate or client CA than today's."""
+        response = await handler(request)
+        connection = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
+        if connection is not None and self._tls is not None and not self._tls.is_current(connection):
+            response.force_close()
+        return response
 
 
 def _end_kept(server: web.Server) -> None:

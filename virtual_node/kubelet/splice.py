@@ -217,7 +217,11 @@ class End(asyncio.Protocol):
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Have the kernel notice a peer that vanished, within about a minute and a half."""
+    """Have the kernel notice a peer that vanished, within about a minute and a half of silence.
+
+    While bytes are under way it gives up only after all its retransmissions, in a quarter of an hour, as everywhere in
+    Kubernetes: a shorter limit (TCP_USER_TIMEOUT) would end streams of slow readers, too.
+    """
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
         return

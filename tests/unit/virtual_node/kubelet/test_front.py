@@ -9,8 +9,7 @@ import warnings
 
 import pytest
 
-from controller_runtime.certificates import make_ca, sign
-from controller_runtime.key_pairs import as_file
+from controller_runtime.certificates import CertificateReloader, make_ca, sign
 from tests.unit.virtual_node.kubelet.conftest import Pki, Serve
 from virtual_node.kubelet import front
 from virtual_node.kubelet.front import Front, Gate
@@ -121,25 +120,26 @@ async def test_what_comes_before_the_handshake_is_announced_is_kept() -> None:
 
 @pytest.mark.parametrize("wire", ["tls"])
 async def test_a_renewed_authority_counts_at_the_next_connection(serve: Serve, pki: Pki) -> None:
-    """The context is asked for anew for every connection; open ones go on."""
+    """Certificate and client CA are asked for anew; a connection made before ends with its next answer."""
     other_ca = make_ca("other")
     other = sign(other_ca, "localhost", hosts=["127.0.0.1"])
-    renewed = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with as_file(other.certificate) as certificate, as_file(other.key) as key:
-        renewed.load_cert_chain(certificate, key)
+    mine = sign(pki.ca, "me", usage="client")
     trusting = ssl.create_default_context(cadata=other_ca.certificate.decode())
+    request = b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n"
     async with serve(1) as node:
-        reader, writer = await node.connect()
-
-        class Renewed:
-            context = renewed
-
-        node.server._tls = Renewed()
+        reader, writer = await node.connect(pki.client_context(mine))
+        writer.write(request)
+        await reader.readuntil(b"\r\n\r\nok")
+        certificate = node.server._tls
+        assert isinstance(certificate, CertificateReloader)
+        certificate.trust(other_ca.certificate)
+        certificate.replace(other)
         assert (await node.ask("/healthz", context=trusting))[0] == 200
         with pytest.raises(ssl.SSLError):
             await node.connect()
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
-        await reader.readuntil(b"\r\n\r\nok")
+        writer.write(request)
+        assert b"\r\nConnection: close\r\n" in await reader.readuntil(b"\r\n\r\n")
+        assert await reader.read() == b"ok"
         writer.close()
 
 
