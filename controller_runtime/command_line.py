@@ -6,12 +6,18 @@ import argparse
 import difflib
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 USAGE_ERROR = 2
 _WIDTH = 100
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """``; did you mean status?`` where a word is close to one that there is, for the end of a message; else nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,11 +75,9 @@ class Parser(argparse.ArgumentParser):
     def _guess(self, message: str) -> str:
         found = _UNKNOWN.fullmatch(message)
         for word in found[1].split() if found else ():
-            known = (flag for flag in self._option_string_actions if flag.startswith("--"))
-            if word.startswith("-") and (
-                close := difflib.get_close_matches(word.partition("=")[0], known, n=1)
-            ):
-                return f"; did you mean {close[0]}?"
+            known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+            if word.startswith("-") and (guessed := guess(word.partition("=")[0], known)):
+                return guessed
         return ""
 
 

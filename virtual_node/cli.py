@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import io
 import os
@@ -12,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from controller_runtime import daemon, lifecycle, release
-from controller_runtime.command_line import USAGE_ERROR
+from controller_runtime.command_line import USAGE_ERROR, guess
 from controller_runtime.errors import ConfigError
 from virtual_node import flags, program
 
@@ -112,13 +111,8 @@ def _command(command: str, arguments: list[str]) -> int:
             return 0
         case _:
             raise ConfigError(
-                f"unknown command {command!r}{_guess(command)}\nSee '{program.name('help')}' for a list."
+                f"unknown command {command!r}{guess(command, COMMANDS)}\nSee '{program.name('help')}' for a list."
             )
-
-
-def _guess(command: str) -> str:
-    close = difflib.get_close_matches(command, COMMANDS, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def complete() -> int:

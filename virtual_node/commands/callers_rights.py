@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from controller_runtime import resources
 from controller_runtime.client import Client
+from controller_runtime.errors import ConfigError
 from controller_runtime.resources import Resource
 
 
@@ -55,6 +56,18 @@ def need(verb: str, resource: Resource, *, namespace: str | None = None, subreso
     return Need(
         verb, resource.plural, resource.group, subresource, namespace or "", namespaced=resource.namespaced
     )
+
+
+def refusal(verb: str, resource: Resource, *, namespace: str | None = None) -> ConfigError:
+    """What to end with where, without a right, nothing at all can be said.
+
+    Args:
+        verb: the API's.
+        resource: what it is about.
+        namespace: None: all.
+    """
+    right = need(verb, resource, namespace=namespace)
+    return ConfigError(f"nothing can be said without the right to {right.words}: {right.question}")
 
 
 async def missing(client: Client, needs: Sequence[Need]) -> list[Need]:

@@ -11,11 +11,11 @@ from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
+from virtual_node.commands.reader import VIRTUAL_NODES
 from virtual_node.controllers.persistent_volumes import CSI_DRIVERS
 from virtual_node.translate import claims, persistent_volumes
 
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
-_VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 _POLL = 0.5
 _HOOKS = ("uninstall", "test")
 """Components that are no daemons."""
@@ -148,7 +148,7 @@ class UpperCleanup:
             self._say(f"node {node.name} removed")
         await self._release_claims()
         await self._remove_mirrors()
-        if not (await self._client.list(resources.NODES, label_selector=_VIRTUAL)).items:
+        if not (await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)).items:
             await self._remove_driver()
             # While another installation works, they are what a bare pod under way is made anew from.
             await self._remove_records()
@@ -160,7 +160,7 @@ class UpperCleanup:
                 await self._delete_named(resource, name, namespace=namespace)
 
     async def _our_nodes(self) -> list[Object]:
-        listed = await self._client.list(resources.NODES, label_selector=_VIRTUAL)
+        listed = await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)
         return [node for node in listed.items if node.name in self._nodes]
 
     async def _pods(self, known: Collection[str] | None) -> list[Object]:

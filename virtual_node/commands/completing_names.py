@@ -22,6 +22,7 @@ from controller_runtime.client import Client
 from controller_runtime.resources import Resource
 from virtual_node.commands.completing import Candidate, Names, Question
 from virtual_node.commands.diagnose_target import KINDS, full
+from virtual_node.commands.reader import VIRTUAL_NODES
 
 LIMIT = 3.0
 """Seconds until what has not been found is left out."""
@@ -29,7 +30,6 @@ _SLACK = 0.5
 """Seconds in which requests that are cancelled end; what has not ended then never will."""
 _MOST = 500
 _METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
-_VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 
 
 def ask(question: Question) -> tuple[list[Candidate], bool]:
@@ -115,7 +115,7 @@ class _Asking:
         await asyncio.gather(*reading, return_exceptions=True)
 
     async def _nodes(self, client: Client, *, head: str = "") -> None:
-        for metadata in await _list(client, resources.NODES, selector=_VIRTUAL):
+        for metadata in await _list(client, resources.NODES, selector=VIRTUAL_NODES):
             cluster = (metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER, "")
             self._found.append(Candidate(head + metadata["name"], cluster and f"lower cluster {cluster}"))
 
@@ -156,6 +156,6 @@ async def _list(
 
 
 async def _clusters(client: Client) -> list[str]:
-    listed = await _list(client, resources.NODES, selector=_VIRTUAL)
+    listed = await _list(client, resources.NODES, selector=VIRTUAL_NODES)
     told = ((metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER) for metadata in listed)
     return sorted(set(filter(None, told)))

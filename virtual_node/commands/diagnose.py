@@ -64,7 +64,7 @@ async def _examine(options: argparse.Namespace) -> tuple[Verdict, Reader]:
         namespace = given or options.namespace or client.config.namespace or "default"
         resource = KINDS[kind]
         if kind == "pod":
-            pods = [await diagnose_pod.find(reader, namespace, name)]
+            pods = [await reader.find(resource, name, namespace=namespace)]
         else:
             workload, pods = await diagnose_workload.pods_of(reader, resource, namespace, name)
         limit = asyncio.Semaphore(_PODS_AT_ONCE)

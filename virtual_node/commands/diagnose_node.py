@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from controller_runtime.errors import ApiError, ConfigError
 from virtual_node import program
 from virtual_node.commands import probes
-from virtual_node.commands.callers_rights import need
 from virtual_node.commands.diagnosing.facts import FINE, Finding
 from virtual_node.commands.doctor_installation import look_at_installation
 from virtual_node.commands.doctoring import nodes, presence
 from virtual_node.commands.doctoring.facts import Facts, Installation, Json, Probe, key
 from virtual_node.commands.doctoring.links import State, pods, some
-from virtual_node.commands.reader import Reader
+from virtual_node.commands.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.web.rows import pod_row
-
-_LEASES = "kube-node-lease"
-_VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 
 
 async def examine(reader: Reader, name: str) -> list[Finding]:
@@ -32,7 +27,7 @@ async def examine(reader: Reader, name: str) -> list[Finding]:
         ApiError: the cluster does not answer.
     """
     node = await _find(reader, name)
-    lease = await reader.get(resources.LEASES, name, namespace=_LEASES)
+    lease = await reader.get(resources.LEASES, name, namespace=NODE_LEASES)
     bound = [
         pod.to_dict()
         for pod in await reader.all(resources.PODS, field_selector=f"spec.nodeName={name}") or ()
@@ -96,18 +91,14 @@ def _findings(facts: Facts, node: Json, bound: Sequence[Json]) -> Iterator[Findi
 
 
 async def _find(reader: Reader, name: str) -> dict[str, Any]:
-    try:
-        node = await reader.client.get(resources.NODES, name)
-    except NotFound:
-        there = [one.name for one in await reader.all(resources.NODES, label_selector=_VIRTUAL) or ()]
-        close = difflib.get_close_matches(name, there, n=1)
-        guess = f"did you mean {close[0]}?" if close else f"{program.name('doctor')} says why"
-        raise ConfigError(f"there is no node {name} in the upper cluster; {guess}") from None
-    except Forbidden:
-        right = need("get", resources.NODES)
-        raise ConfigError(
-            f"nothing can be said without the right to {right.words}: {right.question}"
-        ) from None
+    node = await reader.find(
+        resources.NODES,
+        name,
+        label_selector=VIRTUAL_NODES,
+        otherwise=f"{program.name('doctor')} says why",
+    )
     if (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
-        raise ConfigError(f"{name} is a node of the upper cluster itself, not a virtual one ({_VIRTUAL})")
+        raise ConfigError(
+            f"{name} is a node of the upper cluster itself, not a virtual one ({VIRTUAL_NODES})"
+        )
     return node

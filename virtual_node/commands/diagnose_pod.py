@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, timestamps
-from controller_runtime.errors import ConfigError, Forbidden, NotFound
+from controller_runtime.errors import ConfigError
 from virtual_node.commands import connect
-from virtual_node.commands.callers_rights import need
 from virtual_node.commands.diagnosing.facts import Facts
-from virtual_node.commands.reader import Reader
-
-_LEASES = "kube-node-lease"
-_VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
-
-
-async def find(reader: Reader, namespace: str, name: str) -> dict[str, Any]:
-    """The pod itself.
-
-    Raises:
-        ConfigError: there is none of that name, or it may not be seen.
-    """
-    try:
-        return await reader.client.get(resources.PODS, name, namespace=namespace)
-    except NotFound:
-        there = [pod.name for pod in await reader.all(resources.PODS, namespace=namespace) or ()]
-        close = difflib.get_close_matches(name, there, n=1)
-        guess = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(f"there is no pod {namespace}/{name} in the upper cluster{guess}") from None
-    except Forbidden:
-        right = need("get", resources.PODS, namespace=namespace)
-        raise ConfigError(
-            f"nothing can be said without the right to {right.words}: {right.question}"
-        ) from None
+from virtual_node.commands.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 
 
 async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: float) -> Facts:  # noqa: ASYNC109 - of each request
@@ -54,7 +29,7 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
     metadata = pod["metadata"]
     node_name = pod["spec"].get("nodeName", "")
     virtual, node, heartbeat, events, logs = await asyncio.gather(
-        reader.all(resources.NODES, label_selector=_VIRTUAL),
+        reader.all(resources.NODES, label_selector=VIRTUAL_NODES),
         _nothing() if not node_name else reader.get(resources.NODES, node_name),
         _nothing() if not node_name else _heartbeat(reader, node_name),
         reader.all(
@@ -86,7 +61,7 @@ async def _nothing() -> None:
 
 
 async def _heartbeat(reader: Reader, node: str) -> float | None:
-    lease = await reader.get(resources.LEASES, node, namespace=_LEASES)
+    lease = await reader.get(resources.LEASES, node, namespace=NODE_LEASES)
     renewed = ((lease or {}).get("spec") or {}).get("renewTime")
     return (datetime.now(UTC) - timestamps.parse(renewed)).total_seconds() if renewed else None
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.errors import ConfigError, Forbidden, NotFound
 from controller_runtime.resources import Resource
-from virtual_node.commands.callers_rights import need
+from virtual_node.commands.callers_rights import refusal
 from virtual_node.commands.diagnosing.facts import FINE, Finding, condition
 from virtual_node.commands.reader import Reader
 
@@ -23,19 +22,14 @@ async def pods_of(
     Raises:
         ConfigError: there is no such workload, or it, or its pods, may not be seen.
     """
-    try:
-        workload = await reader.client.get(resource, name, namespace=namespace)
-    except NotFound:
-        raise ConfigError(f"there is no {resource.kind} {namespace}/{name} in the upper cluster") from None
-    except Forbidden:
-        raise _blind(resource, "get", namespace) from None
+    workload = await reader.find(resource, name, namespace=namespace)
     found = await reader.all(
         resources.PODS,
         namespace=namespace,
         label_selector=selector_text(workload["spec"].get("selector") or {}),
     )
     if found is None:
-        raise _blind(resources.PODS, "list", namespace)
+        raise refusal("list", resources.PODS, namespace=namespace)
     return workload, [pod.to_dict() for pod in found if not pod.metadata.deletion_timestamp]
 
 
@@ -101,8 +95,3 @@ def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[Finding]:
     elif condition(workload, "Complete").get("status") != "True":
         name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
         yield Finding(0, "It has no pods.", [], [f"kubectl -n {namespace} events | grep {name}"])
-
-
-def _blind(resource: Resource, verb: str, namespace: str) -> ConfigError:
-    right = need(verb, resource, namespace=namespace)
-    return ConfigError(f"nothing can be said without the right to {right.words}: {right.question}")

@@ -31,9 +31,9 @@ from virtual_node.commands.doctoring.facts import (
     Webhook,
     is_virtual,
 )
+from virtual_node.commands.reader import NODE_LEASES
 from virtual_node.commands.status_rows import requested
 
-_NODE_LEASES = "kube-node-lease"
 _SYSTEM = "kube-system"
 T = TypeVar("T")
 _NEEDS = (
@@ -42,7 +42,7 @@ _NEEDS = (
     need("list", resources.PODS),
     need("get", resources.PODS, subresource="log"),
     need("list", resources.EVENTS),
-    need("list", resources.LEASES, namespace=_NODE_LEASES),
+    need("list", resources.LEASES, namespace=NODE_LEASES),
     need("get", resources.LEASES, namespace=_SYSTEM),
     need("list", resources.DEPLOYMENTS),
     need("list", resources.MUTATING_WEBHOOK_CONFIGURATIONS),
@@ -95,7 +95,7 @@ class _Look:
             now = group.create_task(probes.clock(self.upper))
             denied = group.create_task(self._read("denied", self._denied(), []))
             leases = group.create_task(
-                self._read("leases", _list(self.upper, resources.LEASES, namespace=_NODE_LEASES), no_leases)
+                self._read("leases", _list(self.upper, resources.LEASES, namespace=NODE_LEASES), no_leases)
             )
             waiting = group.create_task(self._read("pending", pending, []))
             events = group.create_task(self._read("events", self._events(), []))

@@ -14,7 +14,7 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.commands import probes
 from virtual_node.commands.inspection_facts import FOREIGN_POD, Cluster
-from virtual_node.controllers.node_lease import NAMESPACE as LEASES
+from virtual_node.commands.reader import NODE_LEASES
 
 _PARALLEL = 8
 
@@ -87,7 +87,7 @@ async def lease_into(client: Client, upper: Cluster, name: str) -> None:
         ApiError: the cluster does not answer.
     """
     try:
-        lease = await client.get(resources.LEASES, name, namespace=LEASES)
+        lease = await client.get(resources.LEASES, name, namespace=NODE_LEASES)
     except NotFound:
         return
     except Forbidden as error:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from controller_runtime import resources
+from controller_runtime.api import names
 from controller_runtime.client import Client
-from controller_runtime.errors import ApiError, Forbidden, NotFound
+from controller_runtime.command_line import guess
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.commands import last_words
-from virtual_node.commands.callers_rights import Need, need
+from virtual_node.commands.callers_rights import Need, need, refusal
 
 T = TypeVar("T")
+VIRTUAL_NODES = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
+"""Label selector."""
+NODE_LEASES = "kube-node-lease"
+"""Namespace of the nodes' heartbeats."""
 
 
 class Reader:
@@ -74,6 +81,47 @@ class Reader:
                 return None
 
         return await self._once(("get", resource, namespace, name), read)
+
+    async def find(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        otherwise: str = "",
+    ) -> dict[str, Any]:
+        """The object that a person has named.
+
+        Args:
+            resource: its kind.
+            name: as typed.
+            namespace: as meant.
+            label_selector: which others they may have meant.
+            otherwise: what to do where there is none, and none that is called alike.
+
+        Raises:
+            ConfigError: there is none of that name, with a guess; or it may not be seen.
+            ApiError: the cluster does not answer.
+        """
+        try:
+            return await self.client.get(resource, name, namespace=namespace)
+        except Forbidden:
+            raise refusal("get", resource, namespace=namespace) from None
+        except NotFound:
+            pass
+        hint = ""
+        with contextlib.suppress(ApiError):
+            there = await self.all(resource, namespace=namespace, label_selector=label_selector)
+            hint = guess(name, [one.name for one in there or ()])
+            if not hint and namespace:
+                elsewhere = await self.all(resource, field_selector=f"metadata.name={name}")
+                hint = f"; did you mean {elsewhere[0].key}?" if elsewhere else ""
+        key = f"{namespace}/{name}" if namespace else name
+        otherwise = f"; {otherwise}" if otherwise else ""
+        raise ConfigError(
+            f"there is no {resource.kind.lower()} {key} in the upper cluster{hint or otherwise}"
+        )
 
     async def last_words(self, pod: Mapping[str, Any]) -> list[str]:
         """See ``last_words.of``; none where the log cannot be had."""

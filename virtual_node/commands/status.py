@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import difflib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import log, resources
 from controller_runtime.api import names
-from controller_runtime.command_line import Parser
+from controller_runtime.command_line import Parser, guess
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from virtual_node import program
 from virtual_node.commands import connect, lag, output, status_rows
-from virtual_node.commands.callers_rights import need
-from virtual_node.commands.reader import Reader
+from virtual_node.commands.callers_rights import need, refusal
+from virtual_node.commands.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.status_watch import StatusWatch
 
-_LEASES = "kube-node-lease"
-_VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 _EXPLAINED = 3
 """Nodes that are not Ready of which a line says why; when it is all of thirty, the first few tell enough."""
-_LEASES_RIGHT = need("list", resources.LEASES, namespace=_LEASES)
+_LEASES_RIGHT = need("list", resources.LEASES, namespace=NODE_LEASES)
 _REFUSED = "cannot get resource"
 """The API server's words when it is the caller that it refuses, and not the virtual node the API server."""
 
@@ -98,7 +95,7 @@ def _show(
         (*status_rows.COLUMNS, *status_rows.WIDE) if wide else status_rows.COLUMNS,
         lines,
         above=lines_above,
-        empty=f"There are no virtual nodes (label {_VIRTUAL}) in this cluster; {program.name('doctor')} says why.",
+        empty=f"There are no virtual nodes (label {VIRTUAL_NODES}) in this cluster; {program.name('doctor')} says why.",
         headers=not above and not options.no_headers,
         spare=() if wide else status_rows.SPARE,
     )
@@ -113,7 +110,7 @@ def _show(
 async def _gather(reader: Reader, options: argparse.Namespace) -> list[dict[str, Any]]:
     nodes = _named(await _nodes(reader, _selector(options)), options.names)
     leases, *pods = await asyncio.gather(
-        reader.all(resources.LEASES, namespace=_LEASES),
+        reader.all(resources.LEASES, namespace=NODE_LEASES),
         *(reader.all(resources.PODS, field_selector=f"spec.nodeName={node.name}") for node in nodes),
     )
     lags = await asyncio.gather(*(_lag(reader, node) for node in nodes))
@@ -134,15 +131,13 @@ async def _gather(reader: Reader, options: argparse.Namespace) -> list[dict[str,
 
 
 def _selector(options: argparse.Namespace) -> str:
-    return ",".join(filter(None, (_VIRTUAL, options.selector)))
+    return ",".join(filter(None, (VIRTUAL_NODES, options.selector)))
 
 
 async def _nodes(reader: Reader, selector: str) -> list[Object]:
     found = await reader.all(resources.NODES, label_selector=selector)
     if found is None:
-        raise ConfigError(
-            f"nothing can be shown without the right to list nodes: {need('list', resources.NODES).question}"
-        )
+        raise refusal("list", resources.NODES)
     return found
 
 
@@ -150,9 +145,7 @@ def _named(nodes: list[Object], wanted: Sequence[str]) -> list[Object]:
     there = {node.name for node in nodes}
     for name in wanted:
         if name not in there:
-            close = difflib.get_close_matches(name, there, n=1)
-            guess = f"; did you mean {close[0]}?" if close else ""
-            raise ConfigError(f"there is no virtual node {name!r}{guess}")
+            raise ConfigError(f"there is no virtual node {name!r}{guess(name, there)}")
     return [node for node in nodes if not wanted or node.name in wanted]
 
 

@@ -12,8 +12,8 @@ from controller_runtime.client import Client
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.commands import status_rows
+from virtual_node.commands.reader import NODE_LEASES
 
-_LEASES = "kube-node-lease"
 _COALESCE = 0.5
 """Seconds over which changes are gathered: a rollout is a few lines, not a line for each of its pods."""
 _PASSING = frozenset({"lag", "heartbeatSeconds", "ageSeconds"})
@@ -60,7 +60,7 @@ class StatusWatch:
         self._nodes = Informer(client, resources.NODES, label_selector=selector)
         self._heed(self._nodes)
         # A heartbeat alone is no news, so nobody is told of it.
-        self._leases = Informer(client, resources.LEASES, namespace=_LEASES) if leases_seen else None
+        self._leases = Informer(client, resources.LEASES, namespace=NODE_LEASES) if leases_seen else None
         self._pods: dict[str, Informer] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -98,7 +98,7 @@ class StatusWatch:
             self._pods[node.name] = pods
             self._tasks[node.name] = group.create_task(pods.run())
             await pods.wait_synced()
-        lease = self._leases.store.get(f"{_LEASES}/{node.name}") if self._leases else None
+        lease = self._leases.store.get(f"{NODE_LEASES}/{node.name}") if self._leases else None
         bound = self._pods[node.name].store.list() if self._pods_seen else None
         described = status_rows.describe(
             node.to_dict(),

@@ -95,6 +95,7 @@ def answer(request: web.Request, objects: Objects) -> web.StreamResponse:
             if matching.parse_selector(labels)(one["metadata"].get("labels") or {})
             and fields.get("spec.nodeName", (one.get("spec") or {}).get("nodeName"))
             == (one.get("spec") or {}).get("nodeName")
+            and fields.get("metadata.name", one["metadata"]["name"]) == one["metadata"]["name"]
         ]
         return reply({"kind": "List", "metadata": {}, "items": items})
     collection, _, name = request.path.rpartition("/")

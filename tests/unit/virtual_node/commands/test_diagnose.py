@@ -66,7 +66,10 @@ async def test_a_pod_is_named_as_with_kubectl(person: Person, words: list[str]):
         (["pod", "[bold]x"], "'[bold]x' is not the name of a pod"),
         (["pod/"], "'' is not the name of a pod"),
         (["pod", "wbe"], "there is no pod shop/wbe in the upper cluster; did you mean web?"),
-        (["deploy/api"], "there is no Deployment shop/api in the upper cluster"),
+        (["pod", "web", "-n", "default"], "no pod default/web in the upper cluster; did you mean shop/web?"),
+        (["pod", "web-2", "-n", "default"], "there is no pod default/web-2 in the upper cluster\n"),
+        (["node/zzz"], "there is no node zzz in the upper cluster; virtual-node doctor says why"),
+        (["deploy/api"], "there is no deployment shop/api in the upper cluster"),
         (["node/vnn"], "there is no node vnn in the upper cluster; did you mean vn?"),
         (["node/real"], "real is a node of the upper cluster itself, not a virtual one"),
         (["service/web"], "invalid choice: 'service/web' (choose from 'pod', 'node', 'deployment'"),
@@ -74,7 +77,8 @@ async def test_a_pod_is_named_as_with_kubectl(person: Person, words: list[str]):
 )
 async def test_what_there_is_not_is_said_in_a_line(person: Person, words: list[str], told: str):
     """No traceback for any name, and exit code 2."""
-    code, out, err = await person.types("diagnose", *words, objects=_objects())
+    objects = {**_objects(), "/api/v1/namespaces/default/pods": []}
+    code, out, err = await person.types("diagnose", *words, objects=objects)
     assert (code, out) == (2, "")
     assert told in err
     assert len(err.splitlines()) <= 2

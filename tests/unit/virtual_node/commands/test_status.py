@@ -55,7 +55,7 @@ async def test_without_the_nodes_there_is_nothing_to_show(person: Person):
     code, out, err = await person.types("status", objects=_objects(), forbidden=(NODES,))
     assert (code, out) == (2, "")
     assert err == (
-        "virtual-node: nothing can be shown without the right to list nodes: kubectl auth can-i list nodes\n"
+        "virtual-node: nothing can be said without the right to list nodes: kubectl auth can-i list nodes\n"
     )
 
 
