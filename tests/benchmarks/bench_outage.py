@@ -88,7 +88,8 @@ async def _measure(objects: int, seconds: float) -> None:
     watches = ObjectWatches(client, on_change=lambda _key: None)
     keys = [ObjectKey("Secret", "n", f"s-{number}") for number in range(objects)]
     async with client, asyncio.TaskGroup() as group:
-        tasks = [group.create_task(each.run()) for each in (*informers, watches)]
+        tasks = [group.create_task(informer.run()) for informer in informers]
+        tasks.append(group.create_task(watches.run()))
         for informer in informers:
             await informer.wait_synced()
         for start in range(0, objects, _AT_ONCE):

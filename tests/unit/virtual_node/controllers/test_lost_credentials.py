@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from controller_runtime.errors import ConfigError, NotFound
+from controller_runtime.outage import Outage
 from tests.unit.background import working
 from virtual_node.controllers.event_mirror import EventMirror
 from virtual_node.controllers.health import HealthController
@@ -19,8 +20,11 @@ from virtual_node.controllers.node_lease import NodeLeaseController
 class _NoCredentials:
     """A client whose credential plugin fails."""
 
+    cluster = "no-credentials"
+
     def __init__(self) -> None:
         self.asked = 0
+        self.outage = Outage()
 
     async def ping(self, **_more: Any) -> None:
         self._refuse()
