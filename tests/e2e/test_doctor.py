@@ -158,6 +158,16 @@ async def test_kubectl_runs_the_plugin(patient: Patient, tmp_path: Path):
     code, out = await kubectl("__complete", "virtual-node", "status", "-o", "")
     assert [line for line in out.splitlines() if line in output.FORMATS] == [*output.FORMATS], out
 
+    async def names() -> bool:
+        """Three seconds are all that completion waits, and a machine may be busy for once."""
+        said = [
+            (await kubectl("__complete", "virtual-node", *words, ""))[1]
+            for words in (["status"], ["doctor", "-n"], ["diagnose", "node"])
+        ]
+        return f"{NODE}\tlower cluster" in said[0] and "kube-system" in said[1] and NODE in said[2]
+
+    await eventually(names, what="the names of virtual nodes and of namespaces are completed")
+
 
 async def test_a_dead_process_is_the_broken_link_and_what_else_is_broken_is_told(patient: Patient):
     """The Lease of a virtual node whose process has ended, and a pod that no scheduler looks at: both take a while."""

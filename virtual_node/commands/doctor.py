@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 
 from controller_runtime import kubeconfig
 from controller_runtime.client import Client
+from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.command_line import Parser
+from controller_runtime.errors import ConfigError
 from virtual_node import program
 from virtual_node.command_line import label
 from virtual_node.commands import connect, doctor_probes, output
 from virtual_node.commands.doctoring.chain import examine, first_broken, sentence
-from virtual_node.commands.doctoring.facts import Facts
+from virtual_node.commands.doctoring.facts import Facts, Lower, Probe
 from virtual_node.commands.doctoring.links import Link, State
 
 _COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")
@@ -30,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; 0 when all links hold, 1 when one is broken.
 
     Raises:
-        ConfigError: a kubeconfig cannot be used; exit code 2.
+        ConfigError: the upper cluster's kubeconfig cannot be used; exit code 2.
     """
     options = _parser().parse_args(argv)
     links = examine(asyncio.run(_look(options)))
@@ -48,24 +49,25 @@ def main(argv: Sequence[str]) -> int:
 
 async def _look(options: argparse.Namespace) -> Facts:
     config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
-    files: list[str] = options.client_kubeconfig
-    below = [await kubeconfig.load(file, in_cluster=False) for file in files]
-    async with contextlib.AsyncExitStack() as stack:
-        upper, *lower = [
-            await stack.enter_async_context(
-                Client(
-                    one, user_agent="virtual-node-doctor", cluster=cluster, timeout=options.request_timeout
-                )
-            )
-            for cluster, one in zip(("upper", *files), (config, *below), strict=True)
-        ]
-        async with asyncio.TaskGroup() as group:
-            above = group.create_task(doctor_probes.look(upper, namespace=options.namespace))
-            seen = [
-                group.create_task(doctor_probes.look_below(client, file))
-                for client, file in zip(lower, files, strict=True)
-            ]
-    return dataclasses.replace(above.result(), lower=[task.result() for task in seen])
+    async with _client(config, "upper", options) as upper:
+        above, lower = await asyncio.gather(
+            doctor_probes.look(upper, namespace=options.namespace),
+            asyncio.gather(*(_below(file, options) for file in options.client_kubeconfig)),
+        )
+    return dataclasses.replace(above, lower=lower)
+
+
+async def _below(file: str, options: argparse.Namespace) -> Lower:
+    """Look at a lower cluster; one that there is no way to keeps nobody from looking at the others."""
+    try:
+        async with _client(await kubeconfig.load(file, in_cluster=False), file, options) as client:
+            return await doctor_probes.look_below(client, file)
+    except ConfigError as error:
+        return Lower(file, Probe(0, str(error)), usable=False)
+
+
+def _client(config: ClusterConfig, cluster: str, options: argparse.Namespace) -> Client:
+    return Client(config, user_agent="virtual-node-doctor", cluster=cluster, timeout=options.request_timeout)
 
 
 def _print(links: Sequence[Link], *, headers: bool) -> None:

@@ -25,6 +25,8 @@ def lower_api(facts: Facts) -> Outcome:
         return skipped("no --client-kubeconfig given")
     said = []
     for lower in facts.lower:
+        if not lower.usable:
+            return broken(lower.answer.text, "correct that kubeconfig, or what it calls for credentials")
         if not lower.answer.ok:
             steps = {
                 Failure.UNAUTHENTICATED: f"renew its credentials: {program.name('lower-cluster')} register",

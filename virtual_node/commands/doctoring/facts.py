@@ -73,6 +73,8 @@ class Lower:
     nodes: Sequence[Json] = ()
     pods: Sequence[Json] = ()
     """Ours that are pending there."""
+    usable: bool = True
+    """False: the kubeconfig leads nowhere; the answer's text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

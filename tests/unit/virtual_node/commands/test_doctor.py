@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from tests.unit.controller_runtime.loopback import reply
 from tests.unit.virtual_node.commands.patients import (
     healthy,
 )
+from tests.unit.virtual_node.commands.people import Person
 from virtual_node import cli
 from virtual_node.commands import doctor
 from virtual_node.commands.doctoring.chain import CHAIN, examine, sentence
@@ -36,6 +38,18 @@ def test_the_command_prints_and_exits(
     assert [one["name"] for one in found["links"]] == [rule.name for rule in CHAIN]
     assert cli.main(["doctor", "-o", "yaml"]) == code
     assert capsys.readouterr().out.startswith(f"brokenLink: {'nodeReady' if code else 'null'}\n")
+
+
+async def test_a_lower_clusters_kubeconfig_that_leads_nowhere_is_a_broken_link(person: Person):
+    """A credential plugin that fails, say: what the upper cluster and the other lower ones tell is told."""
+    answers = {"/version": lambda _request: reply({"gitVersion": "v1.34.1"})}
+    code, out, err = await person.types(
+        "doctor", "--client-kubeconfig=/nonexistent", "-o=json", answers=answers
+    )
+    links = {one["name"]: one for one in json.loads(out)["links"]}
+    assert (code, err) == (1, "")
+    assert links["upperApi"]["state"] == "ok"
+    assert links["lowerApi"]["detail"] == "kubeconfig /nonexistent: no such file"
 
 
 def test_a_kubeconfig_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]):

@@ -151,6 +151,10 @@ BROKEN: list[tuple[Facts, str, str, str]] = [
     (healthy(pending=[pod(containers=asking(gpu="1"))]), "capacity", "(gpu 1)", "ask for less"),
     (healthy(nodes=[{**node(), "status": conditions("Ready", "True")}]), "capacity", "promise nothing", "get nodes"),
     (healthy(lower=[lower_cluster(answer=Probe(0, "connection refused"))]), "lowerApi", "a.yaml: connection", "up"),
+    (
+        healthy(lower=[lower_cluster(answer=Probe(0, "kubeconfig a.yaml: no such file"), usable=False)]),
+        "lowerApi", "kubeconfig a.yaml: no such file", "correct that kubeconfig",
+    ),
     (healthy(lower=[lower_cluster(answer=Probe(401, "no"))]), "lowerApi", "a.yaml: no", "register"),
     (healthy(lower=[lower_cluster(nodes=[node(unschedulable=True)])]), "lowerApi", "none of its 1 nodes", "get nodes"),
     (healthy(descheduler=lease(99, duration=15)), "descheduler", "renewed 99 s ago", "not moved"),
