@@ -103,7 +103,7 @@ async def test_a_full_side_stops_the_other() -> None:
     await splice.wait_closed()
 
 
-@pytest.mark.looptime
+@pytest.mark.looptime(noop_cycles=5)
 async def test_the_last_words_wait_for_a_patient_reader() -> None:
     """A reader that pauses for an hour still gets what a command wrote before it ended."""
     splice, upper, lower = join(idle=4 * 3600.0)
