@@ -119,6 +119,20 @@ securityContext:
   {{- include "virtual-node.securityContext" . | nindent 2 }}
 {{- end }}
 
+{{/* Environment variables, from fields of the pod: (list .Values.webhook.extraEnv (list "NAME" "field") ...). A user's goes
+before ours: on the server's side no name may be applied twice. */}}
+{{- define "virtual-node.env" -}}
+{{- $given := first . | default list }}{{ $names := list }}
+{{- range $given }}{{ $names = append $names .name }}{{ end }}
+{{- $all := list }}
+{{- range rest . }}
+{{- if not (has (first .) $names) }}
+{{- $all = append $all (dict "name" (first .) "valueFrom" (dict "fieldRef" (dict "apiVersion" "v1" "fieldPath" (last .)))) }}
+{{- end }}
+{{- end }}
+{{- toYaml (concat $all $given) }}
+{{- end }}
+
 {{/* Named port and probes of the health endpoints; (list $ "metrics") */}}
 {{- define "virtual-node.probes" -}}
 {{- $port := index . 1 }}{{ $scheme := "HTTP" }}{{ if gt (len .) 2 }}{{ $scheme = index . 2 }}{{ end -}}

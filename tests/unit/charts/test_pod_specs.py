@@ -161,3 +161,20 @@ def test_priority_is_on_every_pod_of_the_programs():
         for what, spec in rendering.pod_specs(found):
             if what.startswith("Deployment/"):
                 assert spec["priorityClassName"] == name
+
+
+def test_a_variable_of_the_users_replaces_ours():
+    """Each name is there once, also where the user gives one that the chart has: twice is refused on the server's side."""
+    given = "extraEnv: [{name: POD_NAMESPACE, value: theirs}, {name: MORE, value: a}]"
+    found = rendering.parse(
+        template.template(
+            "\n".join(f"{part}: {{{given}}}" for part in ("virtualNode", "webhook", "descheduler"))
+        )
+    )
+    for name, spec in rendering.pod_specs(found):
+        (container,) = spec["containers"]
+        if name.startswith("Deployment/"):
+            names = [one["name"] for one in container["env"]]
+            assert sorted(set(names)) == sorted(names), name
+            assert {"name": "POD_NAMESPACE", "value": "theirs"} in container["env"], name
+            assert ("VKUBELET_POD_IP" in names) is (container["name"] == "virtual-node"), name
