@@ -7,8 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import aiohttp
 
@@ -32,6 +31,18 @@ _DEFAULT_WATCH = 300.0
 Lines = list[bytes]
 Batch = list[WatchEvent]
 """Aliases, because ``Client.list`` hides the built-in's name inside the class."""
+
+
+class WatchOptions(TypedDict, total=False):
+    """What ``Client.watch`` hands on to ``Client.watch_batches``."""
+
+    namespace: str | None
+    label_selector: str | None
+    field_selector: str | None
+    resource_version: str | None
+    timeout_seconds: float
+    allow_bookmarks: bool
+    read_timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +94,7 @@ class Client(ObjectVerbs):
         """Use as a context manager, or call ``close``."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
         await self.close()
 
@@ -146,29 +152,10 @@ class Client(ObjectVerbs):
             await asyncio.sleep(0)
 
     async def watch(
-        self,
-        resource: Resource,
-        *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        resource_version: str | None = None,
-        timeout_seconds: float = _DEFAULT_WATCH,
-        allow_bookmarks: bool = True,
-        read_timeout: float | None = None,
+        self, resource: Resource, **options: Unpack[WatchOptions]
     ) -> AsyncGenerator[WatchEvent, None]:
         """Follow a collection, event by event; see ``watch_batches``."""
-        batches = self.watch_batches(
-            resource,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            resource_version=resource_version,
-            timeout_seconds=timeout_seconds,
-            allow_bookmarks=allow_bookmarks,
-            read_timeout=read_timeout,
-        )
-        async with contextlib.aclosing(batches):
+        async with contextlib.aclosing(self.watch_batches(resource, **options)) as batches:
             async for batch in batches:
                 for event in batch:
                     yield event

@@ -14,7 +14,6 @@ import platform
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 import prometheus_client
@@ -180,12 +179,7 @@ class HttpsServer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
 
