@@ -30,6 +30,10 @@ class ClaimRequests:
         self._context = context
         self._namespaces = namespaces
 
+    def is_made_by_us(self, lower: dict[str, Any]) -> bool:
+        """Whether a lower claim was made for a node of ours: another process may have the same lower cluster."""
+        return lower["metadata"]["labels"].get(names.LABEL_NODE) in self._context.nodes
+
     async def create_below(self, upper: dict[str, Any], *, volume_name: str) -> Object | None:
         """Create the lower claim; what is there instead when the name is taken.
 

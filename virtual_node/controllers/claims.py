@@ -132,7 +132,7 @@ class ClaimController:
             return await self._deleting(upper, lower)
         volume = self._mirrored_volume(upper)
         if not self._is_ours(key, upper, volume):
-            if lower is not None and translate.never_bound(lower):
+            if lower is not None and self._requests.is_made_by_us(lower) and translate.never_bound(lower):
                 await self._requests.delete_unbound(lower)
                 await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
             return None

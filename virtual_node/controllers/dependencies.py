@@ -32,6 +32,8 @@ from virtual_node.translate import copies, dependencies, ownership, service_acco
 
 _UNUSED_GRACE = 60.0
 """Seconds a copy outlives the last pod that named it: the next pod of a Job finds it there."""
+_SHARED_AGAIN = 600.0
+"""Seconds after which a copy is looked at again that pods of another process may use; their end is no event of ours."""
 _WORKERS = 8
 ROOT_CA = "kube-root-ca.crt"
 
@@ -155,12 +157,10 @@ class DependencyController:
         if key not in self._users:
             self._watches.stop(key)
             self._in_step.pop(key, None)
-            await self._remove(key)
-            return None
+            return await self._remove(key)
         source = await self._watches.get(key)
         if source is None:
-            await self._remove(key)
-            return None
+            return await self._remove(key)
         problem = await self._copy(key, source)
         if problem is not None:
             self._context.log.warning("copy is blocked", object=str(key), why=problem.message)
@@ -272,23 +272,21 @@ class DependencyController:
         was_in_step = key in self._in_step and self._in_step[key][0] is source
         return not was_in_step or await neighbours.is_current(self._context.upper, KINDS[key.kind], source)
 
-    async def _remove(self, key: ObjectKey) -> None:
+    async def _remove(self, key: ObjectKey) -> Result | None:
         namespace, name = self._lower_name(key)
         async with self._lock(key):
             copy = self._cached(key)
-            if (
-                copy is None
-                or await neighbours.have_pods_in(self._context, namespace)
-                or await self._is_needed(key)
-            ):
-                return
+            if copy is None:
+                return None
+            has_neighbours = await neighbours.have_pods_in(self._context, namespace)
+            # What is gone above is of use to nobody; our watch of it may be behind, so we ask.
+            if (has_neighbours or key in self._users) and await self._exists_above(key):
+                return None if key in self._users else Result(requeue_after=_SHARED_AGAIN)
             with contextlib.suppress(NotFound, Conflict):
                 await self._context.lower.delete(KINDS[key.kind], name, namespace=namespace, uid=copy.uid)
+            return None
 
-    async def _is_needed(self, key: ObjectKey) -> bool:
-        """Whether a pod of ours names it, and it exists above after all: our watch of it may be behind."""
-        if key not in self._users:
-            return False
+    async def _exists_above(self, key: ObjectKey) -> bool:
         try:
             await self._context.upper.get(KINDS[key.kind], key.name, namespace=key.namespace)
         except NotFound:

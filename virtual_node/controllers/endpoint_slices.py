@@ -96,15 +96,17 @@ class EndpointSlices:
         }
         if (service.spec or {}).get("type") != "ExternalName":
             for piece in self._upper.store.by_index(INDEX_SERVICE, key):
+                cluster_id = self._context.cluster_id
+                where = (namespace, translate.slice_name(service.name, piece.uid, cluster_id))
+                current = existing.pop(where, None)
                 desired = translate.lower_slice(
                     piece.to_dict(),
                     service=service.name,
                     namespace=namespace,
-                    cluster_id=self._context.cluster_id,
+                    cluster_id=cluster_id,
                     find_pod=_finder(self._caches),
+                    known=translate.known_pods(current.to_dict() if current is not None else {}),
                 )
-                where = (namespace, desired["metadata"]["name"])
-                current = existing.pop(where, None)
                 if await self._is_behind(where, piece, current, desired):
                     continue  # the change that our cache lacks brings us here again
                 self._in_step[where] = piece
@@ -182,14 +184,15 @@ class LegacyEndpoints:
         if (service.spec or {}).get("type") == "ExternalName":
             await self.remove(service.key)
             return
+        current = self.lower.store.get(f"{namespace}/{service.name}")
         desired = translate.lower_endpoints(
             service.to_dict(),
             [piece.to_dict() for piece in self._upper.store.by_index(INDEX_SERVICE, service.key)],
             namespace=namespace,
             cluster_id=self._context.cluster_id,
             find_pod=_finder(self._caches),
+            known=translate.known_pods(current.to_dict() if current is not None else {}),
         )
-        current = self.lower.store.get(f"{namespace}/{service.name}")
         await _write(
             self._context, resources.ENDPOINTS, current, desired, difference=translate.endpoints_patch
         )

@@ -38,6 +38,8 @@ _REFRESH_AT = 0.8
 _REFRESH_AFTER = 24 * 3600.0
 """Seconds after which it is renewed in any case, as the kubelet does."""
 _MINIMUM_PAUSE = 10.0
+_SETTLED = 60.0
+"""Seconds after which a Secret found at start is looked at: its pod may have gone while nobody worked."""
 _FOREIGN_AGAIN = 60.0
 """Seconds after which a name that is taken is tried again; nothing tells when a stranger's Secret goes."""
 
@@ -247,6 +249,7 @@ class IdentityController:
         expires = secret.annotations.get(names.ANNOTATION_TOKEN_EXPIRES)
         if expires:
             self._schedule(uid, timestamps.parse(expires))
+            self.controller.queue.add_after(uid, _SETTLED)
         else:
             self.controller.queue.add(uid)
 

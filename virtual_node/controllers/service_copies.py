@@ -45,12 +45,15 @@ class ServiceCopies:
         self._mark = translate.always_mark(self._own_name)
         self.foreign: dict[str, str] = {}
         """Upper Services whose name is taken below: key to uid."""
+        self.unused: dict[str, str] = {}
+        """Copies that were removed because no pod of ours uses them: key above to uid below."""
         self._in_step: dict[str, Object] = {}
         """Upper Services by key, as their copies were last made to follow them."""
 
     def forget(self, key: str) -> None:
         """An upper Service is gone."""
         self.foreign.pop(key, None)
+        self.unused.pop(key, None)
         self._in_step.pop(key, None)
 
     def is_always(self, namespace: str, name: str) -> bool:
@@ -71,6 +74,7 @@ class ServiceCopies:
         Raises:
             ApiError: the lower cluster refuses; the caller retries.
         """
+        self.unused.pop(upper.key, None)
         whole = upper.to_dict()
         desired = self._desired(whole, namespace)
         existing = self._lower.store.get(f"{namespace}/{upper.name}")

@@ -188,10 +188,14 @@ class ServiceController:
             await self._copies.unmark(copy)
             if self._copies.is_always_elsewhere(copy):
                 return None  # when that installation takes its mark off, we hear of it
+            if self._copies.unused.get(upper.key, copy.uid) != copy.uid:
+                return None  # another process has made it again, for pods that are not below yet
         if left := self._users.grace(upper.namespace):
             return Result(requeue_after=left)
         if await neighbours.have_pods_in(self._context, namespace):
             return Result(requeue_after=GRACE)
+        if copy is not None:
+            self._copies.unused[upper.key] = copy.uid
         return await self._remove(upper.key, namespace, upper.name)
 
     async def _remove(self, key: str, namespace: str, name: str) -> Result | None:

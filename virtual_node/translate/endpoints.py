@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from virtual_node.translate.services import metadata_patch, mirror_labels, mirrored_metadata
@@ -40,7 +41,11 @@ class LowerPod:
 
 
 FindPod = Callable[[str, str, str], LowerPod | None]
-"""By namespace, name and uid (may be empty) of an upper pod; None where another cluster runs it."""
+"""By namespace, name and uid (may be empty) of an upper pod; None where another cluster or process runs it."""
+Known = Mapping[tuple[str, str], LowerPod]
+"""By address and pod name. Two processes may share a lower cluster, and each knows only its own pods: what a copy says
+of the others' stays, or the two would undo each other's writes for ever."""
+_NOBODY: Known = MappingProxyType({})
 
 
 def slice_name(service: str, uid: str, cluster_id: str) -> str:
@@ -49,8 +54,29 @@ def slice_name(service: str, uid: str, cluster_id: str) -> str:
     return f"{service}-{digest}"
 
 
+def known_pods(lower: Mapping[str, Any]) -> Known:
+    """The pods that a slice or Endpoints below names."""
+    pieces = [(address, one) for one in lower.get("endpoints") or () for address in one["addresses"]]
+    for subset in lower.get("subsets") or ():
+        for field in ("addresses", "notReadyAddresses"):
+            pieces += [(one["ip"], one) for one in subset.get(field) or ()]
+    return {
+        (address, target["name"]): LowerPod(
+            target.get("namespace", ""), target["name"], target.get("uid", ""), one.get("nodeName") or ""
+        )
+        for address, one in pieces
+        if (target := one.get("targetRef")) and target.get("kind") == "Pod" and target.get("name")
+    }
+
+
 def lower_slice(
-    upper: Mapping[str, Any], *, service: str, namespace: str, cluster_id: str, find_pod: FindPod
+    upper: Mapping[str, Any],
+    *,
+    service: str,
+    namespace: str,
+    cluster_id: str,
+    find_pod: FindPod,
+    known: Known = _NOBODY,
 ) -> dict[str, Any]:
     """The EndpointSlice to create below for an upper one.
 
@@ -60,6 +86,7 @@ def lower_slice(
         namespace: the lower namespace.
         cluster_id: the upper cluster's identity.
         find_pod: our pod below for an upper one.
+        known: what the copy that is there says.
     """
     metadata = upper["metadata"]
     labels = {
@@ -79,7 +106,8 @@ def lower_slice(
         ),
         "addressType": upper["addressType"],
         "endpoints": [
-            _endpoint(endpoint, metadata["namespace"], find_pod) for endpoint in upper.get("endpoints") or ()
+            _endpoint(endpoint, metadata["namespace"], find_pod, known)
+            for endpoint in upper.get("endpoints") or ()
         ],
         "ports": [_port(port) for port in upper.get("ports") or ()],
     }
@@ -104,6 +132,7 @@ def lower_endpoints(
     namespace: str,
     cluster_id: str,
     find_pod: FindPod,
+    known: Known = _NOBODY,
 ) -> dict[str, Any]:
     """The Endpoints to create below for a Service, from all its upper slices.
 
@@ -124,7 +153,7 @@ def lower_endpoints(
             subset
             for piece in sorted(slices, key=lambda piece: str(piece["metadata"]["name"]))
             if piece["addressType"] in _LEGACY_FAMILIES
-            and (subset := _subset(piece, metadata["namespace"], find_pod))
+            and (subset := _subset(piece, metadata["namespace"], find_pod, known))
         ],
     }
 
@@ -139,9 +168,9 @@ def endpoints_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dic
     return patch or None
 
 
-def _endpoint(upper: Mapping[str, Any], namespace: str, find_pod: FindPod) -> dict[str, Any]:
+def _endpoint(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> dict[str, Any]:
     below = {field: upper[field] for field in _ENDPOINT_FIELDS if field in upper}
-    pod = _pod(upper.get("targetRef"), namespace, find_pod)
+    pod = _pod(upper, namespace, find_pod, known)
     if pod is not None:
         below["targetRef"] = _reference(pod)
         if pod.node_name:
@@ -149,10 +178,13 @@ def _endpoint(upper: Mapping[str, Any], namespace: str, find_pod: FindPod) -> di
     return below
 
 
-def _pod(target: Mapping[str, Any] | None, namespace: str, find_pod: FindPod) -> LowerPod | None:
+def _pod(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> LowerPod | None:
+    target = upper.get("targetRef")
     if not target or target.get("kind") != "Pod":
         return None
-    return find_pod(target.get("namespace") or namespace, target.get("name", ""), target.get("uid", ""))
+    name = target.get("name", "")
+    found = find_pod(target.get("namespace") or namespace, name, target.get("uid", ""))
+    return found or known.get((upper["addresses"][0], name))
 
 
 def _reference(pod: LowerPod) -> dict[str, str]:
@@ -168,11 +200,11 @@ def _plain(items: Any) -> list[dict[str, Any]]:
     return [{key: value for key, value in item.items() if value not in ("", None)} for item in items or ()]
 
 
-def _subset(piece: Mapping[str, Any], namespace: str, find_pod: FindPod) -> dict[str, Any]:
+def _subset(piece: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> dict[str, Any]:
     ready: list[dict[str, Any]] = []
     not_ready: list[dict[str, Any]] = []
     for endpoint in piece.get("endpoints") or ():
-        pod = _pod(endpoint.get("targetRef"), namespace, find_pod)
+        pod = _pod(endpoint, namespace, find_pod, known)
         more: dict[str, Any] = {"hostname": endpoint["hostname"]} if endpoint.get("hostname") else {}
         if pod is not None:
             more["targetRef"] = _reference(pod)

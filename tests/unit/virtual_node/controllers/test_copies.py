@@ -36,6 +36,38 @@ async def test_a_copy_goes_with_its_original():
         assert scene.lower.find("configmaps", KEY) is None
 
 
+async def test_a_copy_goes_with_its_original_though_others_have_pods_there():
+    """What is gone above is of use to nobody: a Secret that is deleted is not to stay below."""
+    upper, lower = clusters()
+    one, other = Scene(upper, lower), Scene(upper, lower, node="another")
+    async with mirroring(one, other):
+        upper.put("configmaps", config_map())
+        one.bind("one", uid="u-1", volumes=OPTIONAL)
+        other.bind("two", uid="u-2", volumes=OPTIONAL)
+        await asyncio.sleep(1)
+        upper.vanish("configmaps", KEY)
+        await asyncio.sleep(5)
+        assert lower.find("configmaps", KEY) is None
+
+
+async def test_a_copy_that_another_process_may_use_goes_after_the_last_pod_of_both():
+    """Nobody tells us when the pods of others end, so we look again."""
+    upper, lower = clusters()
+    one, other = Scene(upper, lower), Scene(upper, lower, node="another")
+    async with mirroring(one, other):
+        upper.put("configmaps", config_map())
+        one.bind("one", uid="u-1", volumes=OPTIONAL)
+        other.bind("two", uid="u-2")
+        await asyncio.sleep(1)
+        upper.vanish("pods", "shop/one")
+        await asyncio.sleep(120)
+        assert lower.find("configmaps", KEY) is not None
+        upper.vanish("pods", "shop/two")
+        lower.vanish("pods", "shop/two")
+        await asyncio.sleep(1200)
+        assert lower.find("configmaps", KEY) is None
+
+
 async def test_a_copy_stays_while_only_our_watch_says_that_its_original_is_gone():
     """Another process has seen the new original and copied it; ours will, later."""
     async with running() as scene:

@@ -116,6 +116,20 @@ async def test_a_pod_does_not_wait_for_ever_for_claims_that_cannot_be_read():
             await scene.volumes.ensure(scene.scene.caches.upper["vn"].store.get("x"), pod)  # type: ignore[arg-type]
 
 
+async def test_a_claim_of_another_processs_node_is_left_to_that_process():
+    """Both have this lower cluster: one would delete for ever what the other makes, and no volume would be bound."""
+    upper, lower = clusters()
+    annotations = {claims.SELECTED_NODE: "vn-other"}
+    upper.put(
+        "persistentvolumeclaims", claim(uid="c-1", finalizers=[claims.FINALIZER], annotations=annotations)
+    )
+    lower.put("persistentvolumeclaims", claim(uid="l-1", labels={**OURS, names.LABEL_NODE: "vn-other"}))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+    assert lower.asked("delete", "persistentvolumeclaims") == []
+    assert upper.asked("patch", "persistentvolumeclaims") == []
+
+
 @pytest.mark.parametrize(("wanted", "is_of_use"), [("cpu", True), ("gpu", False)])
 async def test_no_volume_is_bound_for_a_pod_that_selects_nodes_of_another_pool(wanted, is_of_use):
     """The upper scheduler is told to choose another virtual node; the volume would be where the pod cannot go."""

@@ -73,6 +73,24 @@ def test_our_own_pod_is_named_as_it_is_below():
     }
 
 
+@pytest.mark.parametrize(
+    ("ip", "uid", "stays"),
+    [("10.2.0.1", "theirs", True), ("10.2.0.2", "theirs", False), ("10.2.0.1", "x", False)],
+)
+def test_what_another_process_says_of_its_pods_stays(ip, uid, stays):
+    """It has the same lower cluster, and knows the lower pod that has that address and that name."""
+    of_theirs = endpoints.LowerPod("x-shop", "pod-theirs", "l-2", "node-2")
+    written = endpoints.lower_slice(
+        piece(endpoint("10.2.0.1", uid="theirs")), service="web", namespace="x-shop", cluster_id=CLUSTER,
+        find_pod=lambda *_: of_theirs,
+    )  # fmt: skip
+    (found,) = endpoints.lower_slice(
+        piece(endpoint(ip, uid=uid)), service="web", namespace="x-shop", cluster_id=CLUSTER, find_pod=find,
+        known=endpoints.known_pods(written),
+    )["endpoints"]  # fmt: skip
+    assert ("targetRef" in found, found.get("nodeName")) == (stays, "node-2" if stays else None)
+
+
 def test_a_pod_of_another_cluster_is_an_address():
     """No reference, no node: kube-proxy would look for them here."""
     (found,) = below(piece(endpoint("10.2.0.1", uid="theirs")))["endpoints"]
@@ -157,9 +175,20 @@ def test_any_change_of_endpoints_is_one_patch(ips):
 SERVICE = {"metadata": {"name": "web", "namespace": "shop", "uid": "u-1", "labels": {"team": "a"}}}
 
 
-def legacy(*pieces):
+def legacy(*pieces, known=None):
     """The lower Endpoints of some upper slices."""
-    return endpoints.lower_endpoints(SERVICE, pieces, namespace="x-shop", cluster_id=CLUSTER, find_pod=find)
+    return endpoints.lower_endpoints(
+        SERVICE, pieces, namespace="x-shop", cluster_id=CLUSTER, find_pod=find, known=known or {}
+    )
+
+
+def test_what_another_process_says_in_endpoints_stays():
+    """As in slices."""
+    ours, theirs = endpoint("10.1.0.1", uid="mine"), endpoint("10.2.0.1", uid="theirs")
+    known = {("10.2.0.1", "pod-theirs"): endpoints.LowerPod("x-shop", "pod-theirs", "l-2", "node-2")}
+    written = legacy(piece(ours, theirs), known=known)
+    assert endpoints.known_pods(written).items() >= known.items()
+    assert legacy(piece(ours, theirs), known=endpoints.known_pods(written)) == written
 
 
 def test_ready_and_not_ready_addresses_are_apart():

@@ -114,3 +114,15 @@ async def test_the_secrets_of_another_process_are_its_own_business():
         del scene.upper.pods[UID]
         await asyncio.sleep(24 * 3600)
         assert scene.lower.deleted == ["s-1"]
+
+
+async def test_a_secret_whose_pod_went_while_nobody_worked_goes_soon_after_the_start():
+    """Not when its tokens would have to be renewed: nobody uses them."""
+    async with running() as scene:
+        expires = {names.ANNOTATION_TOKEN_EXPIRES: "2099-01-01T00:00:00Z"}
+        secret = scene.lower.put(**our_labels(**{names.LABEL_NODE: "vn"}))
+        secret["metadata"]["annotations"] = expires
+        del scene.upper.pods[UID]
+        scene.cache._store(from_dict(json.loads(json.dumps(secret))), initial=True)
+        await asyncio.sleep(120)
+        assert scene.lower.deleted == ["s-1"]

@@ -7,6 +7,7 @@ import pytest
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.errors import Conflict
+from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.services.scene import Scene, foreign, mirrored
 
 pytestmark = pytest.mark.looptime
@@ -34,6 +35,24 @@ async def test_two_processes_do_not_undo_each_other():
         "endpointslices",
     ]
     assert (service, piece) == (scene.services.store.list()[0], scene.controller._slices.store.list()[0])
+
+
+async def test_two_processes_name_each_their_own_pods_in_a_slice():
+    """Neither knows the lower pods of the other: what that one wrote of them stays, or they would write for ever."""
+    scene, key = await mirrored(with_slice=True)
+    address = {"addresses": ["10.1.0.1"]}
+    above, copy = (
+        store.list()[0].to_dict() for store in (scene.controller._slices.store, scene.mirror.lower.store)
+    )
+    target = {"kind": "Pod", "namespace": "shop", "name": "theirs"}
+    above["endpoints"] = [{**address, "targetRef": {**target, "uid": "u-9"}}]
+    above["metadata"]["resourceVersion"] = "2"
+    copy["endpoints"] = [{**address, "targetRef": {**target, "uid": "l-9"}, "nodeName": "node-9"}]
+    scene.controller._slices._store(from_dict(above), initial=False)
+    scene.lower.put(resources.ENDPOINT_SLICES, copy)
+    scene.lower.calls.clear()
+    await scene.controller.reconcile(key)
+    assert [call for call in scene.lower.calls if call[0] == "patch"] == []
 
 
 async def test_a_stranger_who_takes_the_name_while_a_copy_is_replaced_gets_no_endpoints():

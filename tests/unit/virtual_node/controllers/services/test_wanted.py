@@ -60,6 +60,29 @@ async def test_copies_that_another_process_needs_stay():
     assert scene.lower.wrote() == [("create", key)]
 
 
+async def test_a_copy_that_another_process_makes_again_is_left_to_it():
+    """Its pods are not below yet, so that they cannot be seen: the two would make and delete the copy for ever."""
+    scene, key = await mirrored()
+    copy = scene.lower.objects["services", key]
+    scene.remove_pod()
+    await scene.controller.reconcile(key)
+    await asyncio.sleep(GRACE)
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote() == [("create", key), ("delete", key)]
+    scene.lower.put(
+        resources.SERVICES, {**copy, "metadata": {**copy["metadata"], "uid": "made by the other"}}
+    )
+    assert await scene.controller.reconcile(key) is None
+    assert scene.lower.wrote() == [("create", key), ("delete", key)]
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.remove_pod()
+    await scene.controller.reconcile(key)
+    await asyncio.sleep(GRACE)
+    await scene.controller.reconcile(key)
+    assert scene.lower.wrote()[-1] == ("delete", key)
+
+
 MINE, THEIRS = "always.virtual-node.io/vn", "always.virtual-node.io/vn-other"
 
 
