@@ -30,6 +30,8 @@ class Admitted:
     """What it will count in quotas; None: there is none in its namespace."""
     refusal: str = ""
     """Why it would not get in; empty: it would."""
+    may_change: bool = False
+    """Promises to other pods are in the way, which may soon turn out unused."""
 
 
 class Admission:
@@ -98,7 +100,10 @@ class Admission:
         if not there:
             return Admitted(spec, None, refusal)
         charge = quotas.charge(spec, namespace=namespace, priority_class=self._priority_class(spec))
-        return Admitted(spec, charge, refusal or self._over_quota(charge, there))
+        if refusal:
+            return Admitted(spec, charge, refusal)
+        refusal = self._over_quota(charge, there)
+        return Admitted(spec, charge, refusal, bool(refusal) and namespace in self._promised)
 
     def _over_quota(self, charge: Charge, there: Mapping[str, Quota]) -> str:
         for _, quota in sorted(there.items()):

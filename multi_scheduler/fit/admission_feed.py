@@ -52,6 +52,7 @@ class AdmissionFeed:
             on_delete=lambda one: admission.remove_class(one.name),
         )
         self.informers = (quotas, ranges, classes)
+        self._is_settled = False
         self._log = log.get_logger(component="extender")
 
     async def run(self) -> None:
@@ -63,7 +64,11 @@ class AdmissionFeed:
     @property
     def is_settled(self) -> bool:
         """Whether each of them has been read, or cannot be for now: nobody waits for a right that is missing."""
-        return all(informer.has_synced or informer.last_error is not None for informer in self.informers)
+        if not self._is_settled:  # asked for every pod and virtual node
+            self._is_settled = all(
+                informer.has_synced or informer.last_error is not None for informer in self.informers
+            )
+        return self._is_settled
 
     def look(self) -> None:
         """Believe what can be read, forget what cannot, and say so when that changes."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -39,6 +40,23 @@ class Settings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     BinPack: the fullest."""
     unreachable: Literal["Reject", "Pass"] = "Reject"
     """What becomes of the virtual nodes of a lower cluster that cannot be looked into."""
+
+
+@dataclass(slots=True)
+class _Judgement:
+    """What a look into every cluster has found; by virtual node."""
+
+    judged: dict[str, Prediction] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    resolvable: dict[str, str] = field(default_factory=dict)
+    unresolvable: dict[str, str] = field(default_factory=dict)
+    hopeful: set[str] = field(default_factory=set)
+    """Lower clusters that have rejected the pod and would not without other pods."""
+
+    @property
+    def rejected(self) -> int:
+        """How many virtual nodes are ruled out."""
+        return len(self.resolvable) + len(self.unresolvable)
 
 
 class FitAgent(Agent):
@@ -103,18 +121,17 @@ class FitAgent(Agent):
         self.reservations.release(uid)
         deadline = asyncio.get_running_loop().time() + _SETTLE_SECONDS
         while True:
-            judged, places, resolvable, unresolvable = self._judge(pod, nodes)
-            rejected = len(resolvable) + len(unresolvable)
+            found = self._judge(pod, nodes)
             left = deadline - asyncio.get_running_loop().time()
-            if rejected < len(nodes) or left <= 0 or not self._may_change(uid, nodes):
+            if found.rejected < len(nodes) or left <= 0 or not self._may_change(uid, found.hopeful):
                 break
             # Others hold promises on several clusters of which they will use one: a moment tells which.
             await self.reservations.wait(left)
         self._judged.pop(uid, None)
-        self._judged[uid] = judged
+        self._judged[uid] = found.judged
         # At once: while other agents are asked, another call must not be told of the same room.
-        self.reservations.promise(uid, places)
-        return Rejections(resolvable, unresolvable)
+        self.reservations.promise(uid, found.places)
+        return Rejections(found.resolvable, found.unresolvable)
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
         """Keep the pod's room on the nodes that the scheduler may still choose."""
@@ -162,14 +179,10 @@ class FitAgent(Agent):
         """We have bound the pod ourselves."""
         self.reservations.bind(uid, node)
 
-    def _judge(
-        self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]
-    ) -> tuple[dict[str, Prediction], dict[str, Place], dict[str, str], dict[str, str]]:
-        judged: dict[str, Prediction] = {}
-        places: dict[str, Place] = {}
+    def _judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> _Judgement:
+        found = _Judgement()
         demands: dict[Any, Demand] = {}
-        resolvable: dict[str, str] = {}
-        unresolvable: dict[str, str] = {}
+        differs = any("persistentVolumeClaim" in volume for volume in pod["spec"].get("volumes") or ())
         text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
         self._adopt(nodes)
         for node in nodes:
@@ -178,30 +191,36 @@ class FitAgent(Agent):
                 continue  # a virtual node that nobody has told us about: not ours to judge
             if trouble := feed.trouble():
                 if self._settings.unreachable == "Reject":
-                    unresolvable[node.name] = f"lower cluster {node.cluster} cannot be looked into: {trouble}"
+                    found.unresolvable[node.name] = (
+                        f"lower cluster {node.cluster} cannot be looked into: {trouble}"
+                    )
                 continue
             below = self._entrances[node.cluster].judge(pod)
             if below.refusal:
-                unresolvable[node.name] = below.refusal
+                found.unresolvable[node.name] = below.refusal
+                if below.may_change:
+                    found.hopeful.add(node.cluster)
                 continue
             # Where neither pools, namespaces nor volumes make a difference every cluster is asked the same.
             alike = (repr(node.pool), below.alike)
             wanted = demands.get(alike)
-            if wanted is None or cluster_selector.UPPER_TERMS in text or "volumes" in pod["spec"]:
+            if wanted is None or differs or cluster_selector.UPPER_TERMS in text:
                 wanted = demands[alike] = self._demand(below.pod, node)
             told: Counter[str] = Counter()
             index = self.indexes[node.cluster]
             slots = index.feasible(wanted, told)
             if slots:
-                found = judged[node.name] = predict(index, wanted, slots)
-                places[node.name] = Place(node.cluster, found.place, below.charge)
+                predicted = found.judged[node.name] = predict(index, wanted, slots)
+                found.places[node.name] = Place(node.cluster, predicted.place, below.charge)
             else:
                 sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), told)}"
-                (resolvable if reasons.is_resolvable(told) else unresolvable)[node.name] = sentence
-        return judged, places, resolvable, unresolvable
+                is_resolvable = reasons.is_resolvable(told)
+                (found.resolvable if is_resolvable else found.unresolvable)[node.name] = sentence
+                if is_resolvable:
+                    found.hopeful.add(node.cluster)
+        return found
 
-    def _may_change(self, uid: str, nodes: Sequence[VirtualNode]) -> bool:
-        clusters = {node.cluster for node in nodes if node.cluster in self.indexes}
+    def _may_change(self, uid: str, clusters: Collection[str]) -> bool:
         return any(self.reservations.is_tentative(cluster, besides=uid) for cluster in clusters)
 
     def _demand(self, pod: Mapping[str, Any], node: VirtualNode) -> Demand:
@@ -240,6 +259,8 @@ class FitAgent(Agent):
                 continue
             self._bound_pods.accounted(pod.uid)
             below = self._entrances[node.cluster].judge(pod.to_dict())
+            if below.refusal:
+                continue  # it will not come, or waits for somebody else's end
             index, wanted = self.indexes[node.cluster], self._demand(below.pod, node)
             if slots := index.feasible(wanted):
                 charge = below.charge if pod.uid not in feed.lower_uid else None

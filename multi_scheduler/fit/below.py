@@ -26,6 +26,8 @@ class Below:
     """Why it would not get in; empty: it would. Nobody's end would help."""
     alike: tuple[str, tuple[LimitRange, ...]] = ("", ())
     """Equal where the pods are."""
+    may_change: bool = False
+    """Promises to other pods are behind the refusal."""
 
 
 class Entrance:
@@ -51,7 +53,8 @@ class Entrance:
             refusal = f"lower cluster {self._name}, namespace {namespace}: {refusal}"
         if namespace != above or admitted.spec is not spec:
             pod = {**pod, "metadata": {**metadata, "namespace": namespace}, "spec": admitted.spec}
-        return Below(pod, admitted.charge, refusal, (namespace, self._admission.ranges(namespace)))
+        alike = (namespace, self._admission.ranges(namespace))
+        return Below(pod, admitted.charge, refusal, alike, admitted.may_change)
 
     def _not_here(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         """Why the virtual node would not create the pod below; empty: it would."""

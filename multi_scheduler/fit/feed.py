@@ -117,6 +117,9 @@ class Feed:
                 self._deaf = ""
             elif isinstance(error, (Forbidden, Unauthorized)):
                 self._deaf = str(error)
+            elif isinstance(error, ApiError) and error.code and self._silence() >= _QUIET:
+                # It is there, and has refused for longer than any restart takes to tell us what happens in it.
+                self._deaf = str(error)
             else:
                 self._deaf = await self._ping()
 

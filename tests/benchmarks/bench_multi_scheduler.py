@@ -59,6 +59,7 @@ def _pod(number: int, *, cpu: str, node: str = "", template: int = 0) -> dict[st
         },
         "spec": {
             "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}],
+            "volumes": [{"name": "kube-api-access", "projected": {}}],
             **({"nodeName": node} if node else {}),
         },
         "status": {"phase": "Running"},

@@ -284,6 +284,54 @@ async def test_the_lower_clusters_default_priority_class_decides_about_its_quota
     assert await clusters.passing(critical, "vn-a") == ["vn-a"]
 
 
+async def test_volumes_are_those_of_the_lower_namespace():
+    """A claim of a namespace that has another name below is tied to the nodes of the volume that it has there."""
+    clusters = _Clusters(namespaces=NamespaceConfig(prefix="u1-"))
+    elsewhere = {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]}]
+    }
+    volume = {
+        "metadata": {"name": "v"},
+        "spec": {"claimRef": {"namespace": "u1-shop", "name": "data"}, "nodeAffinity": {"required": elsewhere}},
+        "status": {"phase": "Bound"},
+    }  # fmt: skip
+    clusters.agent.feeds["a"]._volume(from_dict(volume))
+    claim = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+    answer = await clusters.filter(_pod("one", volumes=claim), "vn-a")
+    assert "volume node affinity conflict" in answer.unresolvable["vn-a"]
+
+
+async def test_pods_of_two_upper_clusters_with_namespaces_of_one_name_keep_out_of_each_others_way():
+    """Anti-affinity is about the lower namespace, and they have two."""
+    clusters = _Clusters(namespaces=NamespaceConfig(prefix="u1-"))
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
+    alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    clusters.below("stranger", nodeName="a")  # in namespace shop
+    assert await clusters.passing(_pod("one", affinity=alone), "vn-a") == ["vn-a"]
+    clusters.agent.reservations.bind("one", "vn-a")
+    assert await clusters.passing(_pod("two", affinity=alone), "vn-a") == []
+
+
+async def test_a_pod_that_nobodys_promise_keeps_out_is_answered_at_once():
+    """A filter call that waits holds up every pod behind it."""
+    clusters = _Clusters()
+    clusters.limit_range(min={"cpu": "2"})
+    await clusters.filter(_pod("other", namespace="other"), "vn-a")  # a promise that may turn out unused
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    for pod in (_pod("small"), _pod("daemon", namespace="kube-system")):
+        assert await clusters.passing(pod, "vn-a") == []
+    assert loop.time() == before
+
+
+async def test_a_pod_that_was_bound_and_will_not_come_takes_no_room():
+    """Such as a daemon of kube-system, that tolerates everything."""
+    clusters = _Clusters()
+    daemon = _pod("daemon", "16", namespace="kube-system", nodeName="vn-a")
+    clusters.agent._bound_pods.added(shrink(from_dict({**daemon, "status": {"phase": "Pending"}})))
+    assert await clusters.passing(_pod("one", "16"), "vn-a") == ["vn-a"]
+
+
 async def test_nobody_ends_for_a_pod_that_admission_refuses():
     """Victims would make room, and the pod would not come."""
     clusters = _Clusters()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller_runtime import resources
-from controller_runtime.errors import ConnectionFailed, Forbidden
+from controller_runtime.errors import ApiError, ConnectionFailed, Forbidden
 from controller_runtime.objects import WatchEvent, from_dict
 from multi_scheduler.fit.admission import Admission
 from multi_scheduler.fit.feed import Feed, shrink_pod
@@ -34,6 +34,11 @@ class _Client(FakeClient):
         self.pings += 1
         if self.trouble is not None:
             raise self.trouble
+
+    async def list(self, *arguments: Any, **options: Any) -> Any:
+        if self.trouble is not None:
+            raise self.trouble
+        return await super().list(*arguments, **options)
 
     async def watch_batches(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
         if self.trouble is not None:
@@ -132,6 +137,23 @@ async def test_a_cluster_that_refuses_us_is_no_better_than_a_silent_one():
         feeding.client.ping = ping  # type: ignore[method-assign]
         await asyncio.sleep(120)
         assert "pods is forbidden" in feeding.feed.trouble()
+
+
+async def test_a_cluster_that_answers_and_tells_nothing_is_not_believed_for_long():
+    """Its API server is there; what it says of pods is an error, and what is known of them grows old."""
+    feeding = _Feeding()
+    async with feeding.running():
+
+        async def ping(**_: Any) -> None:
+            pass
+
+        feeding.client.ping = ping  # type: ignore[method-assign]
+        feeding.client.trouble = ApiError("etcd has no leader", code=500)
+        feeding.bookmark()
+        await asyncio.sleep(40)
+        assert feeding.feed.trouble() == ""
+        await asyncio.sleep(60)
+        assert "etcd has no leader" in feeding.feed.trouble()
 
 
 async def test_a_watched_cluster_is_not_asked():

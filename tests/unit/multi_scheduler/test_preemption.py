@@ -12,6 +12,7 @@ from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.bound import shrink
 from multi_scheduler.fit.placed import Placed
+from multi_scheduler.fit.reservations import Place
 
 
 class _Directory:
@@ -97,6 +98,21 @@ async def test_nobody_of_the_same_or_a_higher_priority_goes_nor_whom_it_would_no
     cluster.index.place("native", Placed("b", {"cpu": 2000, "pods": 1}))
     assert await cluster.victims(4) is None
     assert await cluster.victims(1, priority=101) == {"same"}
+
+
+async def test_what_the_pod_was_promised_at_an_earlier_try_costs_nobody_its_place():
+    """The promise is void: counted, it would take a second victim."""
+    cluster = _Cluster("a")
+    for uid in ("a1", "a2"):
+        cluster.pod(uid, "a", cores=2, priority=0)
+    promised = Place("a", Placed("a", {"cpu": 2000, "pods": 1}))
+    cluster.agent.reservations.promise("p", {"vn": promised})
+    pod = {
+        "metadata": {"name": "p", "namespace": "shop", "uid": "p"},
+        "spec": {"containers": [{"resources": {"requests": {"cpu": "2"}}}], "priority": 100},
+    }
+    found = await cluster.extender.preempt(pod, {"vn": protocol.Victims(["a1"], 0)})
+    assert found["vn"].uids == ["a1"]
 
 
 async def test_every_agent_has_its_say():
