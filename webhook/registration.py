@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller_runtime import log, resources
+from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.informer import Informer
 from webhook import manifests
 
-WANTS_CA = "virtual-node.io/wants-ca"
-"""Annotation ("true") of a configuration that somebody else made and we are to write our CA into. Without it the CA is the
-business of whoever made it: an older replica must not write its own over the one that came with the user's certificate."""
 ClientConfig = Callable[[str, bytes], Mapping[str, Any]]
 """From a path and a CA bundle to a clientConfig."""
 
@@ -27,7 +25,7 @@ class Registrar:
         Args:
             client: of the upper cluster.
             name: of both configurations.
-            client_config: where the API server finds us; None: the configurations exist and lack our CA alone, where they say so (WANTS_CA).
+            client_config: where the API server finds us; None: the configurations exist and lack our CA alone, where they say so.
         """
         self._client = client
         self._name = name
@@ -70,13 +68,8 @@ class Registrar:
                 await self._client.create(resource, make(wanted, name=self._name))
                 self._log.info("registered", kind=resource.kind, name=self._name)
                 continue
-            if (
-                self._client_config is None
-                and (current["metadata"].get("annotations") or {}).get(WANTS_CA) != "true"
-            ):
-                self._log.info(
-                    "its CA is not ours to write", kind=resource.kind, name=self._name, wanted=WANTS_CA
-                )
+            if self._client_config is None and not _wants_ca(current):
+                self._log.info("its CA is not ours to write", kind=resource.kind, name=self._name)
                 continue
             fresh = self._with_ca(current, make, wanted)
             if fresh != current:
@@ -98,6 +91,14 @@ class Registrar:
             for one in current.get("webhooks") or ()
         ]
         return {**current, "webhooks": webhooks}
+
+
+def _wants_ca(configuration: Mapping[str, Any]) -> bool:
+    """Whether a configuration that is not ours is to have our CA.
+
+    Otherwise a replica of before writes its own over the one that came with a certificate of the user's.
+    """
+    return (configuration["metadata"].get("annotations") or {}).get(names.ANNOTATION_WANTS_CA) == "true"
 
 
 def _nowhere(path: str, ca_bundle: bytes) -> dict[str, Any]:

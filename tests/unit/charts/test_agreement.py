@@ -20,6 +20,7 @@ import virtual_node.config_file
 import virtual_node.rights
 import webhook.flags
 import webhook.rights
+from controller_runtime.api import names
 from controller_runtime.rights import OWN_NAMESPACE, Right
 from hack.chart.rights import LEADER_ELECTION
 from hack.chart.template import NAMESPACE
@@ -27,7 +28,7 @@ from multi_scheduler.scheduler_configuration import scheduler_configuration
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects, one
 from virtual_node import operator_rights
-from webhook import manifests, registration
+from webhook import manifests
 
 Grant = tuple[str, str, str, str, str]
 """Namespace, API group, resource, verb, name."""
@@ -179,7 +180,7 @@ def test_webhook_configurations_are_those_of_the_webhook(case, kind, make, path)
     assert (found["apiVersion"], found["kind"]) == (expected["apiVersion"], expected["kind"])
     # The leader writes its CA where it makes the certificates, and nowhere else.
     wanted = None if given.get("tls", {}).get("secretName") else "true"
-    assert found["metadata"].get("annotations", {}).get(registration.WANTS_CA) == wanted
+    assert found["metadata"].get("annotations", {}).get(names.ANNOTATION_WANTS_CA) == wanted
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "default"])

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from controller_runtime.api.names import ANNOTATION_WANTS_CA as WANTS_CA
 from controller_runtime.client import Client
 from controller_runtime.errors import NotFound
-from webhook.registration import WANTS_CA, Registrar
+from webhook.registration import Registrar
 
 OURS = base64.b64encode(b"ours").decode()
 USERS = base64.b64encode(b"the user's").decode()
