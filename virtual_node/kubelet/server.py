@@ -157,8 +157,9 @@ class KubeletServer:
     @web.middleware
     async def _leave_outdated(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """End a connection with this answer if it was made under another certificate or client CA than today's."""
-        response = await handler(request)
+        # Asked for first: a transport that a stream has taken over and closed knows nothing any more.
         connection = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
+        response = await handler(request)
         if connection is not None and self._tls is not None and not self._tls.is_current(connection):
             response.force_close()
         return response

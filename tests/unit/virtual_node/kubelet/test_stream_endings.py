@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 
 import pytest
+from aiohttp import web
 
-from tests.unit.virtual_node.kubelet.conftest import Rig
+from tests.unit.virtual_node.kubelet.conftest import Rig, Serve
 from tests.unit.virtual_node.kubelet.lower import Exchange, Sender
 from tests.unit.virtual_node.kubelet.stream_client import (
     EXEC,
@@ -33,6 +35,25 @@ async def test_a_client_that_leaves_ends_the_lower_side(rig: Rig) -> None:
         await (await lower.exchange()).ended.wait()
         await node.server.streams._wait_empty()
         assert open_streams() == before
+
+
+async def test_a_connection_that_is_closed_while_it_is_served_is_no_fault(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both sides of a stream may end in one moment: its transport is closed twice, and then knows nothing of itself."""
+
+    async def close(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.close()
+        request.transport.close()
+        return web.Response()
+
+    async with serve(1, extra_routes=[web.get("/metrics/close", close)]) as node:
+        reader, writer = await node.connect()
+        writer.write(b"GET /metrics/close HTTP/1.1\r\nHost: node\r\n\r\n")
+        assert await rest_of(reader) == b""
+        await closed(writer)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_client_that_leaves_before_the_answer_ends_the_lower_side(rig: Rig) -> None:
