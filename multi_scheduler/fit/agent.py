@@ -259,11 +259,12 @@ class FitAgent(Agent):
                 continue
             self._bound_pods.accounted(pod.uid)
             below = self._entrances[node.cluster].judge(pod.to_dict())
-            if below.refusal:
+            has_arrived = pod.uid in feed.lower_uid
+            if below.refusal and not has_arrived:
                 continue  # it will not come, or waits for somebody else's end
             index, wanted = self.indexes[node.cluster], self._demand(below.pod, node)
             if slots := index.feasible(wanted):
-                charge = below.charge if pod.uid not in feed.lower_uid else None
+                charge = None if has_arrived else below.charge
                 place = Place(node.cluster, predict(index, wanted, slots).place, charge)
                 self.reservations.promise(pod.uid, {node.name: place})
                 self.reservations.bind(pod.uid, node.name)

@@ -202,6 +202,16 @@ async def test_a_pod_that_is_below_already_when_it_is_found_bound_is_not_counted
     assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
 
 
+async def test_a_pod_that_has_used_up_the_quota_itself_takes_its_room_all_the_same():
+    """It is below and waits for its node; nothing refuses it any more."""
+    clusters = _Clusters()
+    clusters.quota(used=1)
+    clusters.below("other")
+    other = _pod("other", "16", nodeName="vn-a")
+    clusters.agent._bound_pods.added(shrink(from_dict({**other, "status": {"phase": "Pending"}})))
+    assert await clusters.passing(_pod("one", namespace="free"), "vn-a") == []
+
+
 async def test_defaults_of_a_limit_range_take_room():
     """A container that asks for nothing asks for what it gets: as much as no node has."""
     clusters = _Clusters()
