@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -50,8 +50,8 @@ class _Judgement:
     places: dict[str, Place] = field(default_factory=dict)
     resolvable: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
-    hopeful: set[str] = field(default_factory=set)
-    """Lower clusters that have rejected the pod and would not without other pods."""
+    hopeful: list[tuple[str, Demand | None]] = field(default_factory=list)
+    """Lower clusters that have rejected the pod for want of room, with what it asks; or of quota, with None."""
 
     @property
     def rejected(self) -> int:
@@ -199,7 +199,7 @@ class FitAgent(Agent):
             if below.refusal:
                 found.unresolvable[node.name] = below.refusal
                 if below.may_change:
-                    found.hopeful.add(node.cluster)
+                    found.hopeful.append((node.cluster, None))
                 continue
             # Where neither pools, namespaces nor volumes make a difference every cluster is asked the same.
             alike = (repr(node.pool), below.alike)
@@ -214,14 +214,18 @@ class FitAgent(Agent):
                 found.places[node.name] = Place(node.cluster, predicted.place, below.charge)
             else:
                 sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), told)}"
-                is_resolvable = reasons.is_resolvable(told)
-                (found.resolvable if is_resolvable else found.unresolvable)[node.name] = sentence
-                if is_resolvable:
-                    found.hopeful.add(node.cluster)
+                rejected = found.resolvable if reasons.is_resolvable(told) else found.unresolvable
+                rejected[node.name] = sentence
+                found.hopeful.append((node.cluster, wanted))
         return found
 
-    def _may_change(self, uid: str, clusters: Collection[str]) -> bool:
-        return any(self.reservations.is_tentative(cluster, besides=uid) for cluster in clusters)
+    def _may_change(self, uid: str, hopeful: Sequence[tuple[str, Demand | None]]) -> bool:
+        """Whether the pod would find a place if promises to others turned out unused."""
+        for cluster, wanted in hopeful:
+            keys = self.reservations.tentative(cluster, besides=uid)
+            if keys and (wanted is None or choosing.suffices(self.indexes[cluster], wanted, keys)):
+                return True
+        return False
 
     def _demand(self, pod: Mapping[str, Any], node: VirtualNode) -> Demand:
         feed = self.feeds[node.cluster]

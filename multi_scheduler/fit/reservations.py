@@ -136,9 +136,15 @@ class Reservations:
         for uid in [uid for uid, held in self._held.items() if held.deadline <= now]:
             self.release(uid)
 
-    def is_tentative(self, cluster: str, *, besides: str) -> bool:
-        """Whether pods other than one have promises in a cluster that may soon turn out unused."""
-        return bool(self._tentative[cluster] - {besides})
+    def tentative(self, cluster: str, *, besides: str) -> list[str]:
+        """What pods other than one hold in a cluster's index and may soon turn out not to use: its keys there."""
+        return [
+            _key(uid, node)
+            for uid in self._tentative[cluster]
+            if uid != besides
+            for node, where in self._held[uid].on.items()
+            if where == cluster
+        ]
 
     async def wait(self, seconds: float) -> bool:
         """Wait for any promise to be settled; False when none was in time."""

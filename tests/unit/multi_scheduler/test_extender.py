@@ -90,6 +90,17 @@ async def test_a_promise_that_is_settled_elsewhere_frees_the_room_at_once():
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
+async def test_a_pod_that_would_not_fit_without_the_others_either_waits_for_nobody():
+    """A filter call that waits holds up every pod behind it."""
+    _, extender = _fit(a="3")
+    await extender.filter(_asked(_pod("one"), "vn-a"))
+    before = asyncio.get_running_loop().time()
+    assert (await extender.filter(_asked(_pod("huge", "4"), "vn-a"))).passing == []
+    assert asyncio.get_running_loop().time() == before
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
 async def test_promises_end():
     """A pod that the scheduler put elsewhere, or never bound, does not hold room for ever."""
     agent, extender = _fit(a="2")
