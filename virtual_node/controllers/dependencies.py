@@ -178,9 +178,13 @@ class DependencyController:
             return ObjectKey(kind, upper_namespace, source)
 
         def found(copy: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
-            if names.LABEL_TOKEN_OF not in copy.labels and initial:
-                # After a restart: give the pods time to claim it, then it goes.
-                self.controller.queue.add_after(key_of(copy), _UNUSED_GRACE)
+            key = key_of(copy)
+            if names.LABEL_TOKEN_OF in copy.labels:
+                return
+            made_by_us = copy.labels.get(names.LABEL_NODE) in self._context.nodes
+            # After a restart the pods get time to claim it, then it goes; so does what was to go before we saw it.
+            if initial or (made_by_us and (key not in self._users or self._watches.peek(key) is None)):
+                self.controller.queue.add_after(key, _UNUSED_GRACE)
 
         def deleted(copy: Object) -> None:
             self._in_step.pop(key_of(copy), None)

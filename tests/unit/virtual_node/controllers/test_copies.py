@@ -210,3 +210,18 @@ async def test_a_secret_that_may_not_be_read_is_told_on_the_pod_and_holds_up_no_
         assert scene.below() is not None
         assert {reason for reason, _ in scene.events} == {"Failed"}
         assert "cannot be read in the upper cluster" in scene.events[0][1]
+
+
+async def test_a_copy_that_is_shown_after_its_last_pod_has_gone_goes_too():
+    """The watch below lies behind: when the copy was to go, the cache did not have it yet."""
+    async with running() as scene:
+        scene.lower.held.add("configmaps")
+        scene.upper.put("configmaps", config_map())
+        scene.bind(volumes=OPTIONAL)
+        await asyncio.sleep(1)
+        scene.upper.vanish("pods", "shop/web")
+        await asyncio.sleep(300)
+        assert scene.lower.find("configmaps", KEY) is not None
+        scene.lower.release("configmaps")
+        await asyncio.sleep(120)
+        assert scene.lower.find("configmaps", KEY) is None
