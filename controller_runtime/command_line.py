@@ -7,7 +7,7 @@ import difflib
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 USAGE_ERROR = 2
 _WIDTH = 100
@@ -59,11 +59,20 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Flags may stand between other arguments, too, as in ``diagnose pod -n shop web``: kubectl takes them there."""
+        self._set_usage()
+        return self.parse_intermixed_args(args, namespace)
+
     def format_help(self) -> str:
         """Usage names what there must be; forty flags in brackets before the first word of help are no help."""
-        words = [self.prog, *map(_positional, self._get_positional_actions()), "[FLAGS]"]
-        self.usage = " ".join(words).replace("%", "%%")
+        self._set_usage()
         return super().format_help()
+
+    def _set_usage(self) -> None:
+        if self.usage is None:
+            words = [self.prog, *map(_positional, self._get_positional_actions()), "[FLAGS]"]
+            self.usage = " ".join(words).replace("%", "%%")
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in a line, and where help is; the usage of forty flags would hide it."""

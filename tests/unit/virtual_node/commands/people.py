@@ -51,6 +51,7 @@ class Person:
         objects: Objects | None = None,
         forbidden: tuple[str, ...] = (),
         answers: Mapping[str, Callable[[web.Request], web.StreamResponse]] | None = None,
+        flags_first: bool = False,
     ) -> tuple[int, str, str]:
         """Exit code, output and errors of a command.
 
@@ -59,6 +60,7 @@ class Person:
             objects: what there is.
             forbidden: shell patterns of paths that are not for this person.
             answers: paths that answer in their own way.
+            flags_first: ``--kubeconfig`` comes before the command's other words, not behind them.
         """
 
         async def script(request: web.Request) -> web.StreamResponse:
@@ -72,7 +74,9 @@ class Person:
 
         async with serve(script) as server:
             self.server = server
-            command = [*words, "--kubeconfig", kubeconfig(self.folder, server.url)]
+            place = 1 if flags_first else len(words)
+            command = [*words]
+            command[place:place] = ["--kubeconfig", kubeconfig(self.folder, server.url)]
             try:
                 code = await asyncio.to_thread(cli.main, command)
             except SystemExit as end:

@@ -57,6 +57,23 @@ async def test_a_pod_is_named_as_with_kubectl(person: Person, words: list[str]):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ["pod", "-n", "shop", "web"],
+        ["-n", "shop", "pod", "web"],
+        ["pod", "web", "-n", "shop"],
+        ["-o", "text", "pod", "--namespace=shop", "web"],
+        ["-n", "shop", "--", "pod", "web"],
+    ],
+)
+async def test_flags_may_stand_anywhere(person: Person, words: list[str]):
+    """Whoever types kubectl all day puts them between the type and the name."""
+    code, out, err = await person.types("diagnose", *words, objects=_objects(), flags_first=True)
+    assert (code, err) == (0, "")
+    assert "pod shop/web" in out
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         (["pod"], "say TYPE/NAME or TYPE NAME"),

@@ -113,6 +113,8 @@ async def test_names_and_labels_choose(person: Person):
         1
     ] == "node/vn-paris\nnode/vn-tokyo\n"
     assert (await person.types("status", "vn-tokyo", "-o", "name", objects=objects))[1] == "node/vn-tokyo\n"
+    both = await person.types("status", "vn-tokyo", "-o", "name", "vn-paris", objects=objects)
+    assert both == (0, "node/vn-paris\nnode/vn-tokyo\n", "")
     assert (await person.types("status", "-l", "zone=asia", "-o", "name", objects=objects))[
         1
     ] == "node/vn-tokyo\n"
