@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from virtual_node import program
 from virtual_node.commands.diagnosing.facts import (
     Facts,
     Finding,
@@ -90,6 +91,14 @@ def _probes(facts: Facts) -> Iterator[Finding]:
     said = ready.get("message", "")
     if "readiness gate" in said:
         yield Finding(1, "A readiness gate is not open.", [said])
+    elif ready.get("status") == "False" and condition(facts.pod, "ContainersReady").get("status") == "True":
+        # Kubernetes' controller manager does so (pkg/controller/util/node, MarkPodsNotReady), and says no word.
+        yield Finding(
+            1,
+            "The pod runs, and counts as not ready: its node was not.",
+            ["all its containers are ready; the virtual node puts it right once it is heard of again"],
+            [program.name(f"diagnose node {facts.pod['spec'].get('nodeName')}")],
+        )
     elif ready.get("status") == "False":
         yield Finding(1, "The pod runs, and is not ready.", [said] if said else [])
 

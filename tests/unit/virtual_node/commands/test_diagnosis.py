@@ -122,6 +122,18 @@ UNPLACED = {"nodeName": ""}
         ),
         (
             _facts(
+                status={
+                    "phase": "Running",
+                    "conditions": [
+                        {"type": "Ready", "status": "False"},
+                        {"type": "ContainersReady", "status": "True"},
+                    ],
+                },
+            ),
+            "counts as not ready: its node was not",
+        ),
+        (
+            _facts(
                 metadata={
                     "deletionTimestamp": timestamps.rfc3339(NOW - timedelta(minutes=10)),
                     "finalizers": ["theirs/f"],
