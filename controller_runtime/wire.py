@@ -56,7 +56,8 @@ class ListMeta(
 
 
 class _ListWire(msgspec.Struct):
-    items: list[Fields] | None = None
+    items: list[Fields] | None
+    """Null where there are none; never left out: other JSON is not to be taken for an empty collection."""
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
     kind: str = ""
     apiVersion: str = ""  # noqa: N815 - the wire's name

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from controller_runtime import resources
-from controller_runtime.errors import Expired
+from controller_runtime.errors import ConnectionFailed, Expired
 from controller_runtime.objects import Object
 from tests.unit.controller_runtime.loopback import answers, client_of, failure, reply, serve
 
@@ -89,3 +89,18 @@ async def test_expired_version_of_a_list() -> None:
     async with serve(answers(failure(410, "Expired"))) as server, client_of(server) as client:
         with pytest.raises(Expired):
             await client.list(resources.PODS, resource_version="3")
+
+
+@pytest.mark.parametrize("body", [{}, {"status": "ok"}, {"kind": "Status", "status": "Success"}])
+async def test_other_json_is_no_empty_collection(body: dict[str, str]) -> None:
+    """Something in between that answers 200 with JSON of its own must not make a whole cache look deleted."""
+    async with serve(answers(reply(body))) as server, client_of(server) as client:
+        with pytest.raises(ConnectionFailed, match="the answer is not what a Kubernetes API sends"):
+            await client.list(resources.PODS)
+
+
+async def test_collection_without_items_is_empty() -> None:
+    """Servers written in Go say null where a list has nothing."""
+    body = {"kind": "PodList", "metadata": {"resourceVersion": "9"}, "items": None}
+    async with serve(answers(reply(body))) as server, client_of(server) as client:
+        assert (await client.list(resources.PODS)).items == []

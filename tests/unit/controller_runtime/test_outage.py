@@ -177,7 +177,7 @@ async def test_writers_and_leases_never_stand_in_line(monkeypatch: pytest.Monkey
         raise AssertionError("stood in line")
 
     monkeypatch.setattr(Outage, "turn", never)
-    async with serve(answers(reply(), reply(), reply())) as server, client_of(server) as client:
+    async with serve(answers(reply(), reply(), reply({"items": []}))) as server, client_of(server) as client:
         client.outage.found_nobody(REFUSED)
         await client.update(resources.LEASES, {"metadata": {"name": "n", "namespace": "a"}})
         await client.patch(resources.PODS, "p", {}, namespace="n", subresource="status")

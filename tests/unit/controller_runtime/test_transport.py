@@ -177,7 +177,7 @@ async def test_paths_and_queries_arrive_as_meant() -> None:
 
     async def script(request: web.Request) -> web.Response:
         raw.append(request.raw_path)
-        return reply()
+        return reply({"items": []})
 
     async with serve(script) as server, client_of(server) as client:
         await client.request("GET", "/a%2Fb?x=1", params=[("command", "a b"), ("command", "&=?/%+ü")])
