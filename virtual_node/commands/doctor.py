@@ -15,7 +15,7 @@ from controller_runtime import kubeconfig
 from controller_runtime.client import Client
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.command_line import Parser
-from controller_runtime.errors import ConfigError
+from controller_runtime.errors import ApiError, ConfigError
 from virtual_node import program
 from virtual_node.command_line import label
 from virtual_node.commands import connect, doctor_probes, output
@@ -54,7 +54,13 @@ async def _look(options: argparse.Namespace) -> Facts:
             doctor_probes.look(upper, namespace=options.namespace),
             asyncio.gather(*(_below(file, options) for file in options.client_kubeconfig)),
         )
-    return dataclasses.replace(above, lower=lower)
+    trouble = None
+    if not above.answer.ok:
+        error = ApiError(above.answer.text, code=above.answer.code)
+        trouble = connect.explain(
+            error, config, path=options.kubeconfig, context=options.context, in_cluster=True
+        )
+    return dataclasses.replace(above, lower=lower, trouble=trouble)
 
 
 async def _below(file: str, options: argparse.Namespace) -> Lower:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names
+from virtual_node.commands.trouble import Trouble
 
 Json = Mapping[str, Any]
 LABEL_NAME = "app.kubernetes.io/name"
@@ -86,6 +87,8 @@ class Facts:
     server: str
     answer: Probe
     """Of the upper ``/version``; the text is the version."""
+    trouble: Trouble | None = None
+    """What that answer means, where it is none to go on with."""
     denied: Sequence[str] = ()
     """What the caller may not do, and what it would be for."""
     unread: Mapping[str, str] = field(default_factory=dict)

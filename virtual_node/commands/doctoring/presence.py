@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from controller_runtime.api import timestamps
 from virtual_node import program
-from virtual_node.commands.doctoring.connections import Failure, failure
 from virtual_node.commands.doctoring.facts import Facts, condition, virtual_nodes
 from virtual_node.commands.doctoring.installation import installation_trouble
 from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, some
@@ -17,18 +16,9 @@ _GRACE = 60.0
 
 def upper_api(facts: Facts) -> Outcome:
     """Is there an upper API that knows us?"""
-    if facts.answer.ok:
+    if facts.trouble is None:
         return ok(f"{facts.server} {facts.answer.text}")
-    match failure(facts.answer.text, facts.answer.code):
-        case Failure.UNAUTHENTICATED:
-            step = "renew the kubeconfig's credentials"
-        case Failure.UNTRUSTED:
-            step = "give the kubeconfig the CA of this API server (certificate-authority-data)"
-        case Failure.REFUSED | Failure.SILENT | Failure.NO_NAME:
-            step = "is the kubeconfig's server the right one, and reachable from here?"
-        case _:
-            step = "kubectl get --raw /readyz?verbose"
-    return broken(_with_server(facts), step)
+    return broken(facts.trouble.what, facts.trouble.step or "kubectl get --raw '/readyz?verbose'")
 
 
 def caller_rights(facts: Facts) -> Outcome:
@@ -100,11 +90,6 @@ def _silence(facts: Facts, name: str, *, ready: bool) -> str:
     # Kubernetes would have called it not Ready by now, had it not seen a renewal: it times them by its own clock.
     doubt = "; it is Ready all the same: do the clocks differ?" if ready and quiet > limit + _GRACE else ""
     return f"its Lease was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s){doubt}"
-
-
-def _with_server(facts: Facts) -> str:
-    text = facts.answer.text
-    return text if facts.server in text else f"{facts.server}: {text}"
 
 
 RULES = (

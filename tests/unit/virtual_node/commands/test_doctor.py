@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.unit.controller_runtime.loopback import reply
+from tests.unit.controller_runtime.loopback import failure, reply
 from tests.unit.virtual_node.commands.patients import (
     healthy,
 )
@@ -50,6 +50,15 @@ async def test_a_lower_clusters_kubeconfig_that_leads_nowhere_is_a_broken_link(p
     assert (code, err) == (1, "")
     assert links["upperApi"]["state"] == "ok"
     assert links["lowerApi"]["detail"] == "kubeconfig /nonexistent: no such file"
+
+
+async def test_an_upper_cluster_that_accepts_nobody_is_told_of_as_by_every_command(person: Person):
+    """In the same words, with the kubeconfig and its context that led there."""
+    answers = {"/version": lambda _request: failure(401, "Unauthorized", "Unauthorized")}
+    code, out, err = await person.types("doctor", "-o=json", answers=answers)
+    (link,) = [one for one in json.loads(out)["links"] if one["name"] == "upperApi"]
+    assert (code, err, link["next"]) == (1, "", "renew them")
+    assert "context prod) does not accept the kubeconfig's credentials (401)" in link["detail"]
 
 
 def test_a_kubeconfig_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]):

@@ -26,6 +26,7 @@ from tests.unit.virtual_node.commands.patients import (
 from virtual_node.commands.doctoring.chain import CHAIN, examine, first_broken, sentence
 from virtual_node.commands.doctoring.facts import Facts, Probe, Webhook
 from virtual_node.commands.doctoring.links import State
+from virtual_node.commands.trouble import Trouble
 
 STALE = {"key": "virtual-node.io/stale-cluster", "effect": "NoSchedule"}
 REFUSED = (
@@ -63,10 +64,8 @@ def test_a_healthy_installation_has_no_broken_link():
 
 BROKEN: list[tuple[Facts, str, str, str]] = [
     # facts, link, detail, what to do
-    (healthy(answer=Probe(0, "https://upper:6443: Connect call failed")), "upperApi", "Connect call", "reachable"),
-    (healthy(answer=Probe(401, "Unauthorized")), "upperApi", "https://upper:6443: Una", "renew"),
-    (healthy(answer=Probe(0, "certificate verify failed")), "upperApi", "verify", "CA of this API server"),
-    (healthy(answer=Probe(503, "etcd is away")), "upperApi", "etcd", "readyz"),
+    (healthy(trouble=Trouble("nothing listens", "is the cluster up?")), "upperApi", "nothing listens", "is the cluster up?"),
+    (healthy(trouble=Trouble("something new", "")), "upperApi", "something new", "readyz"),
     (healthy(denied=["list events", "get nodes/proxy"]), "rights", "list events, get nodes/proxy", "ask for"),
     (healthy(unread={"denied": "no (403)"}), "rights", "no (403)", "identity"),
     (healthy(nodes=[]), "virtualNodes", "nothing here is labelled app.kubernetes.io/name", "start it"),
@@ -186,7 +185,7 @@ def test_a_link_needs_those_before_it_only():
         "nodeReady", "taints", "kubeletApi", "capacity", "lowerApi", "lowerVerdict",
     }  # fmt: skip
     assert links["descheduler"].state is State.BROKEN
-    away = links_of(healthy(answer=Probe(0, "away")))
+    away = links_of(healthy(trouble=Trouble("away", "")))
     assert {link.state for name, link in away.items() if name != "upperApi"} == {State.SKIPPED}
 
 
