@@ -117,6 +117,7 @@ class Reflector:
                 self.last_error = self.last_error or outage.error
                 await outage.turn(is_minor=self._is_minor)
             is_answered = False
+            patience.begins(loop.time())
             try:
                 if not self.resource_version:
                     await self._list()

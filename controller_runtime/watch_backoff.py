@@ -36,8 +36,14 @@ class WatchBackoff:
         self.attempts = 0
         self.since = float("-inf")
         self._last = float("-inf")
+        self._waits = False
         self._history = _Ladder(base=0.4, maximum=30.0)
         self._trouble = _Ladder(base=0.8, maximum=30.0)
+
+    def begins(self, now: float) -> None:
+        """An attempt begins, in the loop's seconds: pause and place in line since the last failure were no quiet."""
+        if self._waits:
+            self._waits, self._last = False, now
 
     def pause(self, error: Exception, *, now: float, is_watch: bool) -> float:
         """Seconds until the next attempt.
@@ -51,6 +57,7 @@ class WatchBackoff:
             self.attempts, self.since = 0, now
         self.attempts += 1
         self._last = now
+        self._waits = True
         jitter = 1 + random.random()  # noqa: S311 - spreads those told the same
         if is_history_missing(error):
             steps = self._history.step(now)

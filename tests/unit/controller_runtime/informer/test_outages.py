@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller_runtime import resources
 from controller_runtime.client import Batch, ObjectList
@@ -112,6 +113,50 @@ async def test_informers_are_current_soon_after_an_apiserver_restart(outage: int
     assert (len(informers.moments), len(lesser.moments)) == (20, 200)
     assert max(informers.moments) - back <= 3
     assert max(lesser.moments) - back <= 6
+
+
+async def test_people_are_told_of_a_long_outage_however_many_wait() -> None:
+    """The turns of two hundred are minutes apart: time in line is no quiet, and each tells that it goes on, twice."""
+    server = RestartedServer()
+    with capture_logs() as logs:
+        followers = Followers(server, size=200)
+        await asyncio.sleep(200)
+        server.stop()
+        await asyncio.sleep(1500)
+        await followers.stop()
+    told = [entry["for_seconds"] for entry in logs if entry["log_level"] == "warning"]
+    assert (len(told), min(told) >= 5, sum(lasting >= 60 for lasting in told) >= 200) == (400, True, True)
+
+
+async def test_an_outage_is_not_reckoned_from_the_one_before_it() -> None:
+    """What was well for two minutes begins anew, though it has to wait in line at once."""
+    server = RestartedServer()
+    with capture_logs() as logs:
+        followers = Followers(server, size=2)
+        for _ in range(2):
+            await asyncio.sleep(200)
+            server.stop()
+            await asyncio.sleep(3)
+            server.start()
+        await asyncio.sleep(10)
+        await followers.stop()
+    assert [entry for entry in logs if entry["log_level"] == "warning"] == []
+
+
+async def test_who_has_nothing_yet_does_not_stand_behind_a_thousand() -> None:
+    """A pod waits for its Secret; those that are cached already can be followed again a little later."""
+    server = RestartedServer()
+    cached = Followers(server, size=500, is_minor=True)
+    await asyncio.sleep(30)
+    server.stop()
+    await asyncio.sleep(30)
+    fresh = Followers(server, size=1, is_minor=True)
+    await asyncio.sleep(30)
+    server.start()
+    await fresh.informers[0].wait_synced()
+    assert len(cached.moments) < 100
+    await fresh.stop()
+    await cached.stop()
 
 
 async def test_refusal_is_an_answer() -> None:
