@@ -57,8 +57,8 @@ class Informer:
             resync_period: seconds between two re-deliveries of the whole cache to the handlers; 0: never.
             page_size: objects per page of a list; 0: all at once.
             name: in logs and metrics; the resource by default.
-            is_minor: comes after the others when many wait for a server to be back; for what is followed object by
-                object.
+            is_minor: once it has something, it comes after the others when many wait for a server to be back; for
+                what is followed object by object.
         """
         self.resource = resource
         self.store = Store(indexers)

@@ -82,7 +82,7 @@ class Reflector:
             transform: called on every object before the sink has it; None: they are taken as they come.
             page_size: objects per page of a list; 0: all at once.
             name: in logs and metrics.
-            is_minor: comes after the others when many wait for a server to be back.
+            is_minor: once it has something, it comes after the others when many wait for a server to be back.
         """
         self.resource_version = ""
         self.last_error: Exception | None = None
@@ -115,7 +115,8 @@ class Reflector:
         while True:
             if not is_answered:
                 self.last_error = self.last_error or outage.error
-                await outage.turn(is_minor=self._is_minor)
+                # Somebody may wait for the first list, as a pod does for its Secret.
+                await outage.turn(is_minor=self._is_minor and self._contact is not None)
             is_answered = False
             patience.begins(loop.time())
             try:
