@@ -8,7 +8,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.controller import Result
 from controller_runtime.errors import Conflict, NotFound
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers import live_pods
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.pod_creation import PodCreator
@@ -25,24 +25,28 @@ class PodRemover:
         self._status = status
         self._creator = creator
 
-    async def upper_gone(self, uid: str, lower: Object | None, *, was_seen: bool) -> Result | None:
+    async def upper_gone(self, uid: str, lower: Object | None, record: PodRecord | None) -> Result | None:
         """The upper pod does not exist: its lower pod is an orphan and ends with its own grace period.
 
         Args:
             uid: the upper pod's.
             lower: its lower pod.
-            was_seen: the cache has shown the upper pod before. It is behind no more for one that it has shown and
-                shows no longer, so thousands of a Job's finished pods, which go at once, cost no further request.
+            record: what we know of it; None: the cache has not shown the upper pod before. It is behind no more for
+                one that it has shown and shows no longer, so thousands of a Job's finished pods, which go at once,
+                cost no further request.
 
         Returns a requeue when it does exist, and only the cache does not show it yet.
         """
         if lower is not None and lower.metadata.deletion_timestamp is None:
-            if not was_seen and await live_pods.exists_above(self._context, uid, lower):
+            if record is None and await live_pods.exists_above(self._context, uid, lower):
                 return Result(requeue_after=live_pods.BEHIND)
             self._creator.release(uid)
             await live_pods.delete_below(self._context, lower, grace_period_seconds=None)
         else:
             self._creator.release(uid)
+            last = record.last_lower if record is not None and lower is None else None
+            if last is not None and (live := await self._stripped(last)):
+                await live_pods.delete_below(self._context, live, grace_period_seconds=None)
         return None
 
     async def upper_deleting(self, upper: Object, lower: Object | None, record: PodRecord) -> Result | None:
@@ -56,6 +60,9 @@ class PodRemover:
             if live is not None and live.labels.get(names.LABEL_UPPER_UID) == upper.uid:
                 await self._end_below(upper, live, record)
                 return Result(requeue_after=live_pods.BEHIND)
+        if record.last_lower is not None and (live := await self._stripped(record.last_lower)):
+            await self._end_below(upper, live, record)
+            return Result(requeue_after=live_pods.BEHIND)
         if record.last_lower is not None:
             await self._status.mirror(upper, record.last_lower, record)
         if upper.metadata.finalizers and not _has_ended(upper) and not _has_ended(record.last_lower):
@@ -70,6 +77,18 @@ class PodRemover:
                 resources.PODS, upper.name, namespace=upper.namespace, uid=upper.uid, grace_period_seconds=0
             )
         return None
+
+    async def _stripped(self, last: Object) -> Object | None:
+        """A lower pod that has left our cache without ending: somebody took our labels off, and it would run on."""
+        if last.metadata.deletion_timestamp is not None:
+            return None
+        try:
+            live = from_dict(
+                await self._context.lower.get(resources.PODS, last.name, namespace=last.namespace)
+            )
+        except NotFound:
+            return None
+        return live if live.uid == last.uid else None
 
     async def _end_below(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         grace = upper.metadata.deletion_grace_period_seconds

@@ -114,6 +114,14 @@ class PodController:
                     record.changed_at = asyncio.get_running_loop().time()
                 queue.add(uid, priority=_STATUS_FIRST)
 
+        def lower_updated(old: Object, new: Object) -> None:
+            lower_changed(new)
+            uid = old.labels.get(names.LABEL_UPPER_UID)
+            if uid and uid != new.labels.get(names.LABEL_UPPER_UID):
+                queue.add(
+                    uid
+                )  # somebody took it off: its pod has no lower one now, as far as the cache can tell
+
         def lower_deleted(pod: Object) -> None:
             uid = pod.labels.get(names.LABEL_UPPER_UID)
             if not uid:
@@ -136,7 +144,7 @@ class PodController:
             )
         self._caches.lower.add_handler(
             on_add=lambda pod, _initial: lower_changed(pod),
-            on_update=lambda _old, new: lower_changed(new),
+            on_update=lower_updated,
             on_delete=lower_deleted,
         )
 
@@ -145,7 +153,7 @@ class PodController:
         upper = self._caches.upper_pod(uid)
         lower = self._caches.lower_pod(uid)
         if upper is None:
-            waiting = await self._remover.upper_gone(uid, lower, was_seen=uid in self._records)
+            waiting = await self._remover.upper_gone(uid, lower, self._records.get(uid))
             if waiting is None:
                 self._records.pop(uid, None)
             return waiting
@@ -192,11 +200,11 @@ class PodController:
         if pod_status.is_finished({"status": upper.status or {}}):
             return None
         live = await live_pods.lower_named_as(self._context, upper)
+        if live is not None and live.uid == lower_uid and not self._has_our_labels(upper, live):
+            await self._claim_again(upper, live)
+            return Result(requeue_after=_OBSERVE_TIMEOUT)
         if live is not None and live.labels.get(names.LABEL_UPPER_UID) == upper.uid:
             # The cache is behind; its event will come, this is only the safety net.
-            return Result(requeue_after=_OBSERVE_TIMEOUT)
-        if live is not None and live.uid == lower_uid:
-            await self._claim_again(upper, live)
             return Result(requeue_after=_OBSERVE_TIMEOUT)
         last = record.last_lower
         if last is not None and pod_status.is_finished({"status": last.status or {}}):
@@ -208,10 +216,16 @@ class PodController:
         self._context.log.warning("lower pod is gone", pod=upper.key, uid=upper.uid)
         return None
 
+    def _labels(self, upper: Object) -> dict[str, str]:
+        spec = upper.spec or {}
+        return ownership_labels(self._context.options[spec["nodeName"]].owner, upper.uid)
+
+    def _has_our_labels(self, upper: Object, live: Object) -> bool:
+        return self._labels(upper).items() <= live.labels.items()
+
     async def _claim_again(self, upper: Object, live: Object) -> None:
         """Somebody took our labels off the very pod that we made; without them it would run on, unseen."""
-        spec = upper.spec or {}
-        labels = ownership_labels(self._context.options[spec["nodeName"]].owner, upper.uid)
+        labels = self._labels(upper)
         self._context.log.warning("lower pod has lost its labels; they are put back", pod=live.key)
         await patch_only(
             self._context.lower,

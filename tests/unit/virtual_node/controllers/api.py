@@ -17,6 +17,7 @@ from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Invalid
 from controller_runtime.objects import WatchEvent, from_dict
 from controller_runtime.outage import Outage
 from controller_runtime.resources import Resource
+from tests.unit.virtual_node.controllers.patches import merged
 
 Body = dict[str, Any]
 Batches = AsyncIterator[list[WatchEvent]]
@@ -41,7 +42,8 @@ class Api:
         self.fault: Fault = lambda _verb, _plural, _key: None
         self.held: set[str] = set()
         """Plurals whose watches say nothing for now."""
-        self._history: list[tuple[int, str, str, Body]] = []
+        self._history: list[tuple[int, str, Body | None, Body | None]] = []
+        """Version, plural, and what was there before and after."""
         self._version = 0
         self._news = asyncio.Event()
 
@@ -55,21 +57,21 @@ class Api:
         metadata.setdefault("uid", f"{self.cluster}-{self._version}")
         metadata["resourceVersion"] = str(self._version)
         key = _key(metadata.get("namespace"), metadata["name"])
-        kind = "MODIFIED" if (plural, key) in self.objects else "ADDED"
+        before = self.objects.get((plural, key))
         self.objects[plural, key] = body
-        self._tell(kind, plural, body)
+        self._tell(plural, before, body)
         return _copy(body)
 
     def change(self, plural: str, key: str, **fields: Any) -> Body:
         """Merge fields into an object, past every rule."""
-        return self.put(plural, _merged(self.objects[plural, key], fields))
+        return self.put(plural, merged(self.objects[plural, key], fields))
 
     def vanish(self, plural: str, key: str) -> None:
         """Remove an object at once, past every rule."""
         self._version += 1
         body = self.objects.pop((plural, key))
         body["metadata"]["resourceVersion"] = str(self._version)
-        self._tell("DELETED", plural, body)
+        self._tell(plural, body, None)
 
     def find(self, plural: str, key: str) -> Body | None:
         """The object, or None."""
@@ -120,9 +122,11 @@ class Api:
             news = self._news
             if resource.plural not in self.held:
                 batch = [
-                    WatchEvent(kind, from_dict(body))
-                    for version, kind, plural, body in self._history
-                    if version > seen and plural == resource.plural and chosen(body)
+                    event
+                    for version, plural, before, after in self._history
+                    if version > seen
+                    and plural == resource.plural
+                    and (event := _event(chosen, before, after))
                 ]
                 seen = self._version
                 if batch:
@@ -165,7 +169,7 @@ class Api:
             != there["metadata"]["resourceVersion"]
         ):
             raise Conflict("modified", code=409)
-        after: Body = _merged(there, patch)
+        after: Body = merged(there, patch)
         if after.get("spec") != there.get("spec"):
             after["metadata"]["generation"] = there["metadata"].get("generation", 0) + 1
         held, ending = (there["metadata"].get(one) for one in ("finalizers", "deletionTimestamp"))
@@ -208,13 +212,24 @@ class Api:
             raise NotFound(f'{plural} "{key}" not found', code=404, reason="NotFound", status=status)
         return found
 
-    def _tell(self, kind: str, plural: str, body: Body) -> None:
-        self._history.append((self._version, kind, plural, _copy(body)))
+    def _tell(self, plural: str, before: Body | None, after: Body | None) -> None:
+        self._history.append((self._version, plural, before, _copy(after) if after is not None else None))
         self._wake()
 
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
+
+
+def _event(chosen: Callable[[Body], bool], before: Body | None, after: Body | None) -> WatchEvent | None:
+    """A change as a watch of a selection tells it: what no longer belongs to it is gone."""
+    was_there = before is not None and chosen(before)
+    if after is not None and chosen(after):
+        return WatchEvent("MODIFIED" if was_there else "ADDED", from_dict(after))
+    if before is None or not was_there:
+        return None
+    version = (after or before)["metadata"]["resourceVersion"]
+    return WatchEvent("DELETED", from_dict(merged(before, {"metadata": {"resourceVersion": version}})))
 
 
 def _copy(body: Mapping[str, Any]) -> Body:
@@ -224,36 +239,6 @@ def _copy(body: Mapping[str, Any]) -> Body:
 
 def _key(namespace: str | None, name: str) -> str:
     return f"{namespace}/{name}" if namespace else name
-
-
-def _merged(there: Any, patch: Any) -> Any:
-    """JSON merge patch, and of strategic ones the lists by name or type that pods have."""
-    if isinstance(patch, list):
-        return _merged_list(there or [], patch)
-    if not isinstance(patch, Mapping):
-        return patch
-    result = dict(there) if isinstance(there, Mapping) else {}
-    for field, value in patch.items():
-        if value is None:
-            result.pop(field, None)
-        else:
-            result[field] = _merged(result.get(field), value)
-    return result
-
-
-def _merged_list(there: list[Any], patch: list[Any]) -> list[Any]:
-    if patch and isinstance(patch[0], Mapping) and patch[0].get("$patch") == "replace":
-        return patch[1:]
-    by = "type" if all(isinstance(one, Mapping) and "type" in one for one in patch) else "name"
-    if not patch or not all(isinstance(one, Mapping) and by in one for one in patch):
-        return patch
-    result = {one[by]: one for one in there}
-    for one in patch:
-        if one.get("$patch") == "delete":
-            result.pop(one[by], None)
-        else:
-            result[one[by]] = _merged(result.get(one[by]), one)
-    return list(result.values())
 
 
 def _selection(namespace: str | None, labels: str | None, fields: str | None) -> Callable[[Body], bool]:

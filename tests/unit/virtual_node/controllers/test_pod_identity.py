@@ -12,6 +12,8 @@ from tests.unit.virtual_node.controllers.scene import KEY, Scene, clusters, lowe
 
 pytestmark = pytest.mark.looptime
 
+DELETING = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 30}
+
 
 async def test_a_cache_that_is_behind_is_no_reason_to_delete():
     """The upper watch says nothing since an outage: a pod that it has not shown yet is no orphan."""
@@ -27,6 +29,41 @@ async def test_a_cache_that_is_behind_is_no_reason_to_delete():
         assert names.ANNOTATION_LOWER_UID in scene.above()["metadata"]["annotations"]
 
 
+@pytest.mark.parametrize("label", [names.LABEL_UPPER_CLUSTER, names.LABEL_UPPER_UID, names.LABEL_NODE])
+async def test_any_label_of_ours_that_somebody_takes_off_is_put_back(label):
+    """Without it our watch does not show the pod, however many of the others it has."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.change("pods", KEY, metadata={"labels": {label: None}})
+        await asyncio.sleep(30)
+        assert scene.below()["metadata"]["labels"][label]
+        scene.lower.change("pods", KEY, status={"phase": "Running"})
+        await asyncio.sleep(10)
+        assert scene.above()["status"]["phase"] == "Running"
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+async def test_a_pod_without_our_labels_ends_below_with_the_one_above(is_forced):
+    """Its labels are taken off while it is being deleted above: it would run on for ever, and nobody would know."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.fault = lambda verb, _plural, _key: Unavailable("down") if verb == "patch" else None
+        scene.lower.change("pods", KEY, metadata={"labels": {names.LABEL_UPPER_CLUSTER: None}})
+        await asyncio.sleep(1)
+        if is_forced:
+            scene.upper.vanish("pods", KEY)
+        else:
+            scene.upper.change("pods", KEY, metadata=DELETING)
+        await asyncio.sleep(30)
+        assert "deletionTimestamp" in scene.below()["metadata"]
+        assert (scene.upper.find("pods", KEY) is None) is is_forced
+        scene.lower.vanish("pods", KEY)
+        await asyncio.sleep(30)
+        assert scene.upper.find("pods", KEY) is None
+
+
 async def test_a_pod_whose_labels_somebody_took_off_is_claimed_again():
     """It still runs under the uid that we made: reporting it lost would have it started twice."""
     async with running() as scene:
@@ -37,8 +74,6 @@ async def test_a_pod_whose_labels_somebody_took_off_is_claimed_again():
         scene.lower.change(
             "pods", KEY, metadata={"labels": {names.LABEL_UPPER_CLUSTER: None, names.LABEL_UPPER_UID: None}}
         )
-        # As a server tells a watch whose selector the object has left.
-        scene.caches.lower._remove(KEY, None)
         await asyncio.sleep(60)
         above, below = scene.above(), scene.below()
         assert above["status"]["phase"] == "Running"
