@@ -159,22 +159,6 @@ async def test_who_has_nothing_yet_does_not_stand_behind_a_thousand() -> None:
     await cached.stop()
 
 
-async def test_who_has_nothing_yet_does_not_stand_behind_a_thousand() -> None:
-    """A pod waits for its Secret; those that are cached already can be followed again a little later."""
-    server = RestartedServer()
-    cached = Followers(server, size=500, is_minor=True)
-    await asyncio.sleep(30)
-    server.stop()
-    await asyncio.sleep(30)
-    fresh = Followers(server, size=1, is_minor=True)
-    await asyncio.sleep(30)
-    server.start()
-    await fresh.informers[0].wait_synced()
-    assert len(cached.moments) < 100
-    await fresh.stop()
-    await cached.stop()
-
-
 async def test_refusal_is_an_answer() -> None:
     """A server that is back and forbids us something is there: nobody waits for it any more."""
     server = RestartedServer()
