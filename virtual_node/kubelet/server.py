@@ -168,6 +168,8 @@ class KubeletServer:
 def _end_kept(server: web.Server) -> None:
     """End connections as soon as they have no request: the next one is our successor's to answer, not ours to refuse."""
     for connection in server.connections:
-        connection.close()
-        if connection._current_request is None:  # noqa: SLF001 - nothing public says it; a test guards it
+        waiter = connection._waiter  # noqa: SLF001 - for its next request; nothing public says it; a test guards it
+        waits = waiter is not None and not waiter.done()
+        connection.close()  # behind the answer to a request that has come
+        if waits:
             connection.force_close()

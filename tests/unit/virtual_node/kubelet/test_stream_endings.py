@@ -21,6 +21,7 @@ from tests.unit.virtual_node.kubelet.stream_client import (
     rest_of,
     upgrade,
 )
+from virtual_node.kubelet.server import _end_kept
 
 
 async def test_a_client_that_leaves_ends_the_lower_side(rig: Rig) -> None:
@@ -189,6 +190,24 @@ async def test_a_connection_that_waits_for_its_next_request_ends_when_stopping_b
         await closed(writer)
         await closed(idle_writer)
         await stopping
+
+
+async def test_a_request_that_has_just_come_is_answered_when_stopping_begins(serve: Serve, wire: str) -> None:
+    """Nobody has looked at it yet, or its answer is on its way: the connection ends behind the answer."""
+    for turns in range(6):
+        async with serve(1) as node:
+            idle, writer = await node.connect()
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
+            await idle.readuntil(b"\r\n\r\nok")
+            connections = node.server._runner.server
+            assert connections is not None
+            (connection,) = connections.connections
+            connection.data_received(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            _end_kept(connections)
+            assert (await rest_of(idle)).endswith(b"\r\n\r\nok"), f"{turns} turns of the loop later"
+            await closed(writer)
 
 
 async def test_stopping_does_not_wait_when_nothing_is_open(rig: Rig) -> None:
