@@ -34,7 +34,7 @@ _STOPPING = 45.0
 _SHARE = 0.6
 """Of the time allowed, for pods to end in order; the rest is for everything after."""
 _BELOW = 15.0
-"""Seconds that a lower cluster gets at least, however long everything before has taken."""
+"""Seconds that a lower cluster gets at least, however long everything before has taken; and for one answer."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -106,9 +106,12 @@ async def _lower(
     progress = _progress(own)
     names = [node.name for node in cluster.virtual_nodes()]
     try:
-        loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
-        async with Client(
-            loaded, user_agent="virtual-node-cleanup", cluster=cluster.name, timeout=15
+        async with connect.by_file(
+            cluster.kubeconfig,
+            agent="virtual-node-cleanup",
+            context=cluster.context,
+            cluster=cluster.name,
+            timeout=_BELOW,
         ) as client:
             cleanup = LowerCleanup(
                 rehearsed(client, tell) if own.dry_run else client,
@@ -119,7 +122,7 @@ async def _lower(
             )
             async with asyncio.timeout_at(deadline):
                 await cleanup.run()
-    except (ConfigError, ApiError, TimeoutError) as error:
+    except (ConfigError, TimeoutError) as error:
         why = str(error) or "no end within the time allowed"
         progress(
             f"{cluster.name}: not cleaned ({why}); what is left there carries the label "

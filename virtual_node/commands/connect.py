@@ -82,6 +82,7 @@ async def by_file(
     *,
     agent: str,
     context: str = "",
+    cluster: str = "",
     timeout: float = TIMEOUT,  # noqa: ASYNC109 - of each request
 ) -> AsyncIterator[Client]:
     """The client of the cluster that a kubeconfig leads to.
@@ -90,13 +91,14 @@ async def by_file(
         path: the kubeconfig; nothing else is tried.
         agent: names us in the server's audit log.
         context: of the kubeconfig; empty: its current one.
+        cluster: its name; empty: the path.
         timeout: seconds for one answer.
 
     Raises:
         ConfigError: as for ``upper``.
     """
     config = await kubeconfig.load(path, context=context or None, in_cluster=False)
-    async with Client(config, user_agent=agent, cluster=path, timeout=timeout) as client:
+    async with Client(config, user_agent=agent, cluster=cluster or path, timeout=timeout) as client:
         try:
             yield client
         except ApiError as error:

@@ -13,7 +13,8 @@ from controller_runtime import kubeconfig, resources
 from controller_runtime.api import names
 from controller_runtime.errors import NotFound
 from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, thing, virtual
-from virtual_node.commands import cleanup
+from tests.unit.virtual_node.commands.people import kubeconfig as kubeconfig_of
+from virtual_node.commands import cleanup, connect
 from virtual_node.commands.cleanup_rehearsal import rehearsed
 from virtual_node.config import ClusterConfig, Config
 from virtual_node.translate import persistent_volumes
@@ -53,9 +54,10 @@ async def _rehearse(monkeypatch: Any, *apis: ReadOnly, arguments: Sequence[str] 
         return None
 
     monkeypatch.setattr(kubeconfig, "load", load)
-    monkeypatch.setattr(
-        cleanup, "Client", lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster])
-    )
+    for module in (cleanup, connect):
+        monkeypatch.setattr(
+            module, "Client", lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster])
+        )
     own = cleanup._parser().parse_args(["--dry-run", *arguments])
     clusters = [ClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
     await cleanup._run(Config(cluster_id=CLUSTER, clusters=clusters), own)
@@ -100,6 +102,22 @@ async def test_what_would_go_is_told_and_nothing_is_written(monkeypatch, capsys)
     ]
     assert all(line.endswith("(dry run)") for line in told.err.splitlines())
     assert "still drain" not in told.err, "nobody was told to end"
+
+
+async def test_a_lower_cluster_that_is_away_is_told_of_and_holds_nothing_up(monkeypatch, capsys, tmp_path):
+    """With what led there, and how to find what is left."""
+    file = kubeconfig_of(tmp_path, "http://127.0.0.1:1")
+    upper = ReadOnly("upper", virtual("vn"))
+    monkeypatch.setattr(cleanup, "Client", lambda *_args, **_more: contextlib.nullcontext(upper))
+    own = cleanup._parser().parse_args(["--dry-run", f"--kubeconfig={file}"])
+    clusters = [ClusterConfig(name="tokyo", kubeconfig=file, node_name="vn")]
+    await cleanup._run(Config(kubeconfig=file, cluster_id=CLUSTER, clusters=clusters), own)
+    told = capsys.readouterr().err
+    assert (
+        f"tokyo: not cleaned (http://127.0.0.1:1 (kubeconfig {file}, context prod): nothing listens there"
+        in told
+    )
+    assert f"what is left there carries the label virtual-node.io/upper-cluster={CLUSTER}" in told
 
 
 async def test_what_would_stay_is_told_with_why(monkeypatch, capsys):
