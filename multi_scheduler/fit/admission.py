@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from controller_runtime.resources import LIMIT_RANGES, RESOURCE_QUOTAS
+from controller_runtime.resources import LIMIT_RANGES, PRIORITY_CLASSES, RESOURCE_QUOTAS
 from multi_scheduler.fit import limit_ranges, quotas
 from multi_scheduler.fit.limit_ranges import LimitRange
 from multi_scheduler.fit.quotas import Charge, Kind, Quota
@@ -31,7 +31,7 @@ class Admitted:
     refusal: str = ""
     """Why it would not get in; empty: it would."""
     may_change: bool = False
-    """Promises to other pods are in the way, which may soon turn out unused."""
+    """Promises to other pods alone are in the way, which may soon turn out unused."""
 
 
 class Admission:
@@ -102,28 +102,17 @@ class Admission:
         charge = quotas.charge(spec, namespace=namespace, priority_class=self._priority_class(spec))
         if refusal:
             return Admitted(spec, charge, refusal)
-        refusal = self._over_quota(charge, there)
-        return Admitted(spec, charge, refusal, bool(refusal) and namespace in self._promised)
+        promised = self._promised.get(namespace, {})
+        refusal = _over_quota(charge, there, promised)
+        may_change = bool(refusal and promised) and not _over_quota(charge, there, {})
+        return Admitted(spec, charge, refusal, may_change)
 
-    def _over_quota(self, charge: Charge, there: Mapping[str, Quota]) -> str:
-        for _, quota in sorted(there.items()):
-            if quota.covers(charge.kind) and (
-                told := quota.objection(charge, self._on_their_way(quota, charge))
-            ):
-                return told
-        return ""
-
-    def _on_their_way(self, quota: Quota, charge: Charge) -> Counter[str]:
-        total: Counter[str] = Counter()
-        for kind, sums in self._promised.get(charge.namespace, {}).items():
-            if quota.covers(kind):
-                total.update(sums)
-        return total
-
-    def _priority_class(self, spec: Mapping[str, Any]) -> str:
+    def _priority_class(self, spec: Mapping[str, Any]) -> str | None:
         own = spec.get("priorityClassName") or ""
         if own in _SYSTEM_CLASSES:
             return own
+        if PRIORITY_CLASSES.plural in self.unknown:
+            return None
         return min(self._default_classes, key=self._default_classes.__getitem__, default="")
 
     # --- promises -----------------------------------------------------------------------------------
@@ -148,6 +137,21 @@ class Admission:
             del kinds[charge.kind]
         if not kinds:
             del self._promised[charge.namespace]
+
+
+def _over_quota(charge: Charge, there: Mapping[str, Quota], promised: Mapping[Kind, Counter[str]]) -> str:
+    for _, quota in sorted(there.items()):
+        if quota.covers(charge.kind) and (told := quota.objection(charge, _on_their_way(quota, promised))):
+            return told
+    return ""
+
+
+def _on_their_way(quota: Quota, promised: Mapping[Kind, Counter[str]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for kind, sums in promised.items():
+        if quota.covers(kind):
+            total.update(sums)
+    return total
 
 
 def _put(kept: dict[str, dict[str, Rule]], namespace: str, name: str, rule: Rule | None) -> None:

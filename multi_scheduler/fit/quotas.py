@@ -27,7 +27,8 @@ class Kind:
 
     is_terminating: bool
     is_best_effort: bool
-    priority_class: str
+    priority_class: str | None
+    """Empty: it has none. None: nobody tells; quotas of priority classes are not believed to be about it."""
     crosses_namespaces: bool
     """It has pod (anti-)affinity with pods of other namespaces."""
 
@@ -105,13 +106,13 @@ def read(quota: Mapping[str, Any]) -> Quota | None:
     return Quota(quota["metadata"]["name"], hard, used, scopes)
 
 
-def charge(spec: Mapping[str, Any], *, namespace: str, priority_class: str) -> Charge:
+def charge(spec: Mapping[str, Any], *, namespace: str, priority_class: str | None) -> Charge:
     """What a pod counts when it is created below.
 
     Args:
         spec: the pod's, with the defaults that the namespace gives to its containers.
         namespace: the lower one.
-        priority_class: which it has there; empty: none.
+        priority_class: which it has there; empty: none; None: unknown.
     """
     usage = dict.fromkeys(_COUNTS, 1)
     for name, count in pod_resources.pod_requests(spec).items():
@@ -175,6 +176,8 @@ def _is_in(scope: Mapping[str, Any], kind: Kind) -> bool:
         case "NotBestEffort":
             return not kind.is_best_effort
         case "PriorityClass":
+            if kind.priority_class is None:
+                return False
             labels = {_PRIORITY_CLASS: kind.priority_class} if kind.priority_class else {}
             return matching.holds({**scope, "key": _PRIORITY_CLASS}, labels)
         case "CrossNamespacePodAffinity":

@@ -334,6 +334,36 @@ async def test_a_pod_that_nobodys_promise_keeps_out_is_answered_at_once():
     assert loop.time() == before
 
 
+async def test_a_pod_whose_quota_is_used_up_without_anybodys_promise_is_answered_at_once():
+    """What others of its namespace are promised elsewhere would not help it, nor one that says too little."""
+    clusters = _Clusters()
+    clusters.admission.upsert_quota(
+        {
+            "metadata": {"name": "tight", "namespace": "shop"},
+            "status": {"hard": {"cpu": "10"}, "used": {"cpu": "5"}},
+        }
+    )
+    await clusters.filter(_pod("other"))  # a promise that may turn out unused
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    for pod in (_pod("large", "6"), _pod("silent", "")):
+        assert await clusters.passing(pod, "vn-a") == []
+    assert loop.time() == before
+
+
+async def test_quotas_of_priority_classes_refuse_nobody_while_the_classes_are_kept_from_us():
+    """The lower cluster may have a default class, under which the quota is not about the pod."""
+    clusters = _Clusters()
+    without = {"scopeName": "PriorityClass", "operator": "DoesNotExist"}
+    clusters.quota(used=1, scopeSelector={"matchExpressions": [without]})
+    assert await clusters.passing(_pod("one"), "vn-a") == []
+    clusters.admission.unknown.add("priorityclasses")
+    assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
+    system = {"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}
+    clusters.quota(used=1, scopeSelector={"matchExpressions": [system]})
+    assert await clusters.passing(_pod("two", priorityClassName="system-node-critical"), "vn-a") == []
+
+
 async def test_a_pod_that_was_bound_and_will_not_come_takes_no_room():
     """Such as a daemon of kube-system, that tolerates everything."""
     clusters = _Clusters()
