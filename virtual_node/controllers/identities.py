@@ -108,10 +108,12 @@ class IdentityController:
         )
         annotations = secret["metadata"].setdefault("annotations", {})
         annotations[names.ANNOTATION_TOKEN_EXPIRES] = timestamps.rfc3339(first_expiry)
+        # Known before it is there: the answer may be lost, and the pod gone before the next try.
+        self._named[upper.uid] = (namespace, secret["metadata"]["name"])
         if not await self._write(upper.uid, secret):
+            self._named.pop(upper.uid, None)
             self._foreign.add(upper.uid)
             return [self._taken(namespace, upper_pod)]
-        self._named[upper.uid] = (namespace, secret["metadata"]["name"])
         self._schedule(upper.uid, first_expiry)
         return []
 
@@ -241,9 +243,14 @@ class IdentityController:
             return
 
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
-        """After a restart: know our token Secrets again, and when each has to be renewed."""
+        """After a restart: know our token Secrets again, and when each has to be renewed.
+
+        What the process before us was about to write may come later still.
+        """
         uid = secret.labels.get(names.LABEL_TOKEN_OF)
-        if not uid or not initial or secret.labels.get(names.LABEL_NODE) not in self._context.nodes:
+        if not uid or secret.labels.get(names.LABEL_NODE) not in self._context.nodes:
+            return
+        if not initial and uid in self._named:
             return
         self._named[uid] = (secret.namespace, secret.name)
         expires = secret.annotations.get(names.ANNOTATION_TOKEN_EXPIRES)

@@ -9,7 +9,7 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.errors import Conflict
+from controller_runtime.errors import Conflict, ConnectionFailed
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.identities.scene import CLUSTER, KEY, NAME, UID, our_labels, running
 
@@ -124,5 +124,33 @@ async def test_a_secret_whose_pod_went_while_nobody_worked_goes_soon_after_the_s
         secret["metadata"]["annotations"] = expires
         del scene.upper.pods[UID]
         scene.cache._store(from_dict(json.loads(json.dumps(secret))), initial=True)
+        await asyncio.sleep(120)
+        assert scene.lower.deleted == ["s-1"]
+
+
+async def test_a_secret_whose_write_was_not_answered_goes_with_its_pod():
+    """Whether it was made nobody has told us; the pod is gone before we try again."""
+    async with running() as scene:
+        create = scene.lower.create
+
+        async def lose(*what, **where):
+            await create(*what, **where)
+            raise ConnectionFailed("cut off")
+
+        scene.lower.create = lose  # type: ignore[method-assign]
+        with pytest.raises(ConnectionFailed):
+            await scene.ensure()
+        del scene.upper.pods[UID]
+        scene.controller.release(UID)
+        await asyncio.sleep(30)
+        assert scene.lower.deleted == ["s-1"]
+
+
+async def test_a_secret_that_a_killed_process_had_on_its_way_goes_when_its_pod_has():
+    """It arrives when its successor has read all Secrets already."""
+    async with running() as scene:
+        del scene.upper.pods[UID]
+        secret = scene.lower.put(**our_labels(**{names.LABEL_NODE: "vn"}))
+        scene.cache._store(from_dict(json.loads(json.dumps(secret))), initial=False)
         await asyncio.sleep(120)
         assert scene.lower.deleted == ["s-1"]
