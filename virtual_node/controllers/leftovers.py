@@ -83,11 +83,11 @@ class Leftovers:
     async def _resources(self) -> AsyncIterator[Resource]:
         """Every namespaced resource that can be listed, in its preferred version."""
         groups = [("", "v1", "/api/v1")]
-        for group in (await self._get("/apis")).get("groups") or ():
+        for group in _entries(await self._get("/apis"), "groups"):
             version = group["preferredVersion"]["version"]
             groups.append((group["name"], version, f"/apis/{group['name']}/{version}"))
         for group_name, version, path in groups:
-            for entry in (await self._get(path)).get("resources") or ():
+            for entry in _entries(await self._get(path), "resources"):
                 if entry.get("namespaced") and "list" in entry.get("verbs", ()) and "/" not in entry["name"]:
                     yield Resource(group_name, version, entry["name"], entry["kind"])
 
@@ -106,8 +106,10 @@ class Leftovers:
                     )
                 )
             except NotFound:
+                if not resource.group:
+                    raise  # Kubernetes' own kinds are always there: this is another server's answer
                 return items
-            items += page.get("items") or ()
+            items += _entries(page, "items")
             token = (page.get("metadata") or {}).get("continue")
             if not token:
                 return items
@@ -118,3 +120,10 @@ class Leftovers:
             await self._lower.request("GET", path, flow="namespaces")
         )
         return answer
+
+
+def _entries(answer: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """A list that every such answer has, be it null. Other JSON, from somebody in between, tells of nothing."""
+    if key not in answer:
+        raise UnknownError(f"the lower cluster's answer has no {key!r}")
+    return answer[key] or []
