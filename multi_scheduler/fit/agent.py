@@ -40,6 +40,9 @@ class Settings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     BinPack: the fullest."""
     unreachable: Literal["Reject", "Pass"] = "Reject"
     """What becomes of the virtual nodes of a lower cluster that cannot be looked into."""
+    admission: Literal["Reject", "Pass"] = "Reject"
+    """What becomes of those of a cluster whose quotas or limit ranges would refuse the pod as it is. Pass: its webhooks
+    give pods what these demand."""
 
 
 @dataclass(slots=True)
@@ -76,7 +79,9 @@ class FitAgent(Agent):
         self.admissions = {cluster: Admission() for cluster in context.lower}
         self._entrances = {
             cluster: Entrance(
-                context.clusters.get(cluster) or ClusterConfig(name=cluster, kubeconfig=""), admission
+                context.clusters.get(cluster) or ClusterConfig(name=cluster, kubeconfig=""),
+                admission,
+                enforces=self._settings.admission == "Reject",
             )
             for cluster, admission in self.admissions.items()
         }

@@ -33,12 +33,20 @@ class Below:
 class Entrance:
     """One lower cluster's."""
 
-    def __init__(self, config: ClusterConfig, admission: Admission) -> None:
+    def __init__(self, config: ClusterConfig, admission: Admission, *, enforces: bool) -> None:
+        """Set up.
+
+        Args:
+            config: the cluster.
+            admission: the rules of its namespaces.
+            enforces: these refuse pods; off: they only add their defaults.
+        """
         self._name = config.name
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
         self._allowed = config.namespaces.allowed
         self._selects: Callable[[Mapping[str, str]], bool] = matching.compile_selector(config.pod_selector)
         self._admission = admission
+        self._enforces = enforces
 
     def judge(self, pod: Mapping[str, Any]) -> Below:
         """What becomes of an upper pod."""
@@ -48,7 +56,7 @@ class Entrance:
             return Below(pod, refusal=refusal)
         namespace = self._map(above)
         admitted = self._admission.admit(spec, namespace)
-        refusal = admitted.refusal
+        refusal = admitted.refusal if self._enforces else ""
         if refusal:
             refusal = f"lower cluster {self._name}, namespace {namespace}: {refusal}"
         if namespace != above or admitted.spec is not spec:

@@ -33,11 +33,11 @@ class _Directory:
 class _Clusters:
     """Lower clusters a and b, with sixteen cores each."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, *, settings: dict[str, str] | None = None, **config: Any) -> None:
         fake: Any = SimpleNamespace(cluster="test")
         lower = {"a": fake, "b": fake}
         clusters = {"a": ClusterConfig(name="a", kubeconfig="", **config)}
-        self.agent = FitAgent(AgentContext("fit", {}, fake, lower, clusters))
+        self.agent = FitAgent(AgentContext("fit", settings or {}, fake, lower, clusters))
         for name in lower:
             node = {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "16", "pods": "99"}}}
             self.agent.indexes[name].upsert_node(node)
@@ -381,6 +381,15 @@ async def test_nobody_ends_for_a_pod_that_admission_refuses():
     assert set(await clusters.extender.preempt(_pod("large", "16"), victims)) == {"vn-a"}
     clusters.quota(used=1)
     assert await clusters.extender.preempt(_pod("large", "16"), victims) == {}
+
+
+async def test_rules_that_webhooks_below_comply_with_refuse_nobody_where_that_is_said():
+    """They change the pod before its quota is asked, and nobody here knows how. The virtual node's own rules stay."""
+    clusters = _Clusters(settings={"admission": "Pass"}, namespaces=NamespaceConfig(allowed=["shop"]))
+    clusters.quota(used=1)
+    clusters.limit_range(min={"cpu": "2"})
+    assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
+    assert await clusters.passing(_pod("two", namespace="other"), "vn-a") == []
 
 
 async def test_rules_that_are_kept_from_us_are_not_enforced():
