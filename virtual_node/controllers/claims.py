@@ -129,6 +129,7 @@ class ClaimController:
             self._tell(upper_object, "ClaimConflict", _conflict(self._context.name, key, "an earlier claim"))
             return Result(requeue_after=_BINDING_RETRY)
         if upper_object.metadata.deletion_timestamp is not None:
+            await self._binder.done(key)  # a placeholder uses the lower claim, which could never go
             return await self._deleting(upper, lower)
         volume = self._mirrored_volume(upper)
         if not self._is_ours(key, upper, volume):

@@ -68,13 +68,15 @@ class VolumeBinder:
         return "" if consumer is None else await self._create(consumer, node)
 
     async def done(self, key: str) -> None:
-        """A claim needs no placeholder any more; it goes when none of its claims does."""
+        """A claim needs no placeholder any more, for it is bound or going; it goes when none of its claims does."""
         placeholder = self._of(key)
         if placeholder is None:
             return
         for claim in _claims(placeholder):
             found = self._caches.lower_claims.store.get(f"{placeholder.namespace}/{claim}")
-            if found is not None and (found.status or {}).get("phase") != "Bound":
+            if found is None or found.metadata.deletion_timestamp is not None:
+                continue
+            if (found.status or {}).get("phase") != "Bound":
                 return
         await self._remove(placeholder)
 

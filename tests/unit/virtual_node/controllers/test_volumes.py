@@ -116,6 +116,31 @@ async def test_a_pod_does_not_wait_for_ever_for_claims_that_cannot_be_read():
             await scene.volumes.ensure(scene.scene.caches.upper["vn"].store.get("x"), pod)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("phase", ["Bound", "Pending"])
+async def test_a_placeholder_does_not_keep_a_claim_that_is_being_deleted(phase):
+    """It uses the lower claim, which the cluster protects as long as somebody does: neither would ever go."""
+    upper, lower = clusters()
+    going = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 0}
+    annotations = {claims.SELECTED_NODE: "vn"}
+    upper.put(
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[claims.FINALIZER], annotations=annotations, **going),
+    )
+    lower.put(
+        "persistentvolumeclaims",
+        claim(uid="l-1", labels=OURS, finalizers=[claims.PROTECTION], status={"phase": phase}),
+    )
+    placeholder = pod("volume-binder-u-1", uid="b-1", nodeName="node-1")
+    placeholder["metadata"] |= {
+        "labels": {names.LABEL_UPPER_CLUSTER: CLUSTER, volume_binder.LABEL_BINDER_OF: "u-1"},
+        "annotations": {volume_binder.ANNOTATION_CLAIMS: "data", names.ANNOTATION_UPPER_NAMESPACE: "shop"},
+    }
+    lower.put("pods", placeholder)
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+    assert lower.asked("delete", "pods") == ["shop/volume-binder-u-1"]
+
+
 async def test_a_claim_of_another_processs_node_is_left_to_that_process():
     """Both have this lower cluster: one would delete for ever what the other makes, and no volume would be bound."""
     upper, lower = clusters()
