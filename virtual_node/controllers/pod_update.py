@@ -51,6 +51,7 @@ class PodUpdater:
             resize = None
         if changes.ephemeral_containers:
             await self._creator.prepare_debugging(upper, upper_pod, changes.ephemeral_containers)
+        record.synced = None  # a part of it may go down; then what was wanted before is a change, too
         reached = await self._send(upper, lower, resize, changes.ephemeral_containers, main)
         if reached is not None:
             record.synced = upper
@@ -73,13 +74,14 @@ class PodUpdater:
         """
         reached = [lower.metadata.generation]
         postponed: ApiError | None = None
+        is_resize_due = False
         for patch, subresource in (
             (resize, "resize"),
             (ephemeral_containers, "ephemeralcontainers"),
             (main, None),
         ):
-            if postponed is not None and subresource is None:
-                patch = pod_update.noting_no_spec(main, lower.annotations)  # noqa: PLW2901 - but for the note
+            if is_resize_due and subresource is None:
+                patch = pod_update.without_resize(main, lower.annotations)  # noqa: PLW2901 - but for the note
             try:
                 reached.append(await self._patch(lower, patch, subresource=subresource))
             except Invalid as error:
@@ -98,6 +100,7 @@ class PodUpdater:
                 # A quota or a policy below says no. It may change, and nothing tells when: the rest goes down now.
                 self._refused(upper, error.message)
                 postponed = error
+                is_resize_due = is_resize_due or subresource == "resize"
         if postponed is not None:
             raise postponed
         return 0 if 0 in reached else max(reached)

@@ -66,10 +66,11 @@ def has_been_asked(
     return is_as_created if asked is None else asked == _applied(desired["metadata"]).get("spec")
 
 
-def noting_no_spec(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
-    """A patch of ``pod_patch`` whose note of the images and resources asked for stays as the lower pod has it.
+def without_resize(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
+    """A patch of ``pod_patch`` that does not note the resources as asked for: they are to be tried again.
 
-    For a change that could not be asked for now: it is to be tried again.
+    The note stays as the lower pod has it. Where the patch changes images, it names neither what was asked for before
+    nor what is wanted now: whichever of the two is wanted next is a change.
 
     Args:
         patch: of metadata and spec; may be empty.
@@ -81,7 +82,9 @@ def noting_no_spec(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict
         return dict(patch)
     note = _applied(metadata)
     note.pop("spec", None)
-    if "spec" in (before := _applied({"annotations": current})):
+    if "spec" in patch:
+        note["spec"] = ""
+    elif "spec" in (before := _applied({"annotations": current})):
         note["spec"] = before["spec"]
     text = json.dumps(note, separators=(",", ":"))
     return {**patch, "metadata": {**metadata, "annotations": {**annotations, names.ANNOTATION_APPLIED: text}}}

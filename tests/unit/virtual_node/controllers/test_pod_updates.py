@@ -22,9 +22,9 @@ def service(name: str, address: str, port: int) -> Body:
     }  # fmt: skip
 
 
-def resize(scene: Scene, *, image: str = "web:1") -> None:
-    """The upper pod gets two CPUs, a label, and perhaps another image."""
-    resized = {"name": "main", "image": image, "resources": {"requests": {"cpu": "2"}}}
+def resize(scene: Scene, *, cpu: str = "2", image: str = "web:1") -> None:
+    """The upper pod gets so many CPUs, a label, and perhaps another image."""
+    resized = {"name": "main", "image": image, "resources": {"requests": {"cpu": cpu}}}
     labels = {"labels": {"new": "label"}, "generation": 2}
     scene.upper.change("pods", KEY, spec={"containers": [resized]}, metadata=labels)
 
@@ -169,6 +169,25 @@ async def test_a_resize_that_a_quota_forbids_is_told_and_tried_again():
         scene.lower.fault = lambda _verb, _plural, _key: None
         await asyncio.sleep(120)
         assert scene.below()["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+
+
+@pytest.mark.parametrize("forbidden", ["pods/resize", "pods/ephemeralcontainers"])
+async def test_a_change_that_is_taken_back_while_a_part_of_it_is_forbidden_is_taken_back_below(forbidden):
+    """What could go down has gone, be it the image or the size: the old ones are a change again."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        resize(scene, cpu="1")
+        await asyncio.sleep(10)
+        before = scene.below()["spec"]["containers"]
+        scene.lower.fault = refusing(Forbidden("no", code=403), forbidden)
+        scene.upper.change("pods", KEY, spec={"ephemeralContainers": [{"name": "d", "image": "t"}]})
+        resize(scene, cpu="2", image="web:2")
+        await asyncio.sleep(10)
+        assert scene.below()["spec"]["containers"][0]["image"] == "web:2"
+        resize(scene, cpu="1")
+        await asyncio.sleep(120)
+        assert scene.below()["spec"]["containers"] == before
 
 
 async def test_a_debug_container_that_a_policy_forbids_is_told():
