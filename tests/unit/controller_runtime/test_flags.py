@@ -9,14 +9,18 @@ from controller_runtime.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("0", 0), ("10s", 10), ("1m30s", 90), ("250ms", 0.25), ("1.5h", 5400)]
-)
+    ("text", "seconds"),
+    [
+        ("0", 0), ("10s", 10), ("1m30s", 90), ("250ms", 0.25), ("1.5h", 5400), ("1.s.5s", 1.5),
+        ("3\u00b5s", 3e-6), ("3\u03bcs", 3e-6),
+    ],
+)  # fmt: skip
 def test_durations_are_gos(text, seconds):
     """Durations are written as Go writes them."""
     assert flags.parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "10", "s", "1d", "-5s", "1m 30s"])
+@pytest.mark.parametrize("text", ["", "10", "s", ".s", "1d", "-5s", "1m 30s", "\u0665s"])
 def test_other_durations_are_refused(text):
     """A number without a unit, or an unknown unit, is an error and not a guess."""
     with pytest.raises(ValueError, match="duration"):
