@@ -120,7 +120,7 @@ async def test_a_pod_does_not_wait_for_ever_for_claims_that_cannot_be_read():
 async def test_a_placeholder_does_not_keep_a_claim_that_is_being_deleted(phase):
     """It uses the lower claim, which the cluster protects as long as somebody does: neither would ever go."""
     upper, lower = clusters()
-    going = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 0}
+    going: Body = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 0}
     annotations = {claims.SELECTED_NODE: "vn"}
     upper.put(
         "persistentvolumeclaims",
