@@ -33,7 +33,7 @@ def _ingress(values: str) -> dict[str, dict[int, Any]]:
             component = one["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
             found[component] = {
                 number: rule.get("from")
-                for rule in one["spec"]["ingress"] or []
+                for rule in one["spec"].get("ingress", ())
                 for port in rule["ports"]
                 for number in range(port["port"], port.get("endPort", port["port"]) + 1)
             }
