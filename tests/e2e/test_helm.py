@@ -20,6 +20,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox import helm as charts
 from hack.sandbox.command import command
 from hack.sandbox.helm import NAMESPACE, RELEASE, helm
+from hack.sandbox.programs import HELM_MAJOR
 
 from .conftest import PATIENCE, becomes, create, eventually, get, node_ready, pod, ready
 from .installation import data, labelled, left_above, names, read
@@ -28,6 +29,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 REAL = "lower1"
 DEPLOYMENT = f"deployment/{RELEASE}-virtual-node"
+_AS_HELM_3 = ["--server-side=false"] if HELM_MAJOR == "4" else []
+_AS_HELM_4 = ["--server-side=true"] if HELM_MAJOR == "4" else []
+"""Helm 4 keeps to the way of a release's last revision, unless it is told."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -50,7 +54,7 @@ async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S
         await upper.kubectl("create", "namespace", NAMESPACE)
         # What does not hold to the restricted standard would not be admitted.
         await upper.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
-        await _helm(sandbox, "install")
+        await _helm(sandbox, "install", *_AS_HELM_3)
         yield sandbox
 
 
@@ -84,13 +88,19 @@ async def _helm(sandbox: Sandbox, verb: str, *more: str, values: dict[str, Any] 
 
 
 async def test_clusters_are_added_by_an_upgrade(installed: Sandbox):
-    """The chart comes up with no values at all; registered clusters join with the next upgrade."""
+    """The chart comes up with no values at all; registered clusters join with the next upgrade.
+
+    Helm 4 takes over what Helm 3 has installed, and applies on the server's side from then on.
+    """
     assert (await read(installed.upper, "nodes", "-l", "type=virtual-kubelet"))["items"] == []
     for cluster in installed.lower:
         await charts.register(installed, cluster)
-    await _helm(installed, "upgrade", values=_values(installed))
+    await _helm(installed, "upgrade", *_AS_HELM_4, values=_values(installed))
     for cluster in installed.lower:
         await node_ready(installed.upper, cluster.name)
+    made = await read(installed.upper, "-n", NAMESPACE, DEPLOYMENT, "--show-managed-fields")
+    managers = {(one["manager"], one["operation"]) for one in made["metadata"]["managedFields"]}
+    assert {how for who, how in managers if who == "helm"} == {"Apply" if HELM_MAJOR == "4" else "Update"}
 
 
 async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
@@ -114,19 +124,8 @@ async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
 
 async def test_status_tells_how_far_behind_each_node_is(installed: Sandbox):
     """Through the API server the command reads the daemon's own measure of its lag, on verified certificates."""
-    done = await command(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "virtual_node",
-                "status",
-                f"--kubeconfig={installed.upper.kubeconfig}",
-                "-o",
-                "json",
-            )
-        ]
-    )
+    upper = f"--kubeconfig={installed.upper.kubeconfig}"
+    done = await command([*(sys.executable, "-m", "virtual_node", "status", upper), "-o", "json"])
     (real,) = [node for node in json.loads(done.stdout)["nodes"] if node["name"] == REAL]
     assert 0 < real["lag"]["down"]["p50"] <= real["lag"]["down"]["p99"] < 30
     assert 0 < real["lag"]["up"]["p99"] < 30
@@ -197,6 +196,28 @@ async def test_a_rollback_is_an_upgrade_back(installed: Sandbox):
     after = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert [one["restartCount"] for one in after["status"]["containerStatuses"]] == [0]
+    assert (await upper.kubectl("-n", "shop", "exec", "ticker", "--", "echo", "here")).stdout == "here\n"
+
+
+async def test_the_uninstall_job_does_nothing_when_kubectl_applies_it(installed: Sandbox):
+    """`helm template | kubectl apply --server-side` beside the release: the Job says why it does not, and all goes on."""
+    upper = installed.upper
+    made = await helm(
+        installed, "template", RELEASE, str(charts.CHART), f"--namespace={NAMESPACE}",
+        "--show-only=templates/uninstall/cleanup.yaml", values=_values(installed),
+    )  # fmt: skip
+    await upper.kubectl("apply", "--server-side", "-f", "-", input=made.stdout)
+
+    async def refused() -> bool:
+        said = await upper.kubectl(
+            "-n", NAMESPACE, "logs", "-l", "app.kubernetes.io/component=uninstall", check=False
+        )
+        return "was made by kubectl; nothing was done" in said.stdout
+
+    await eventually(refused, what="the Job's word that it does nothing")
+    # What it would have taken away first, and last.
+    await read(upper, "mutatingwebhookconfiguration", f"{NAMESPACE}.{RELEASE}-virtual-node-webhook")
+    await node_ready(upper, REAL)
     assert (await upper.kubectl("-n", "shop", "exec", "ticker", "--", "echo", "here")).stdout == "here\n"
 
 
