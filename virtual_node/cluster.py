@@ -170,7 +170,12 @@ class LowerCluster:
             secrets=caches.secrets,
             wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller comes after
         )
-        identities = IdentityController(context, secrets=caches.secrets, find_upper=caches.pods.upper_pod)
+        identities = IdentityController(
+            context,
+            secrets=caches.secrets,
+            find_upper=caches.pods.upper_pod,
+            find_lower=caches.pods.lower_pod,
+        )
         creator = PodCreator(
             context,
             namespaces=namespaces,

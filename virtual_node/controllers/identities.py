@@ -48,7 +48,12 @@ class IdentityController:
     """Keeps the token Secrets of our pods."""
 
     def __init__(
-        self, context: ClusterContext, *, secrets: Informer, find_upper: Callable[[str], Object | None]
+        self,
+        context: ClusterContext,
+        *,
+        secrets: Informer,
+        find_upper: Callable[[str], Object | None],
+        find_lower: Callable[[str], Object | None],
     ) -> None:
         """Set up.
 
@@ -56,13 +61,17 @@ class IdentityController:
             context: the two clusters.
             secrets: lower Secrets that carry our ownership label.
             find_upper: the upper pod of a uid, or None.
+            find_lower: the lower pod that was made for the upper one of a uid, or None.
         """
         self._context = context
         self._secrets = secrets
         self._find_upper = find_upper
+        self._find_lower = find_lower
         self._named: dict[str, tuple[str, str]] = {}
         self._due: dict[str, float] = {}
         """Loop time at which a pod's tokens are to be renewed."""
+        self._found_for: set[str] = set()
+        """Upper uids of pods that neither the cache has shown yet nor anybody has called gone: Secrets name them."""
         self._foreign: set[str] = set()
         """Upper uids of pods whose Secret's name is taken below."""
         queue: WorkQueue[str] = WorkQueue(
@@ -197,6 +206,7 @@ class IdentityController:
     def release(self, uid: str) -> None:
         """The upper pod is gone: its tokens are worthless, its Secret goes."""
         self._foreign.discard(uid)
+        self._found_for.discard(uid)
         self._due.pop(uid, None)
         if uid in self._named:
             self.controller.queue.add(uid)
@@ -205,12 +215,16 @@ class IdentityController:
         """Refresh a pod's tokens, or remove them when the pod is gone."""
         upper = self._find_upper(uid)
         if upper is not None:
+            self._found_for.discard(uid)
             return await self._refresh(upper)
+        if uid in self._found_for and self._find_lower(uid) is not None:
+            return None  # perhaps the cache above is behind; who decides about the lower pod tells us
         where = self._named.get(uid)
         if where is not None:
-            # A Conflict is tried again: the Secret that was looked at has gone, and its name may be on a new one.
+            # A Conflict is tried again: the Secret that was looked at has gone; its name may be on a new one.
             await self._remove(uid, *where)
             self._named.pop(uid, None)
+            self._found_for.discard(uid)
         return None
 
     async def _refresh(self, upper: Object) -> Result | None:
@@ -243,16 +257,14 @@ class IdentityController:
             return
 
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
-        """After a restart: know our token Secrets again, and when each has to be renewed.
-
-        What the process before us was about to write may come later still.
-        """
+        """Know the Secrets of a process before us, and when each has to be renewed; some may be written only now."""
         uid = secret.labels.get(names.LABEL_TOKEN_OF)
         if not uid or secret.labels.get(names.LABEL_NODE) not in self._context.nodes:
             return
         if not initial and uid in self._named:
             return
         self._named[uid] = (secret.namespace, secret.name)
+        self._found_for.add(uid)
         expires = secret.annotations.get(names.ANNOTATION_TOKEN_EXPIRES)
         if expires:
             self._schedule(uid, timestamps.parse(expires))

@@ -71,7 +71,9 @@ class Scene:
             context, namespaces=self.namespaces, config_maps=config_maps, secrets=secrets,
             wake=lambda uid: self.pods.enqueue(uid),  # noqa: PLW0108 - the controller comes after
         )  # fmt: skip
-        self.identities = IdentityController(context, secrets=secrets, find_upper=self.caches.upper_pod)
+        self.identities = IdentityController(
+            context, secrets=secrets, find_upper=self.caches.upper_pod, find_lower=self.caches.lower_pod
+        )
         status = StatusWriter(context)
         upper_services = Informer(
             context.upper,

@@ -121,7 +121,11 @@ class Scene:
             options={"vn": self.options}, nodes={"vn": None}, log=structlog.get_logger(),
         )  # fmt: skip
         self.cache = Informer(client, resources.SECRETS)
-        self.controller = IdentityController(context, secrets=self.cache, find_upper=self.upper.pods.get)
+        self.mirrored: dict[str, Object] = {}
+        """Lower pods, by the uid of the upper ones."""
+        self.controller = IdentityController(
+            context, secrets=self.cache, find_upper=self.upper.pods.get, find_lower=self.mirrored.get
+        )
         self.pod = token_pod()
         self.upper.pods[UID] = self.pod
 
