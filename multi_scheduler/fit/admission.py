@@ -7,7 +7,7 @@ lower pod exists, for then the quota counts it: earlier than its room, which it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,6 +32,8 @@ class Admitted:
     """Why it would not get in; empty: it would."""
     may_change: bool = False
     """Promises to other pods alone are in the way, which may soon turn out unused."""
+    counted_by: float = 0.0
+    """Until then the quota may count less: a pod of the namespace has gone, and it has not been counted again."""
 
 
 class Admission:
@@ -49,6 +51,10 @@ class Admission:
         """By upper uid."""
         self._promised: dict[str, dict[Kind, Counter[str]]] = {}
         """By namespace: the sum of what is held."""
+        self._counted_by: dict[str, float] = {}
+        """By namespace: see ``left``."""
+        self.changed: Callable[[], object] = lambda: None
+        """Called when a quota is another one, or counts anew."""
 
     # --- rules --------------------------------------------------------------------------------------
 
@@ -56,10 +62,13 @@ class Admission:
         """A ResourceQuota appeared or changed."""
         metadata = quota["metadata"]
         _put(self._quotas, metadata["namespace"], metadata["name"], quotas.read(quota))
+        self._counted_by.pop(metadata["namespace"], None)
+        self.changed()
 
     def remove_quota(self, namespace: str, name: str) -> None:
         """A ResourceQuota is gone."""
         _put(self._quotas, namespace, name, None)
+        self.changed()
 
     def upsert_range(self, limit_range: Mapping[str, Any]) -> None:
         """A LimitRange appeared or changed."""
@@ -80,6 +89,19 @@ class Admission:
     def remove_class(self, name: str) -> None:
         """A PriorityClass is gone."""
         self._default_classes.pop(name, None)
+
+    def has_quotas(self, namespace: str) -> bool:
+        """Whether there are any about pods."""
+        return namespace in self._quotas
+
+    def left(self, namespace: str, *, counted_by: float) -> None:
+        """A pod of a namespace has gone, or ended: the quota controller sees it when we do, and counts after that.
+
+        Args:
+            namespace: the lower one; it has quotas.
+            counted_by: when that will be over; seconds of the caller's clock.
+        """
+        self._counted_by[namespace] = counted_by
 
     # --- questions ----------------------------------------------------------------------------------
 
@@ -105,7 +127,7 @@ class Admission:
         promised = self._promised.get(namespace, {})
         refusal = _over_quota(charge, there, promised)
         may_change = bool(refusal and promised) and not _over_quota(charge, there, {})
-        return Admitted(spec, charge, refusal, may_change)
+        return Admitted(spec, charge, refusal, may_change, self._counted_by.get(namespace, 0.0))
 
     def _priority_class(self, spec: Mapping[str, Any]) -> str | None:
         own = spec.get("priorityClassName") or ""

@@ -24,6 +24,8 @@ _UNKNOWN = Gauge(
 )
 _REFUSALS = (401, 403, 404)
 _LOOK = 5.0
+_COUNTED = 1.0
+"""Seconds in which the quota controller has counted a pod that has gone no more."""
 
 
 class AdmissionFeed:
@@ -60,6 +62,11 @@ class AdmissionFeed:
         while True:
             await asyncio.sleep(_LOOK)
             self.look()
+
+    def left(self, namespace: str) -> None:
+        """A lower pod has gone, or ended."""
+        if self._admission.has_quotas(namespace):
+            self._admission.left(namespace, counted_by=asyncio.get_running_loop().time() + _COUNTED)
 
     @property
     def is_settled(self) -> bool:

@@ -55,6 +55,8 @@ class _Judgement:
     unresolvable: dict[str, str] = field(default_factory=dict)
     hopeful: list[tuple[str, Demand | None]] = field(default_factory=list)
     """Lower clusters that have rejected the pod for want of room, with what it asks; or of quota, with None."""
+    counted_by: float = 0.0
+    """Until then a quota that has rejected it may count less."""
 
     @property
     def rejected(self) -> int:
@@ -127,11 +129,14 @@ class FitAgent(Agent):
         deadline = asyncio.get_running_loop().time() + _SETTLE_SECONDS
         while True:
             found = self._judge(pod, nodes)
-            left = deadline - asyncio.get_running_loop().time()
-            if found.rejected < len(nodes) or left <= 0 or not self._may_change(uid, found.hopeful):
+            if found.rejected < len(nodes):
                 break
             # Others hold promises on several clusters of which they will use one: a moment tells which.
-            await self.reservations.wait(left)
+            until = deadline if self._may_change(uid, found.hopeful) else min(deadline, found.counted_by)
+            now = asyncio.get_running_loop().time()
+            if until <= now:
+                break
+            await self.reservations.wait(until - now)
         self._judged.pop(uid, None)
         self._judged[uid] = found.judged
         # At once: while other agents are asked, another call must not be told of the same room.
@@ -203,6 +208,7 @@ class FitAgent(Agent):
             below = self._entrances[node.cluster].judge(pod)
             if below.refusal:
                 found.unresolvable[node.name] = below.refusal
+                found.counted_by = max(found.counted_by, below.counted_by)
                 if below.may_change:
                     found.hopeful.append((node.cluster, None))
                 continue

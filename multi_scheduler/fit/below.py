@@ -28,6 +28,8 @@ class Below:
     """Equal where the pods are."""
     may_change: bool = False
     """Promises to other pods are behind the refusal."""
+    counted_by: float = 0.0
+    """Until then a quota behind the refusal may count less."""
 
 
 class Entrance:
@@ -62,7 +64,7 @@ class Entrance:
         if namespace != above or admitted.spec is not spec:
             pod = {**pod, "metadata": {**metadata, "namespace": namespace}, "spec": admitted.spec}
         alike = (namespace, self._admission.ranges(namespace))
-        return Below(pod, admitted.charge, refusal, alike, admitted.may_change)
+        return Below(pod, admitted.charge, refusal, alike, admitted.may_change, admitted.counted_by)
 
     def _not_here(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         """Why the virtual node would not create the pod below; empty: it would."""

@@ -151,7 +151,9 @@ class Feed:
         spec, status = pod.spec or {}, pod.status or {}
         upper = pod.labels.get(names.LABEL_UPPER_UID, "")
         if not spec.get("nodeName") or status.get("phase") in _FINISHED:
-            self._index.remove(pod.uid)
+            had_room = self._index.remove(pod.uid) is not None
+            if had_room and status.get("phase") in _FINISHED:
+                self._rules.left(pod.namespace)
             if upper and status.get("phase") in _FINISHED:
                 self._forget(upper, pod.uid)
                 self._seen(upper)  # it needs no room any more
@@ -176,6 +178,7 @@ class Feed:
 
     def _pod_gone(self, pod: Object) -> None:
         self._index.remove(pod.uid)
+        self._rules.left(pod.namespace)
         if upper := pod.labels.get(names.LABEL_UPPER_UID, ""):
             self._forget(upper, pod.uid)
             self._unseen(upper)

@@ -65,6 +65,8 @@ class Reservations:
         self._held: dict[str, _Reservation] = {}
         self._tentative: dict[str, set[str]] = {cluster: set() for cluster in indexes}
         self._changed = asyncio.Event()
+        for admission in admissions.values():
+            admission.changed = self._note
 
     def __len__(self) -> int:
         return len(self._held)
@@ -147,7 +149,7 @@ class Reservations:
         ]
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for any promise to be settled; False when none was in time."""
+        """Wait for any promise to be settled, or quota to change; False when none was in time."""
         self._changed.clear()
         try:
             async with asyncio.timeout(seconds):

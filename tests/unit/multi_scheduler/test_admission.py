@@ -67,6 +67,14 @@ class _Clusters:
 
     def below(self, uid: str, **spec: Any) -> None:
         """A lower pod of cluster a is seen."""
+        self.agent.feeds["a"]._pod(self._lower(uid, spec))
+
+    def gone(self, uid: str) -> None:
+        """One of them is seen no more."""
+        self.agent.feeds["a"]._pod_gone(self._lower(uid, {}))
+
+    @staticmethod
+    def _lower(uid: str, spec: dict[str, Any]) -> Any:
         lower = {
             "metadata": {
                 "name": uid, "namespace": "shop", "uid": f"lower-{uid}", "labels": {"virtual-node.io/upper-uid": uid},
@@ -74,7 +82,7 @@ class _Clusters:
             "spec": {"containers": [], **spec},
             "status": {"phase": "Pending"},
         }  # fmt: skip
-        self.agent.feeds["a"]._pod(shrink_pod(from_dict(lower)))
+        return shrink_pod(from_dict(lower))
 
 
 def _pod(uid: str, cpu: str = "1", *, namespace: str = "shop", **spec: Any) -> dict[str, Any]:
@@ -147,6 +155,35 @@ async def test_a_pod_that_has_arrived_is_counted_by_its_quota_alone():
     assert await clusters.passing(_pod("two", "1m", namespace="shop"), "vn-a") == []  # no room
     clusters.below("one", nodeName="elsewhere")
     assert await clusters.passing(_pod("two"), "vn-a") == ["vn-a"]
+
+
+async def test_a_pod_that_takes_the_place_of_one_that_has_just_gone_waits_until_its_quota_is_counted_again():
+    """Nothing in the upper cluster would have it tried once more, for five minutes."""
+    clusters = _Clusters()
+    clusters.quota(used=1)
+    clusters.below("old", nodeName="a")
+    clusters.gone("old")
+    asking = asyncio.ensure_future(clusters.passing(_pod("new"), "vn-a"))
+    await asyncio.sleep(0.5)
+    assert not asking.done()
+    clusters.quota(used=0)
+    assert await asking == ["vn-a"]
+
+
+async def test_a_quota_that_has_not_counted_the_pod_that_went_holds_nobody_up_for_long():
+    """It may be about other pods: a second, and at once when it has been counted or the pod went long ago."""
+    clusters = _Clusters()
+    clusters.quota(used=1)
+    clusters.gone("old")
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    assert await clusters.passing(_pod("new"), "vn-a") == []
+    assert loop.time() - before == pytest.approx(1)
+    clusters.gone("older")
+    clusters.quota(used=1)
+    before = loop.time()
+    assert await clusters.passing(_pod("new"), "vn-a") == []
+    assert loop.time() == before
 
 
 async def test_a_pod_counts_once_for_a_cluster_with_several_virtual_nodes():
