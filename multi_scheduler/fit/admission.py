@@ -7,7 +7,7 @@ lower pod exists, for then the quota counts it: earlier than its room, which it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -114,9 +114,18 @@ class Admission:
 
     def admit(self, spec: Mapping[str, Any], namespace: str) -> Admitted:
         """What becomes of an upper pod's spec in a lower namespace."""
+        ranges = self.ranges(namespace)
+        first = self._admit(spec, namespace, ranges)
+        if not first.refusal or len(ranges) < 2:
+            return first
+        # Which range's default wins is not defined: where the pod may get in, it is not kept out.
+        turned = (self._admit(spec, namespace, ranges[at:] + ranges[:at]) for at in range(1, len(ranges)))
+        return next((one for one in turned if not one.refusal), first)
+
+    def _admit(self, spec: Mapping[str, Any], namespace: str, ranges: Sequence[LimitRange]) -> Admitted:
         there = self._quotas.get(namespace) if RESOURCE_QUOTAS.plural not in self.unknown else None
         refusal = ""
-        if ranges := self.ranges(namespace):
+        if ranges:
             spec = limit_ranges.with_defaults(spec, ranges)
             refusal = limit_ranges.objection(spec, ranges)
         if not there:

@@ -1,7 +1,7 @@
 """LimitRange below: what it adds to a pod's containers, and why it refuses a pod. Pure.
 
 Source: Kubernetes' admission plug-in LimitRanger; its sentences are the apiserver's own. Where several LimitRanges of a
-namespace have defaults for one resource, which of them wins is not defined; here the first by name does.
+namespace have defaults for one resource, which of them wins is not defined; here the first that is given does.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class _Clusters:
         metadata = {"name": "tight", "namespace": namespace}
         self.admission.upsert_quota({"metadata": metadata, "spec": spec, "status": status})
 
-    def limit_range(self, *, namespace: str = "shop", **item: Any) -> None:
-        metadata = {"name": "usual", "namespace": namespace}
+    def limit_range(self, *, namespace: str = "shop", name: str = "usual", **item: Any) -> None:
+        metadata = {"name": name, "namespace": namespace}
         self.admission.upsert_range(
             {"metadata": metadata, "spec": {"limits": [{"type": "Container", **item}]}}
         )
@@ -277,6 +277,17 @@ async def test_bounds_of_a_limit_range_refuse():
     answer = await clusters.filter(_pod("one"))
     assert answer.passing == ["vn-b"]
     assert "LimitRange usual: minimum cpu usage per Container is 2" in answer.unresolvable["vn-a"]
+
+
+async def test_a_pod_that_gets_in_by_one_of_several_defaults_is_let_in():
+    """Which of them the lower API server takes is chance; the same pod must not be kept out for ever."""
+    clusters = _Clusters()
+    clusters.limit_range(name="narrow", default={"cpu": "100m"})
+    assert await clusters.passing(_pod("one"), "vn-a") == []
+    clusters.limit_range(name="wide", default={"cpu": "2"})
+    assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
+    clusters.limit_range(name="wide", default={"cpu": "200m"})
+    assert await clusters.passing(_pod("one"), "vn-a") == []
 
 
 async def test_rules_are_those_of_the_lower_namespace():

@@ -41,7 +41,7 @@ def test_init_containers_get_it_too():
     assert "resources" not in spec["initContainers"][0]
 
 
-def test_of_several_ranges_the_first_by_name_has_its_way():
+def test_of_several_ranges_the_first_has_its_way():
     """And each adds what the others leave open."""
     ranges = [
         _range({"type": "Container", "defaultRequest": {"cpu": "1"}}, name="a"),
