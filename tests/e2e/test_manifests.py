@@ -110,6 +110,42 @@ async def test_the_files_go_together(upper: Cluster):
 
 
 @pytest.mark.usefixtures("namespace")
+async def test_who_applies_on_the_clients_side_may_go_on_on_the_servers(upper: Cluster):
+    """`kubectl apply --server-side` takes over what `kubectl apply` made, without a conflict and without a change."""
+    files = [word for file in FILES for word in ("-f", str(file))]
+    await upper.kubectl("apply", *files)
+    before = [await _specs(upper), await _names(upper)]
+    await upper.kubectl("apply", "--server-side", *files)
+    await upper.kubectl("diff", "--server-side", *files)
+    assert [await _specs(upper), await _names(upper)] == before
+    await upper.kubectl("delete", *files, "--timeout=150s")
+    await becomes(lambda: _names(upper), OURS_BEFORE, what="the namespace alone is left")
+
+
+@pytest.mark.usefixtures("namespace")
+async def test_two_who_apply_the_same_do_not_disagree(upper: Cluster):
+    """Helm 4, kubectl or Argo CD after one another: what the API server fills in within a field that is replaced whole is said.
+
+    Otherwise it is another value than the one that the next manager applies, and each of them has a conflict.
+    """
+    made = [
+        one
+        for one in rendering.objects("everything")
+        if one["kind"] not in FOREIGN and "helm.sh/hook" not in one["metadata"].get("annotations", {})
+    ]
+    body = json.dumps({"apiVersion": "v1", "kind": "List", "items": made})
+    for manager in ("helm", "argocd-controller"):
+        await upper.kubectl("apply", "--server-side", f"--field-manager={manager}", "-f", "-", input=body)
+    await upper.kubectl("delete", "-f", "-", "--timeout=150s", input=body)
+    await becomes(lambda: _names(upper), OURS_BEFORE, what="the namespace alone is left")
+
+
+async def _specs(cluster: Cluster) -> list[dict[str, Any]]:
+    """What the Deployments are. Their generation counts changes of annotations, too, such as kubectl's own."""
+    return [one["spec"] for one in await _items(cluster, "deployments", "-n", NAMESPACE)]
+
+
+@pytest.mark.usefixtures("namespace")
 async def test_what_the_chart_makes_is_accepted(upper: Cluster):
     """The API server knows every field that the chart makes of any values of the golden files, and warns of none."""
     made = [one for case in rendering.CASES for one in rendering.objects(case) if one["kind"] not in FOREIGN]
