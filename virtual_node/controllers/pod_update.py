@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client import PatchType
 from controller_runtime.errors import ApiError, Invalid, NotFound, is_retryable
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.preconditions import patch_only
@@ -39,6 +39,7 @@ class PodUpdater:
         if synced is not None and same_wish(synced, upper):
             record.synced = upper
             return
+        lower = record.written or lower
         upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
         options = self._context.options[upper_pod["spec"]["nodeName"]]
         desired = pod_down.lower_pod(upper_pod, options)
@@ -52,7 +53,8 @@ class PodUpdater:
         if changes.ephemeral_containers:
             await self._creator.prepare_debugging(upper, upper_pod, changes.ephemeral_containers)
         record.synced = None  # a part of it may go down; then what was wanted before is a change, too
-        reached = await self._send(upper, lower, resize, changes.ephemeral_containers, main)
+        patches = ((resize, "resize"), (changes.ephemeral_containers, "ephemeralcontainers"), (main, None))
+        reached = await self._send(upper, lower, record, patches)
         if reached is not None:
             record.synced = upper
             record.reached = reached
@@ -61,11 +63,10 @@ class PodUpdater:
         self,
         upper: Object,
         lower: Object,
-        resize: Mapping[str, Any] | None,
-        ephemeral_containers: Mapping[str, Any] | None,
-        main: Mapping[str, Any],
+        record: PodRecord,
+        patches: Iterable[tuple[Mapping[str, Any] | None, str | None]],
     ) -> int | None:
-        """Send the patches, the pod's own last: it notes, in the annotation "applied", what has been asked for.
+        """Send patches, each with its subresource, the pod's own last: it notes in an annotation what was asked for.
 
         Returns the generation that the lower pod has with them, 0 when something was refused; None: it is gone.
 
@@ -75,15 +76,11 @@ class PodUpdater:
         reached = [lower.metadata.generation]
         postponed: ApiError | None = None
         is_resize_due = False
-        for patch, subresource in (
-            (resize, "resize"),
-            (ephemeral_containers, "ephemeralcontainers"),
-            (main, None),
-        ):
+        for patch, subresource in patches:
             if is_resize_due and subresource is None:
-                patch = pod_update.without_resize(main, lower.annotations)  # noqa: PLW2901 - but for the note
+                patch = pod_update.without_resize(patch or {}, lower.annotations)  # noqa: PLW2901 - but for the note
             try:
-                reached.append(await self._patch(lower, patch, subresource=subresource))
+                reached.append(await self._patch(lower, record, patch, subresource=subresource))
             except Invalid as error:
                 # The lower cluster will refuse the same change for ever: say so once, keep the pod running.
                 reached.append(0)
@@ -110,7 +107,9 @@ class PodUpdater:
             upper, "Warning", "UpdateRefused", f"Lower cluster {self._context.name}: {why}"
         )
 
-    async def _patch(self, lower: Object, patch: Mapping[str, Any] | None, *, subresource: str | None) -> int:
+    async def _patch(
+        self, lower: Object, record: PodRecord, patch: Mapping[str, Any] | None, *, subresource: str | None
+    ) -> int:
         """Send a patch, if there is one; the generation that the lower pod has with it."""
         if not patch:
             return lower.metadata.generation
@@ -125,6 +124,8 @@ class PodUpdater:
             subresource=subresource,
             patch_type=PatchType.STRATEGIC,
         )
+        if changed["metadata"].get("resourceVersion") != lower.resource_version:
+            record.written = from_dict(changed)
         return int(changed["metadata"].get("generation") or 0)
 
 

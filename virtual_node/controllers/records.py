@@ -28,6 +28,8 @@ class PodRecord:
     """The informer has shown the lower pod."""
     last_lower: Object | None = None
     """The lower pod as last seen; outlives its deletion, so that its last words reach the upper pod."""
+    written: Object | None = None
+    """The lower pod as our last change left it, as long as the informer shows it as it was before."""
     synced: Object | None = None
     """The upper pod whose spec and metadata the lower pod is known to have."""
     reached: int = 0
@@ -50,3 +52,4 @@ class PodRecord:
         self.lower_uid = lower.uid
         self.observed = True
         self.last_lower = lower
+        self.written = None

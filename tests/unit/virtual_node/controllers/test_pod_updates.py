@@ -239,3 +239,24 @@ async def test_a_lower_cluster_that_cannot_resize_gets_the_rest_of_a_change():
         assert below["spec"]["containers"][0]["image"] == "web:2"
         assert [reason for reason, _ in scene.events] == ["UpdateRefused"]
         assert len(scene.lower.asked("patch", "pods/resize")) == 1
+
+
+async def test_a_change_that_is_taken_back_before_the_cache_below_shows_it_is_taken_back_below():
+    """As an operator moves its leader's label: next to the pod as the cache has it there would be nothing to change."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        resize(scene, cpu="1")
+        await asyncio.sleep(10)
+        before = scene.below()
+        scene.lower.held.add("pods")
+        resize(scene, cpu="2", image="web:2")
+        scene.upper.change("pods", KEY, metadata={"labels": {"new": "leader"}})
+        await asyncio.sleep(10)
+        assert scene.below()["metadata"]["labels"]["new"] == "leader"
+        resize(scene, cpu="1")
+        await asyncio.sleep(10)
+        scene.lower.release("pods")
+        await asyncio.sleep(10)
+        assert scene.below()["spec"] == before["spec"]
+        assert scene.below()["metadata"]["labels"] == before["metadata"]["labels"]
