@@ -39,7 +39,7 @@ def deployment(name: str, *, node: str, replicas: int, image: str = "busybox:1.3
     }
 
 
-async def test_the_node_tells_what_it_stands_for(upper: Cluster):
+async def test_the_node_tells_what_it_stands_for(sandbox: Sandbox, upper: Cluster):
     """A virtual node carries its labels, taint, the lower version, and the lower nodes' resources."""
 
     async def capacity() -> tuple[str, str]:
@@ -55,7 +55,8 @@ async def test_the_node_tells_what_it_stands_for(upper: Cluster):
     assert {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"} in node["spec"][
         "taints"
     ]
-    assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
+    version = (await sandbox.lower[1].api.read("/version"))["gitVersion"]
+    assert node["status"]["nodeInfo"]["kubeletVersion"] == version
 
 
 async def test_a_deployment_scales_rolls_and_goes(sandbox: Sandbox, upper: Cluster, namespace):
