@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -166,6 +167,7 @@ async def _execute(plugin: Plugin) -> bytes:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
     except (OSError, ValueError) as error:
         hint = f" ({' '.join(plugin.install_hint.split())})" if plugin.install_hint else ""
@@ -181,8 +183,9 @@ async def _execute(plugin: Plugin) -> bytes:
         ) from None
     finally:
         if process.returncode is None:
+            # With all that it has started: a wrapper's child would go on, and hold the pipes that we wait for.
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode:
         words = " ".join(complaint.decode("utf-8", "replace").split())[-_LAST_WORDS:]

@@ -117,6 +117,25 @@ async def test_close_ends_a_plugin_that_hangs(make: Make, program: Program) -> N
     await credentials.close()
 
 
+async def test_what_a_plugin_has_started_ends_with_it(make: Make, program: Program) -> None:
+    """A wrapper around the program that hangs, say: it would hold the next renewal up for as long as it likes."""
+    said = program.directory / "said"
+    os.mkfifo(said)
+    program.write(
+        "import pathlib, subprocess\n"
+        "with (pathlib.Path(__file__).parent / 'said').open('w') as said:\n"
+        "    subprocess.run(['sh', '-c', 'echo begun; sleep 30; echo ended'], stdout=said)\n"
+    )
+    credentials = make()
+    waiting = asyncio.create_task(credentials.headers())
+    with await asyncio.to_thread(said.open) as hearing:
+        assert await asyncio.to_thread(hearing.readline) == "begun\n"
+        await credentials.close()
+        assert await asyncio.to_thread(hearing.read) == ""
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
 async def test_plugin_that_hangs_is_given_up(
     make: Make, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
