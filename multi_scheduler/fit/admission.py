@@ -53,8 +53,8 @@ class Admission:
         """By namespace: the sum of what is held."""
         self._counted_by: dict[str, float] = {}
         """By namespace: see ``left``."""
-        self.changed: Callable[[], object] = lambda: None
-        """Called when a quota is another one, or counts anew."""
+        self.recounted: Callable[[], object] = lambda: None
+        """Called when a quota changes that was about to be counted again."""
 
     # --- rules --------------------------------------------------------------------------------------
 
@@ -62,13 +62,12 @@ class Admission:
         """A ResourceQuota appeared or changed."""
         metadata = quota["metadata"]
         _put(self._quotas, metadata["namespace"], metadata["name"], quotas.read(quota))
-        self._counted_by.pop(metadata["namespace"], None)
-        self.changed()
+        if self._counted_by.pop(metadata["namespace"], None) is not None:
+            self.recounted()
 
     def remove_quota(self, namespace: str, name: str) -> None:
         """A ResourceQuota is gone."""
         _put(self._quotas, namespace, name, None)
-        self.changed()
 
     def upsert_range(self, limit_range: Mapping[str, Any]) -> None:
         """A LimitRange appeared or changed."""

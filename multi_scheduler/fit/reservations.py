@@ -66,7 +66,7 @@ class Reservations:
         self._tentative: dict[str, set[str]] = {cluster: set() for cluster in indexes}
         self._changed = asyncio.Event()
         for admission in admissions.values():
-            admission.changed = self._note
+            admission.recounted = self._note
 
     def __len__(self) -> int:
         return len(self._held)
@@ -149,7 +149,7 @@ class Reservations:
         ]
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for any promise to be settled, or quota to change; False when none was in time."""
+        """Wait for any promise to be settled, or a quota to be counted again; False when none was in time."""
         self._changed.clear()
         try:
             async with asyncio.timeout(seconds):
