@@ -99,7 +99,7 @@ def status_drift(facts: Facts) -> Iterator[Finding]:
             kind="Pod",
             object=key(upper),
             message=f"says {said} above and has been {meant} below for {span(unchanged)}",
-            next_step=_status_step(upper, below),
+            next_step="does the virtual node's process run, and may it patch pods/status above? See its log",
             transient=True,
         )
 
@@ -183,12 +183,6 @@ def _state(pod: Mapping[str, Any]) -> str:
     if phase != "Running":
         return str(phase)
     return "Running and Ready" if condition(pod, "Ready").get("status") == "True" else "Running, not Ready"
-
-
-def _status_step(upper: Mapping[str, Any], below: Mapping[str, Any]) -> str:
-    if pod_status.is_finished(upper) and not pod_status.is_finished(below):
-        return f"a finished pod stays finished: delete pod {key(upper)} above, and its lower pod goes with it"
-    return "does the virtual node's process run, and may it patch pods/status above? See its log"
 
 
 def _last_change(pod: Mapping[str, Any]) -> datetime:

@@ -23,6 +23,15 @@ async def lower_named_as(context: ClusterContext, upper: Object) -> Object | Non
         return None
 
 
+async def itself(context: ClusterContext, upper: Object) -> Object | None:
+    """An upper pod as it is now; None: that very one is gone."""
+    try:
+        live = from_dict(await context.upper.get(resources.PODS, upper.name, namespace=upper.namespace))
+    except NotFound:
+        return None
+    return live if live.uid == upper.uid else None
+
+
 async def exists_above(context: ClusterContext, uid: str, lower: Object) -> bool:
     """Whether the upper cluster has the pod of that uid, under the name that a lower pod was made with."""
     namespace = upper_namespace(lower)

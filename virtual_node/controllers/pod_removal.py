@@ -78,6 +78,26 @@ class PodRemover:
             )
         return None
 
+    @staticmethod
+    def has_outlived(lower: Object, upper: Object) -> bool:
+        """Whether the lower pod works on, unasked to end, though the upper one has finished."""
+        return _has_ended(upper) and not _has_ended(lower) and lower.metadata.deletion_timestamp is None
+
+    async def upper_finished(self, upper: Object, lower: Object) -> Result:
+        """The upper pod has finished and its lower one has not: it ends, with its own grace period.
+
+        A kubelet, too, tears down what is in a terminal phase in the API (pod_workers.go, UpdatePod). Here it comes
+        of a creation that a killed process had on its way, and that arrives after its successor has called the pod
+        lost. Both clusters are asked: to a cache that is behind, a pod looks like that which has finished below.
+        """
+        below = await live_pods.lower_named_as(self._context, upper)
+        if below is not None and below.uid == lower.uid and not _has_ended(below):
+            above = await live_pods.itself(self._context, upper)
+            if _has_ended(above):
+                self._context.log.warning("lower pod of a finished pod is deleted", pod=lower.key, uid=upper.uid)
+                await live_pods.delete_below(self._context, lower, grace_period_seconds=None)
+        return Result(requeue_after=live_pods.BEHIND)
+
     async def _stripped(self, last: Object) -> Object | None:
         """A lower pod that has left our cache without ending: somebody took our labels off, and it would run on."""
         if last.metadata.deletion_timestamp is not None:

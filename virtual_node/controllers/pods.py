@@ -10,6 +10,7 @@ caches and does the one next thing. It is level-triggered: run it at any time, a
     deleting     there          delete below with the upper grace period, keep mirroring status
     deleting     gone           last status, then delete above for good
     finished     gone           nothing: its status is final
+    finished     not finished   delete below: nobody waits for what it does, and its owner has started another
     there        never was      dependencies, then create below
     there        was, is gone   Failed: never silently started twice under one uid
     there        there          follow spec changes down, status up
@@ -165,6 +166,8 @@ class PodController:
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:
             return await self._remover.upper_deleting(upper, lower, record)
+        if lower is not None and self._remover.has_outlived(lower, upper):
+            return await self._remover.upper_finished(upper, lower)
         if lower is not None:
             self._creator.adopt(upper)
             try:

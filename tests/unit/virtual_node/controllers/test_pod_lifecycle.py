@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_runtime.errors import ConnectionFailed, NotConnected
-from tests.unit.virtual_node.controllers.scene import KEY, running
+from tests.unit.virtual_node.controllers.scene import KEY, lower_pod, running
 from virtual_node.controllers.leftovers import Found
 
 pytestmark = pytest.mark.looptime
@@ -40,6 +40,33 @@ async def test_an_orphan_goes():
         assert "deletionTimestamp" in scene.below()["metadata"]
         # It was seen to go: a Job's finished pods go so in thousands, and each would cost another question.
         assert scene.upper.asked("get", "pods") == []
+
+
+async def test_a_pod_that_appears_below_after_its_upper_one_has_finished_goes():
+    """A killed process had its creation on the way, and its successor has called the pod lost already."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.vanish("pods", KEY)
+        await asyncio.sleep(10)
+        assert scene.above()["status"]["phase"] == "Failed"
+        scene.lower.put("pods", lower_pod("u-1"))
+        await asyncio.sleep(10)
+        assert "deletionTimestamp" in scene.below()["metadata"]
+
+
+async def test_a_finished_pod_that_a_cache_shows_running_stays_below():
+    """Its last words came up by another replica while our watch below says nothing: its logs are still wanted."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.change("pods", KEY, status={"phase": "Running"})
+        await asyncio.sleep(10)
+        scene.lower.held.add("pods")
+        scene.lower.change("pods", KEY, status={"phase": "Succeeded"})
+        scene.upper.change("pods", KEY, status={"phase": "Succeeded"})
+        await asyncio.sleep(60)
+        assert scene.lower.asked("delete", "pods") == []
 
 
 async def test_the_upper_pod_outlives_a_lower_one_that_the_cache_has_not_shown():
