@@ -20,7 +20,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox import helm as charts
 from hack.sandbox.command import command
 from hack.sandbox.helm import NAMESPACE, RELEASE, helm
-from hack.sandbox.programs import HELM_MAJOR
+from hack.sandbox.programs import HELM_MAJOR, KUBERNETES_VERSION
 
 from .conftest import PATIENCE, becomes, create, eventually, get, node_ready, pod, ready
 from .installation import data, labelled, left_above, names, read
@@ -204,7 +204,7 @@ async def test_the_uninstall_job_does_nothing_when_kubectl_applies_it(installed:
     upper = installed.upper
     made = await helm(
         installed, "template", RELEASE, str(charts.CHART), f"--namespace={NAMESPACE}",
-        "--show-only=templates/uninstall/cleanup.yaml", values=_values(installed),
+        "--show-only=templates/uninstall/cleanup.yaml", f"--kube-version={KUBERNETES_VERSION}", values=_values(installed),
     )  # fmt: skip
     await upper.kubectl("apply", "--server-side", "-f", "-", input=made.stdout)
 
