@@ -36,7 +36,11 @@ __virtual_node_complete() {
     while IFS= read -r line; do
         [[ $line == :* ]] && continue
         line="$flag${line%%$'\t'*}"
-        [[ $line == "$typed"* ]] && COMPREPLY+=("${line#"$head"}")
+        [[ $line == "$typed"* ]] || continue
+        line="${line#"$head"}"
+        # Whoever has named a context has not written a command into this line.
+        [[ $line == *[^[:alnum:]_.,:=/@%+-]* ]] && printf -v line %q "$line"
+        COMPREPLY+=("$line")
     done <<<"$answer"
     if ((directive & 2)); then
         compopt -o nospace 2>/dev/null

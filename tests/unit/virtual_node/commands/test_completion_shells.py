@@ -139,6 +139,18 @@ def test_a_shell_completes(shell: str, folder: Path, line: str, answer: list[str
     assert sorted(found) == sorted(expected)
 
 
+def test_bash_reads_a_name_with_signs_of_its_own_as_that_name(folder: Path):
+    """A context may have any name; what is in one must not be run with the line that it completes."""
+    name = "$(touch run) of 'b'; touch run"
+    _stand_in(folder, "bash", [name, ":4"])
+    (word,) = _complete("bash", folder, "virtual-node status --context ")
+    said = subprocess.run(
+        ["bash", "-c", f"printf %s {word}"], capture_output=True, text=True, check=True, cwd=folder
+    )
+    assert said.stdout == name
+    assert not (folder / "run").exists()
+
+
 def test_a_shell_is_answered_by_the_program_itself(shell: str, folder: Path):
     """Not by a stand-in."""
     _executable(folder, f'exec {sys.executable} -m virtual_node "$@"')
