@@ -131,6 +131,11 @@ def split_server(server: str, *, source: str) -> tuple[str, int, str]:
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"{where}{server!r} is not a URL: {error}") from None
+    if parts.username is not None:
+        # It would be in every message that names the server, and is not sent beside other credentials.
+        raise ConfigError(
+            f"{where}has a name in front of the host; it belongs to username and password of the user"
+        )
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise ConfigError(f"{where}{server!r} is not an http(s) URL of a server")
     return parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.path.rstrip("/")

@@ -40,6 +40,10 @@ def broken(**changes: Any) -> dict[str, Any]:
         ),
         (whole(cluster={"server": ""}), r"clusters\[name=c\]\.cluster\.server: is missing"),
         (whole(cluster={"server": "10.0.0.1:6443"}), r"\.server: '10.0.0.1:6443' is not an http\(s\) URL"),
+        (
+            whole(cluster={"server": "https://me:word@a"}),
+            r"\.server: has a name in front of the host; it belongs to username and password of the user$",
+        ),
         (whole(cluster={"server": "https://a:port"}), r"\.server: 'https://a:port' is not a URL"),
         (
             whole(cluster={"proxy-url": "socks5://a:1"}),
