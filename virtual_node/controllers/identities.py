@@ -133,6 +133,7 @@ class IdentityController:
         tokens: dict[str, str] = {}
         first_expiry: datetime | None = None
         account = upper_pod["spec"].get("serviceAccountName") or "default"
+        bound_to = {"apiVersion": "v1", "kind": "Pod", "name": upper.name, "uid": upper.uid}
         for request in requests:
             body = {
                 "apiVersion": "authentication.k8s.io/v1",
@@ -140,12 +141,7 @@ class IdentityController:
                 "spec": {
                     "audiences": [request.audience] if request.audience else [],
                     "expirationSeconds": request.expiration_seconds,
-                    "boundObjectRef": {
-                        "apiVersion": "v1",
-                        "kind": "Pod",
-                        "name": upper.name,
-                        "uid": upper.uid,
-                    },
+                    "boundObjectRef": bound_to,
                 },
             }
             answer = await self._context.upper.create(
@@ -202,6 +198,11 @@ class IdentityController:
             "it is left alone. Delete or rename it"
         )
         return Problem("DependencyConflict", text, "DependencyConflict", text)
+
+    def adopt(self, uid: str) -> None:
+        """A pod runs below already, from before a restart: its Secret, where one is missing, is made again."""
+        if uid not in self._named:
+            self.controller.queue.add(uid)
 
     def release(self, uid: str) -> None:
         """The upper pod is gone: its tokens are worthless, its Secret goes."""

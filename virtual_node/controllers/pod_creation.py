@@ -63,6 +63,11 @@ class PodCreator:
         """The pod runs below already, from before a restart: what it needs there stays."""
         self._dependencies.claim(upper)
 
+    def found_at_start(self, upper: Object) -> None:
+        """The pod runs below already: what it needs there stays, and a token that went while nobody looked is made."""
+        self.adopt(upper)
+        self._identities.adopt(upper.uid)
+
     async def prepare(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
         """Have the ConfigMaps and Secrets there below that a pod names; why that cannot be.
 

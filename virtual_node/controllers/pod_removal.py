@@ -94,7 +94,9 @@ class PodRemover:
         if below is not None and below.uid == lower.uid and not _has_ended(below):
             above = await live_pods.itself(self._context, upper)
             if _has_ended(above):
-                self._context.log.warning("lower pod of a finished pod is deleted", pod=lower.key, uid=upper.uid)
+                self._context.log.warning(
+                    "lower pod of a finished pod is deleted", pod=lower.key, uid=upper.uid
+                )
                 await live_pods.delete_below(self._context, lower, grace_period_seconds=None)
         return Result(requeue_after=live_pods.BEHIND)
 

@@ -94,7 +94,7 @@ class PodController:
         for informer in self._caches.upper.values():
             for number, pod in enumerate(informer.store.list()):
                 if self._caches.lower_pod(pod.uid) is not None:
-                    self._creator.adopt(pod)
+                    self._creator.found_at_start(pod)
                 if number % _BREATH == _BREATH - 1:
                     await asyncio.sleep(0)
 

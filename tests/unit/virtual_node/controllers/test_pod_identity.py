@@ -107,6 +107,22 @@ async def test_a_pod_that_was_mirrored_is_not_started_again_after_a_restart():
         assert not second.is_below()
 
 
+async def test_a_token_that_was_deleted_while_nobody_looked_is_made_again_at_start():
+    """The pod runs below and reads it for as long as it lives; nothing else would bring it back."""
+    upper, lower = clusters()
+    token = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+    first = Scene(upper, lower, enable_serviceaccount=True)
+    async with mirroring(first):
+        first.bind(volumes=[{"name": "token", **token}])
+        await asyncio.sleep(10)
+        [(_, key)] = [one for one in lower.objects if one[0] == "secrets"]
+        assert first.is_below()
+    lower.vanish("secrets", key)
+    async with mirroring(Scene(upper, lower, enable_serviceaccount=True)):
+        await asyncio.sleep(10)
+        assert lower.find("secrets", key)
+
+
 async def test_a_pod_that_ran_is_not_started_again_whatever_its_mark_says():
     """An earlier release marked it with the lower uid alone, or nobody could mark it: its start time is proof enough."""
     upper, lower = clusters()
