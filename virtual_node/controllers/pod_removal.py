@@ -15,6 +15,7 @@ from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.records import PodRecord
 from virtual_node.translate import pod_status
+from virtual_node.translate.ownership import mirrored_as
 
 
 class PodRemover:
@@ -53,11 +54,12 @@ class PodRemover:
         """The upper pod is being deleted: pass the wish on, and finish above once it is fulfilled below."""
         if lower is not None:
             return await self._end_below(upper, lower, record)
-        if (record.sent or record.lower_uid) and not record.observed:
-            # The cache has shown none, but one may have been made a moment ago; the name above is not free before
-            # that has ended.
+        made = record.lower_uid or mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
+        if (record.sent or made) and not record.observed:
+            # The cache has shown none, but one may have been made a moment ago, or have lost its labels while nobody
+            # looked; the name above is not free before that has ended.
             live = await live_pods.lower_named_as(self._context, upper)
-            if live is not None and live.labels.get(names.LABEL_UPPER_UID) == upper.uid:
+            if live is not None and (live.uid == made or live.labels.get(names.LABEL_UPPER_UID) == upper.uid):
                 await self._end_below(upper, live, record)
                 return Result(requeue_after=live_pods.BEHIND)
         if record.last_lower is not None and (live := await self._stripped(record.last_lower)):

@@ -64,6 +64,24 @@ async def test_a_pod_without_our_labels_ends_below_with_the_one_above(is_forced)
         assert scene.upper.find("pods", KEY) is None
 
 
+async def test_a_pod_that_lost_its_labels_while_nobody_looked_ends_below_with_the_one_above():
+    """The process is new and has never seen it; what the upper pod says of it has to do."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind()
+        await asyncio.sleep(10)
+    lower.change("pods", KEY, metadata={"labels": {names.LABEL_UPPER_CLUSTER: None}})
+    upper.change("pods", KEY, metadata=DELETING)
+    async with mirroring(Scene(upper, lower)) as second:
+        await asyncio.sleep(30)
+        assert "deletionTimestamp" in second.below()["metadata"]
+        assert second.is_above()
+        lower.vanish("pods", KEY)
+        await asyncio.sleep(30)
+        assert not second.is_above()
+
+
 async def test_a_pod_whose_labels_somebody_took_off_is_claimed_again():
     """It still runs under the uid that we made: reporting it lost would have it started twice."""
     async with running() as scene:
