@@ -12,6 +12,7 @@ from controller_runtime import kubeconfig, lifecycle, log
 from controller_runtime.certificates import CertificateReloader, KeyPair, self_signed
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
+from controller_runtime.health import Check
 from controller_runtime.leader_election import LeaderElector
 from controller_runtime.serving import HealthServer
 from webhook import manifests
@@ -56,18 +57,14 @@ class App:
             if options.self_managed:
                 # Good for nothing but to listen with until the Secret has been read.
                 tls = CertificateReloader.from_pair(self_signed(PROGRAM, hosts=options.hosts))
-                ready = self._manage(client, tls, group)
+                unready = self._manage(client, tls, group)
             else:
                 tls = CertificateReloader(
                     options.tls_cert, options.tls_key, client_ca=options.client_ca or None
                 )
-                ready = asyncio.Event()
-                ready.set()
+                unready = _nothing_amiss
             server = WebhookServer(options.address, options.port, tls=tls, knowledge=state)
-            checks = {
-                "caches": state.unready,
-                "certificate": lambda: None if ready.is_set() else "there is no certificate yet",
-            }
+            checks = {"caches": state.unready, "certificate": unready}
             for name, check in checks.items():
                 server.add_check(name, check)
             if options.health_address:
@@ -84,10 +81,12 @@ class App:
             finally:
                 await server.announce_shutdown(options.shutdown_delay)
 
-    def _manage(self, client: Client, tls: CertificateReloader, group: asyncio.TaskGroup) -> asyncio.Event:
-        """Follow the Secret, and stand for looking after it; the event is set when a certificate is served."""
+    def _manage(self, client: Client, tls: CertificateReloader, group: asyncio.TaskGroup) -> Check:
+        """Follow the Secret, and stand for looking after it.
+
+        Returns why we cannot be called yet: no certificate is served, or the API server does not trust it.
+        """
         options = self._options
-        ready = asyncio.Event()
         registrar = Registrar(client, name=options.configuration_name, client_config=self._client_config())
         keeper = CertificateKeeper(
             client,
@@ -96,17 +95,16 @@ class App:
             hosts=options.hosts,
             announce=registrar.announce,
         )
-
-        async def lead() -> None:
-            async with asyncio.TaskGroup() as work:
-                for informer in registrar.watches(keeper.look_again):
-                    work.create_task(informer.run())
-                work.create_task(keeper.keep())
+        served = asyncio.Event()
 
         def use(pair: KeyPair) -> None:
             tls.replace(pair)
-            ready.set()
+            served.set()
 
+        # Every replica looks at the configurations: one that nobody may call is not ready.
+        registrar.on_change(keeper.look_again)
+        for informer in registrar.informers:
+            group.create_task(informer.run(), name=informer.name)
         group.create_task(keeper.follow(use), name="certificate")
         if options.leader_elect:
             elector = LeaderElector(
@@ -114,12 +112,12 @@ class App:
                 namespace=options.secret_namespace,
                 name=PROGRAM,
                 identity=f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}",
-                on_started=lead,
+                on_started=keeper.keep,
             )
             group.create_task(elector.run(), name="leader election")
         else:
-            group.create_task(lead(), name="certificates")
-        return ready
+            group.create_task(keeper.keep(), name="certificates")
+        return _until_called(served, keeper, registrar)
 
     def _client_config(self) -> ClientConfig | None:
         options = self._options
@@ -129,3 +127,23 @@ class App:
             return lambda path, bundle: manifests.by_url(options.url, path, bundle)
         namespace, name = options.service
         return lambda path, bundle: manifests.by_service(namespace, name, path, bundle)
+
+
+def _nothing_amiss() -> None:
+    """A certificate that is given is served from the start, and who trusts it is the user's to say."""
+
+
+def _until_called(served: asyncio.Event, keeper: CertificateKeeper, registrar: Registrar) -> Check:
+    is_called = False
+
+    def unready() -> str | None:
+        # Once is enough: where somebody takes our CA out later, no replica is better off than another.
+        nonlocal is_called
+        if is_called:
+            return None
+        ca = keeper.ca() if served.is_set() else None
+        said = "there is no certificate yet" if ca is None else registrar.unannounced(ca)
+        is_called = said is None
+        return said
+
+    return unready

@@ -138,6 +138,11 @@ class CertificateKeeper:
         )
         self._log = log.get_logger(component="certificates")
 
+    def ca(self) -> bytes | None:
+        """PEM of the CA that the Secret holds; None while it holds none."""
+        held = self._held()
+        return held.ca.certificate if held is not None else None
+
     async def follow(self, use: Callable[[KeyPair], None]) -> None:
         """Hand every new serving pair to ``use``, until cancelled."""
         served = b""

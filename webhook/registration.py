@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
 from webhook import manifests
 
 ClientConfig = Callable[[str, bytes], Mapping[str, Any]]
@@ -31,18 +33,40 @@ class Registrar:
         self._name = name
         self._client_config = client_config
         self._log = log.get_logger(component="registration")
+        self.informers = [
+            Informer(client, resource, field_selector=f"metadata.name={name}")
+            for resource in (
+                resources.MUTATING_WEBHOOK_CONFIGURATIONS,
+                resources.VALIDATING_WEBHOOK_CONFIGURATIONS,
+            )
+        ]
+        """Of the configurations; to be run by whoever made this."""
 
-    def watches(self, changed: Callable[[], None]) -> list[Informer]:
-        """Informers that tell when somebody changes or deletes the configurations."""
-        informers = []
-        for resource in (
-            resources.MUTATING_WEBHOOK_CONFIGURATIONS,
-            resources.VALIDATING_WEBHOOK_CONFIGURATIONS,
-        ):
-            informer = Informer(self._client, resource, field_selector=f"metadata.name={self._name}")
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Have it called when somebody changes or deletes the configurations."""
+        for informer in self.informers:
             informer.add_handler(on_update=lambda _old, _new: changed(), on_delete=lambda _gone: changed())
-            informers.append(informer)
-        return informers
+
+    def unannounced(self, ca: bytes) -> str | None:
+        """Why the API server would not trust a certificate of this CA, for ``/readyz``; None when it does.
+
+        Configurations that are not there ask for nothing, unless we are to make them. A CA that is not ours to write
+        is not ours to judge.
+
+        Args:
+            ca: PEM.
+        """
+        for informer in self.informers:
+            kind = informer.resource.kind
+            if not informer.has_synced:
+                return f"{kind} {self._name} has not been looked for yet"
+            found = informer.store.get(self._name)
+            if found is None:
+                if self._client_config is not None:
+                    return f"{kind} {self._name} has not been made yet"
+            elif (self._client_config is not None or _wants_ca(found.annotations)) and not _trusts(found, ca):
+                return f"{kind} {self._name} does not have our CA yet"
+        return None
 
     async def announce(self, ca_bundle: bytes) -> None:
         """Have the API server ask us and trust these CAs. Writes only what differs.
@@ -68,7 +92,7 @@ class Registrar:
                 await self._client.create(resource, make(wanted, name=self._name))
                 self._log.info("registered", kind=resource.kind, name=self._name)
                 continue
-            if self._client_config is None and not _wants_ca(current):
+            if self._client_config is None and not _wants_ca(current["metadata"].get("annotations") or {}):
                 self._log.info("its CA is not ours to write", kind=resource.kind, name=self._name)
                 continue
             fresh = self._with_ca(current, make, wanted)
@@ -93,12 +117,17 @@ class Registrar:
         return {**current, "webhooks": webhooks}
 
 
-def _wants_ca(configuration: Mapping[str, Any]) -> bool:
+def _wants_ca(annotations: Mapping[str, str]) -> bool:
     """Whether a configuration that is not ours is to have our CA.
 
     Otherwise a replica of before writes its own over the one that came with a certificate of the user's.
     """
-    return (configuration["metadata"].get("annotations") or {}).get(names.ANNOTATION_WANTS_CA) == "true"
+    return annotations.get(names.ANNOTATION_WANTS_CA) == "true"
+
+
+def _trusts(configuration: Object, ca: bytes) -> bool:
+    bundles = [one["clientConfig"].get("caBundle") or "" for one in configuration.field("webhooks") or ()]
+    return all(ca in base64.b64decode(bundle) for bundle in bundles)
 
 
 def _nowhere(path: str, ca_bundle: bytes) -> dict[str, Any]:

@@ -10,9 +10,11 @@ import pytest
 from controller_runtime.api.names import ANNOTATION_WANTS_CA as WANTS_CA
 from controller_runtime.client import Client
 from controller_runtime.errors import NotFound
-from webhook.registration import Registrar
+from controller_runtime.objects import from_dict
+from webhook.registration import ClientConfig, Registrar
 
 OURS = base64.b64encode(b"ours").decode()
+BOTH = base64.b64encode(b"ours and the one of before").decode()
 USERS = base64.b64encode(b"the user's").decode()
 
 
@@ -22,6 +24,8 @@ class _Cluster:
     def __init__(self, configuration: dict[str, Any] | None) -> None:
         self.configuration = configuration
         self.written: list[str] = []
+        self.cluster = "upper"
+        self.version = 0
 
     async def get(self, _resource: Any, name: str) -> dict[str, Any]:
         if self.configuration is None:
@@ -31,8 +35,19 @@ class _Cluster:
     async def update(self, _resource: Any, body: dict[str, Any]) -> None:
         self.written += [one["clientConfig"].get("caBundle", "") for one in body["webhooks"]]
 
-    def registrar(self) -> Registrar:
-        return Registrar(cast("Client", self), name="vn", client_config=None)
+    def registrar(self, *, client_config: ClientConfig | None = None) -> Registrar:
+        return Registrar(cast("Client", self), name="vn", client_config=client_config)
+
+    async def seen_by(self, registrar: Registrar) -> Registrar:
+        """As after the informers' lists."""
+        self.version += 1
+        objects = []
+        if self.configuration is not None:
+            self.configuration["metadata"]["resourceVersion"] = str(self.version)
+            objects = [from_dict(self.configuration)]
+        for informer in registrar.informers:
+            await informer.replace(objects)
+        return registrar
 
 
 def _made_by_the_chart(annotations: dict[str, str], **client_config: str) -> dict[str, Any]:
@@ -70,3 +85,34 @@ async def test_configurations_that_are_not_there_are_made_by_whoever_makes_them(
     cluster = _Cluster(None)
     await cluster.registrar().announce(b"ours")
     assert cluster.written == []
+
+
+@pytest.mark.parametrize(
+    ("configuration", "why"),
+    [
+        (_made_by_the_chart({WANTS_CA: "true"}), "does not have our CA yet"),
+        (_made_by_the_chart({WANTS_CA: "true"}, caBundle=USERS), "does not have our CA yet"),
+        (_made_by_the_chart({WANTS_CA: "true"}, caBundle=BOTH), None),
+        (_made_by_the_chart({}, caBundle=USERS), None),
+        (None, None),
+    ],
+)
+async def test_a_webhook_that_the_api_server_does_not_trust_is_not_ready(configuration, why):
+    """``helm install --wait`` ends when pods can be made; what is not ours to write is not waited for."""
+    cluster = _Cluster(configuration)
+    said = (await cluster.seen_by(cluster.registrar())).unannounced(b"ours")
+    assert said is None if why is None else str(said).endswith(why)
+
+
+async def test_a_webhook_that_registers_itself_is_ready_when_it_has():
+    """Also where somebody else has written a CA."""
+    cluster = _Cluster(None)
+    registrar = cluster.registrar(client_config=lambda path, bundle: {"url": path, "caBundle": bundle})
+    assert "has not been looked for" in str(registrar.unannounced(b"ours"))
+    await cluster.seen_by(registrar)
+    assert "has not been made" in str(registrar.unannounced(b"ours"))
+    cluster.configuration = _made_by_the_chart({}, caBundle=USERS)
+    await cluster.seen_by(registrar)
+    assert "does not have our CA" in str(registrar.unannounced(b"ours"))
+    cluster.configuration = _made_by_the_chart({}, caBundle=OURS)
+    assert (await cluster.seen_by(registrar)).unannounced(b"ours") is None
