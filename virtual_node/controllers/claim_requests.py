@@ -19,6 +19,7 @@ from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.preconditions import patch_only
 from virtual_node.translate import claims as translate
 from virtual_node.translate import persistent_volumes
+from virtual_node.translate.ownership import is_owned
 
 _CLAIMS = resources.PERSISTENT_VOLUME_CLAIMS
 
@@ -79,6 +80,28 @@ class ClaimRequests:
                 namespace=metadata["namespace"],
                 uid=metadata["uid"],
             )
+
+    async def ends_below(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
+        """Delete the lower claim of one that is being deleted above; False: there is none any more.
+
+        Where the cache shows none it is asked for, as it may be behind: the upper claim would go first, and the lower
+        one with its volume would stay for ever.
+        """
+        lower = lower or await self._made_for(upper)
+        if lower is not None and lower["metadata"].get("deletionTimestamp") is None:
+            await self.delete_below(lower)
+        return lower is not None
+
+    async def _made_for(self, upper: dict[str, Any]) -> dict[str, Any] | None:
+        metadata = upper["metadata"]
+        namespace = self._context.lower_namespace(metadata["namespace"])
+        try:
+            there = await self._context.lower.get(_CLAIMS, metadata["name"], namespace=namespace)
+        except NotFound:
+            return None
+        labels = there["metadata"].get("labels") or {}
+        is_ours = is_owned(labels, self._context.cluster_id)
+        return there if is_ours and labels.get(names.LABEL_UPPER_UID) == metadata["uid"] else None
 
     async def delete_unbound(self, lower: dict[str, Any]) -> None:
         """Delete a claim that has never had a volume, unless it has got one since we looked: then it may hold data.

@@ -224,9 +224,7 @@ class ClaimController:
         is_elsewhere = lower is None and upper["spec"].get("volumeName") and not self._mirrored_volume(upper)
         if is_elsewhere and await self._requests.is_anothers(upper):
             return None
-        if lower is not None and self._config.deletion_policy == "Delete":
-            if lower["metadata"].get("deletionTimestamp") is None:
-                await self._requests.delete_below(lower)
+        if self._config.deletion_policy == "Delete" and await self._requests.ends_below(upper, lower):
             return Result(requeue_after=_BINDING_RETRY)
         await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
         return None

@@ -141,6 +141,22 @@ async def test_a_placeholder_does_not_keep_a_claim_that_is_being_deleted(phase):
     assert lower.asked("delete", "pods") == ["shop/volume-binder-u-1"]
 
 
+async def test_a_claim_goes_below_first_though_the_cache_does_not_show_it_yet():
+    """Else the upper one would be gone, and the lower one would stay with its volume, for nobody."""
+    upper, lower = clusters()
+    async with following(VolumeScene(upper, lower)):
+        lower.held.add("persistentvolumeclaims")
+        lower.put("persistentvolumeclaims", claim(uid="l-1", labels=OURS, finalizers=[claims.PROTECTION]))
+        going: Body = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 0}
+        upper.put(
+            "persistentvolumeclaims", claim(uid="c-1", finalizers=[claims.FINALIZER], annotations={}, **going)
+        )
+        await asyncio.sleep(30)
+        [below] = [body for (plural, _), body in lower.objects.items() if plural == "persistentvolumeclaims"]
+        assert "deletionTimestamp" in below["metadata"]
+        assert upper.asked("patch", "persistentvolumeclaims") == []
+
+
 async def test_a_claim_of_another_processs_node_is_left_to_that_process():
     """Both have this lower cluster: one would delete for ever what the other makes, and no volume would be bound."""
     upper, lower = clusters()
