@@ -47,7 +47,7 @@ class PodUpdater:
         main = changes.metadata_and_spec or {}
         resize = changes.resize
         is_as_created = upper.metadata.generation == _FIRST_GENERATION
-        if pod_update.has_been_asked(lower_pod, desired, is_as_created=is_as_created):
+        if not record.resized and pod_update.has_been_asked(lower_pod, desired, is_as_created=is_as_created):
             main = {field: change for field, change in main.items() if field != "spec"}
             resize = None
         if changes.ephemeral_containers:
@@ -81,6 +81,10 @@ class PodUpdater:
                 patch = pod_update.without_resize(patch or {}, lower.annotations)  # noqa: PLW2901 - but for the note
             try:
                 reached.append(await self._patch(lower, record, patch, subresource=subresource))
+                if patch and subresource == "resize":
+                    record.resized = True
+                elif subresource is None:
+                    record.resized = False
             except Invalid as error:
                 # The lower cluster will refuse the same change for ever: say so once, keep the pod running.
                 reached.append(0)
@@ -93,6 +97,7 @@ class PodUpdater:
                 self._refused(upper, f"it does not know pods/{subresource}")
             except ApiError as error:
                 if is_retryable(error):
+                    record.resized = record.resized or subresource == "resize"  # it may have arrived
                     raise
                 # A quota or a policy below says no. It may change, and nothing tells when: the rest goes down now.
                 self._refused(upper, error.message)

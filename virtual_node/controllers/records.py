@@ -29,7 +29,9 @@ class PodRecord:
     last_lower: Object | None = None
     """The lower pod as last seen; outlives its deletion, so that its last words reach the upper pod."""
     written: Object | None = None
-    """The lower pod as our last change left it, as long as the informer shows it as it was before."""
+    """The lower pod as our last change left it, until the informer shows that."""
+    resized: bool = False
+    """A resize has gone below, and the lower pod's own note of what was asked for does not tell of it yet."""
     synced: Object | None = None
     """The upper pod whose spec and metadata the lower pod is known to have."""
     reached: int = 0
@@ -52,4 +54,13 @@ class PodRecord:
         self.lower_uid = lower.uid
         self.observed = True
         self.last_lower = lower
-        self.written = None
+        if self.written is not None and not _is_older(lower, self.written):
+            self.written = None
+
+
+def _is_older(pod: Object, other: Object) -> bool:
+    """Whether a pod is an earlier state of another: versions of one object are numbers that grow (KEP-5504)."""
+    try:
+        return pod.uid == other.uid and int(pod.resource_version) < int(other.resource_version)
+    except ValueError:
+        return False
