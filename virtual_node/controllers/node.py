@@ -16,6 +16,7 @@ from virtual_node.config import NodeConfig
 from virtual_node.controllers.capacity import CapacityController
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.health import HealthController
+from virtual_node.controllers.records import SHORTEST_PAUSE
 from virtual_node.translate import node as translate
 
 _RELEASE = release.version()
@@ -91,7 +92,7 @@ class NodeController:
                 await asyncio.sleep(_RETRY)
                 self._dirty.set()
                 continue
-            due = max(0.0, interval - (loop.time() - self._written_at))
+            due = max(SHORTEST_PAUSE, interval - (loop.time() - self._written_at))
             try:
                 async with asyncio.timeout(due):
                     await self._dirty.wait()
