@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from controller_runtime.cluster_config import ClusterConfig
-from controller_runtime.errors import ConnectionFailed
+from controller_runtime.errors import ConnectionFailed, NotFound, Unavailable
 from controller_runtime.resources import Resource
 from controller_runtime.transport import Params, Transport
 
@@ -59,11 +59,17 @@ class ObjectVerbs:
         """Read one object.
 
         Raises:
-            NotFound: it does not exist.
+            NotFound: it does not exist; an API server says so in a Status.
+            Unavailable: somebody else has answered 404, such as a proxy in between: that tells nothing of the object.
             ApiError: anything else.
         """
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        return await self._json(resource, "GET", path, params=params)
+        try:
+            return await self._json(resource, "GET", path, params=params)
+        except NotFound as error:
+            if not error.status:
+                raise Unavailable(f"not an API server's answer: {error.message}", code=error.code) from error
+            raise
 
     async def create(
         self,

@@ -199,6 +199,14 @@ async def test_errors_are_mapped(code: int, reason: str, expected: type[ApiError
     assert len(server.asked) == 1
 
 
+async def test_a_proxys_404_does_not_make_an_object_gone() -> None:
+    """An API server says with a Status that there is none; copies below are deleted on that word."""
+    page = web.Response(status=404, text="default backend - 404")
+    async with serve(answers(page)) as server, client_of(server) as client:
+        with pytest.raises(Unavailable, match="default backend - 404"):
+            await client.get(resources.SECRETS, "s", namespace="n")
+
+
 async def test_headers_of_one_request() -> None:
     """Headers given to create go with that request alone, beside those that every request has."""
     body = {"metadata": {"name": "csr-1"}}

@@ -31,9 +31,9 @@ NOT_OURS = {
     *("--kubelet-certificate-authority", "--ignore-daemonsets", "--delete-emptydir-data", "--dry-run"),
     *("--sort-by", "--resource-version", "--raw", "--tail", "--since", "--ignore-not-found", "--selector"),
     *("--klog.v", "--version", "--help"),
-    *("--node-monitor-grace-period", "--overwrite"),
+    *("--node-monitor-grace-period", "--overwrite", "--wait"),
 }
-"""Flags of kubectl and the control plane, and those no parser declares."""
+"""Flags of kubectl, helm and the control plane, and those no parser declares."""
 ALERTS = (
     "VirtualNodeDown",
     "VirtualNodeClusterDown",
