@@ -1,0 +1,26 @@
+"""Small questions to objects as the API server gives them."""
+
+from __future__ import annotations
+
+from tests.unit.simulation.server import Body
+
+
+def key_of(body: Body) -> str:
+    """``namespace/name``, or the name."""
+    namespace = body["metadata"].get("namespace")
+    return f"{namespace}/{body['metadata']['name']}" if namespace else str(body["metadata"]["name"])
+
+
+def uid_of(body: Body) -> str:
+    """Its uid."""
+    return str(body["metadata"]["uid"])
+
+
+def labels_of(body: Body) -> dict[str, str]:
+    """Its labels."""
+    return body["metadata"].get("labels") or {}
+
+
+def is_ending(body: Body) -> bool:
+    """Whether it is being deleted."""
+    return "deletionTimestamp" in body["metadata"]

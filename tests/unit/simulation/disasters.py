@@ -1,0 +1,147 @@
+"""What befalls networks, servers and our processes. Each deed returns what it was; empty: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from controller_runtime.errors import ApiError
+from tests.unit.simulation.deeds import Deed
+from tests.unit.simulation.weather import Weather
+
+if TYPE_CHECKING:
+    from tests.unit.simulation.world import World
+
+_KINDS = ("pods", "pods", "configmaps", "secrets", "namespaces", "services", "endpointslices")
+
+
+class Disasters:
+    """Weather and accidents."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._chance = world, world.chance
+
+    def deeds(self) -> dict[Deed, float]:
+        """With their weights."""
+        return {
+            self.go_down: 1,
+            self.fall_silent: 1,
+            self.make_errors: 1,
+            self.be_late: 1,
+            self.hold_watches: 1,
+            self.calm_down: 1,
+            self.break_watches: 1,
+            self.compact: 1,
+            self.restart: 1,
+            self.kill: 1.5,
+            self.overlap: 1,
+            self.stay_away: 0.5,
+        }
+
+    # --- networks and servers ---------------------------------------------------------------------
+
+    def go_down(self) -> str:
+        name, weather = self._any_weather()
+        weather.down = not weather.down and self._chance.random() < 0.7
+        self._world.news()
+        return f"{name} {weather.down}"
+
+    def fall_silent(self) -> str:
+        name, weather = self._any_weather()
+        weather.silent = not weather.silent and self._chance.random() < 0.5
+        self._world.news()
+        return f"{name} {weather.silent}"
+
+    def make_errors(self) -> str:
+        name, weather = self._any_weather()
+        weather.errors = self._chance.choice([0, 0, 0.3, 0.9])
+        weather.losing = self._chance.choice([0, 0, 0.2, 0.7])
+        weather.conflicts = self._chance.choice([0, 0, 0.3])
+        weather.slow = self._chance.choice([0, 0.1, 0.5])
+        return f"{name} {weather.errors} losing {weather.losing} conflicts {weather.conflicts} slow {weather.slow}"
+
+    def be_late(self) -> str:
+        name, weather = self._any_weather()
+        weather.lag = self._chance.choice([0, 0.1, 3, 20])
+        return f"{name} {weather.lag}"
+
+    def hold_watches(self) -> str:
+        name, weather = self._any_weather()
+        weather.held ^= {self._chance.choice(_KINDS)}
+        self._world.news()
+        return f"{name} {sorted(weather.held)}"
+
+    def calm_down(self) -> str:
+        calm = [name for name in self._world.weathers if self._chance.random() < 0.7]
+        for name in calm:
+            self._world.weathers[name].clear()
+        self._world.news()
+        return " ".join(calm)
+
+    def break_watches(self) -> str:
+        process = self._world.processes[self._any_process()]
+        connection = self._chance.choice(process.connections)
+        connection.break_watches()
+        return f"{connection.who} {connection.cluster}"
+
+    def compact(self) -> str:
+        """Old versions go, and most watches have to begin anew."""
+        server = self._chance.choice([self._world.upper, *self._world.lowers.values()])
+        server.floor = server.version
+        for process in self._world.processes.values():
+            for connection in process.connections:
+                if connection.server is server and self._chance.random() < 0.7:
+                    connection.break_watches()
+        return server.name
+
+    # --- processes --------------------------------------------------------------------------------
+
+    async def restart(self) -> str:
+        name = self._any_process()
+        await self._world.processes.pop(name).stop()
+        await self._pause(0, 0.1, 3)
+        self._world.start(name)
+        return name
+
+    async def kill(self) -> str:
+        name = self._any_process()
+        await self._world.processes.pop(name).kill()
+        await self._pause(0, 0.1, 3, 40)
+        self._world.start(name)
+        return name
+
+    async def overlap(self) -> str:
+        """The successor works already while the old leader does for a moment more."""
+        name = self._any_process()
+        old = self._world.processes.pop(name)
+        self._world.start(name)
+        for _ in range(self._chance.randrange(6)):
+            self._world.work(0.7)
+            await self._pause(0.01, 0.3, 1)
+        await (old.kill() if self._chance.random() < 0.5 else old.stop())
+        return name
+
+    async def stay_away(self) -> str:
+        """Nobody minds a cluster for minutes, while everybody else goes on."""
+        name = self._any_process()
+        await self._world.processes.pop(name).stop()
+        deeds = [*self._world.users.deeds(), *self._world.strangers.deeds()]
+        for _ in range(self._chance.randrange(8)):
+            self._world.work(0.7)
+            with contextlib.suppress(ApiError):
+                self._chance.choice(deeds)()  # none of theirs takes time
+            await self._pause(0.5, 10, 90)
+        self._world.start(name)
+        return name
+
+    # --- within -----------------------------------------------------------------------------------
+
+    def _any_weather(self) -> tuple[str, Weather]:
+        return self._chance.choice(list(self._world.weathers.items()))
+
+    def _any_process(self) -> str:
+        return self._chance.choice(list(self._world.processes))
+
+    async def _pause(self, *seconds: float) -> None:
+        await asyncio.sleep(self._chance.choice(seconds))

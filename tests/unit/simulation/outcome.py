@@ -1,0 +1,126 @@
+"""What must hold once everything answers again and all is quiet: the lower clusters have what the upper one asks for."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from controller_runtime.api import names
+from tests.unit.simulation.bodies import is_ending, key_of, labels_of, uid_of
+from tests.unit.simulation.outcome_copies import wrong_copies, wrong_tokens
+from tests.unit.simulation.outcome_services import wrong_services
+from tests.unit.simulation.process import Process
+from tests.unit.simulation.rules import FINISHED
+from tests.unit.simulation.server import Body, Server
+from virtual_node.translate import dependencies, pod_down, pod_status, pod_update
+
+if TYPE_CHECKING:
+    from tests.unit.simulation.world import World
+
+_PLURALS = {"ConfigMap": "configmaps", "Secret": "secrets"}
+_CONTENT = ("pods", "configmaps", "secrets", "services")
+
+
+def what_is_wrong(world: World) -> list[str]:
+    """A sentence for each thing."""
+    return [
+        *_wrong_pods(world),
+        *wrong_copies(world),
+        *wrong_tokens(world),
+        *wrong_services(world),
+        *_wrong_namespaces(world),
+    ]
+
+
+def _wrong_pods(world: World) -> Iterator[str]:
+    below: defaultdict[str, list[tuple[Server, Body]]] = defaultdict(list)
+    for lower in world.lowers.values():
+        for pod in lower.all("pods"):
+            if world.watchdog.is_ours(pod):
+                below[labels_of(pod)[names.LABEL_UPPER_UID]].append((lower, pod))
+    processes = {node: process for process in world.processes.values() for node in process.nodes}
+    above = {uid_of(pod): pod for pod in world.upper.all("pods")}
+    for uid in below.keys() - above.keys():
+        yield f"lower pods {[key_of(pod) for _, pod in below[uid]]} of an upper pod that is gone"
+    for uid, upper in above.items():
+        process = processes.get(upper["spec"].get("nodeName", ""))
+        if process is None:
+            continue
+        what = f"upper pod {key_of(upper)} {uid} ({upper['status'].get('phase')})"
+        if is_ending(upper):
+            yield from _wrong_end(upper, below[uid], what)
+        else:
+            yield from _wrong_life(world, process, upper, below[uid], what)
+
+
+def _wrong_end(upper: Body, below: list[tuple[Server, Body]], what: str) -> Iterator[str]:
+    if below:
+        yield f"{what} is being deleted, and its lower pod is there"
+    elif not upper["metadata"].get("finalizers"):
+        yield f"{what} never ends"
+    elif upper["metadata"].get("deletionGracePeriodSeconds") != 0:
+        yield f"{what} is not finally deleted"
+
+
+def _wrong_life(
+    world: World, process: Process, upper: Body, below: list[tuple[Server, Body]], what: str
+) -> Iterator[str]:
+    has_ended = upper["status"].get("phase") in FINISHED
+    if len(below) > 1:
+        yield f"{what} has {len(below)} lower pods"
+    if not below:
+        if not has_ended and not _is_excused(world, process, upper):
+            yield f"{what} has no lower pod: {json.dumps(upper['status'])[:300]}"
+        return
+    [(lower, pod), *_] = below
+    if lower is not process.lower:
+        yield f"{what} has its lower pod in {lower.name}"
+        return
+    if has_ended and pod["status"]["phase"] not in FINISHED:
+        yield f"{what}: its lower pod runs on"
+        return
+    desired = pod_status.upper_status(pod, upper)
+    status = pod_status.status_patch(upper["status"], desired, uid=uid_of(upper))
+    if status is not None:
+        yield f"{what}: its status is not its lower pod's: {json.dumps(status['status'])[:300]}"
+    options = process.context.options[upper["spec"]["nodeName"]]
+    changes = pod_update.pod_patch(pod, pod_down.lower_pod(upper, options), upper, options)
+    if changes.metadata_and_spec and not is_ending(pod):
+        yield f"{what}: its lower pod does not follow: {json.dumps(changes.metadata_and_spec)[:300]}"
+
+
+def _is_excused(world: World, process: Process, upper: Body) -> bool:
+    """Whether an upper pod says why it has no lower one, and truly."""
+    lower, namespace, said = process.lower, upper["metadata"]["namespace"], json.dumps(upper["status"])
+    there = lower.find("pods", key_of(upper))
+    if there is not None and not world.watchdog.is_ours(there):
+        return "waiting" in said  # perhaps of something else that is to be mended first
+    space = lower.find("namespaces", namespace)
+    if space is not None and is_ending(space):
+        return True
+    for need in dependencies.dependencies(upper):
+        plural, key = _PLURALS[need.kind], f"{namespace}/{need.name}"
+        is_there, copy = world.upper.find(plural, key) is not None, lower.find(plural, key)
+        if not is_there and not need.optional:
+            return "waiting" in said
+        if is_there and copy is not None and not world.watchdog.is_ours(copy):
+            return "DependencyConflict" in said
+    return False
+
+
+def _wrong_namespaces(world: World) -> Iterator[str]:
+    for lower in world.lowers.values():
+        for namespace in lower.all("namespaces"):
+            name = namespace["metadata"]["name"]
+            if names.LABEL_UPPER_CLUSTER not in labels_of(namespace) or world.upper.find("namespaces", name):
+                continue
+            others = [
+                body
+                for plural in _CONTENT
+                for body in lower.all(plural)
+                if body["metadata"]["namespace"] == name and not world.watchdog.is_ours(body)
+            ]
+            if not others and not is_ending(namespace):
+                yield f"{lower.name}: namespace {name} has outlived its upper one"

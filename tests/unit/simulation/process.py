@@ -1,0 +1,104 @@
+"""A virtual-node process on simulated clusters: the real wiring of one lower cluster, less the kubelet API."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from types import SimpleNamespace
+from typing import Any
+
+import structlog
+
+from controller_runtime import lifecycle
+from controller_runtime.errors import ConfigError
+from tests.unit.simulation.connection import Connection
+from tests.unit.simulation.server import Server
+from tests.unit.simulation.weather import Weather
+from virtual_node import config as configuration
+from virtual_node.cluster import LowerCluster
+from virtual_node.controllers.context import ClusterContext
+
+CLUSTER_ID = "upper-id"
+_RESTART = 2.0
+"""Seconds until a process that has failed is started again."""
+
+
+class Process:
+    """One process: started, it works until it is stopped or killed, and begins anew when it fails."""
+
+    def __init__(
+        self, name: str, *, upper: Server, lower: Server, weathers: tuple[Weather, Weather],
+        seed: str, cluster: configuration.ClusterConfig, settings: configuration.Config,
+    ) -> None:  # fmt: skip
+        self.name, self.lower = name, lower
+        self.nodes = [node.name for node in cluster.virtual_nodes()]
+        self.connections = (
+            Connection(upper, weathers[0], seed=seed, who=f"vn:{name}"),
+            Connection(lower, weathers[1], seed=seed, who=f"vn:{name}"),
+        )
+        self.faults: list[str] = []
+        """Errors that it should have known."""
+        clients: Any = self.connections
+        recorder: Any = _Recorder()
+        self.context = ClusterContext(
+            name=cluster.name, cluster_id=CLUSTER_ID, upper=clients[0], lower=clients[1], settings=settings,
+            config=cluster, nodes={node.name: node for node in cluster.virtual_nodes()}, recorder=recorder,
+            log=structlog.get_logger(),
+        )  # fmt: skip
+        self._task = asyncio.create_task(self._supervise())
+
+    async def stop(self) -> None:
+        """It is told to stop."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        for connection in self.connections:
+            connection.kill()
+
+    async def kill(self) -> None:
+        """It ends where it is."""
+        for connection in self.connections:
+            connection.kill()
+        await self.stop()
+
+    async def _supervise(self) -> None:
+        endpoints: Any = _Endpoints()
+        while True:
+            cluster = LowerCluster(
+                self.context.config,
+                settings=self.context.settings,
+                cluster_id=CLUSTER_ID,
+                endpoints=endpoints,
+            )
+            try:
+                await cluster._run_controllers(self.context, [])
+            except ConfigError as error:
+                self.faults.append(str(error))
+            except Exception as error:  # noqa: BLE001 - it is started again, whatever it was
+                if not _is_known(error):
+                    self.faults.append("".join(traceback.format_exception(error))[-900:])
+            await asyncio.sleep(_RESTART)
+
+
+def _is_known(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_known, error.exceptions))
+    return lifecycle.describe(error) is not None
+
+
+class _Endpoints:
+    async def serve(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(port=10250)
+
+    def addresses(self, _node: str) -> list[dict[str, str]]:
+        return [{"type": "InternalIP", "address": "10.0.0.1"}]
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.recent: list[Any] = []
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    def event(self, *_: Any, **__: Any) -> None:
+        pass

@@ -1,0 +1,32 @@
+"""Three processes, three clusters, and everything that can go wrong, in many orders: nothing is lost, leaked or torn.
+
+What must hold is in ``watchdog`` (at every moment) and ``outcome`` (once all is quiet). ``replay`` tells how to look at
+one seed and how to try thousands.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.simulation.clock import VirtualLoop
+from tests.unit.simulation.replay import simulate
+
+
+@pytest.mark.parametrize("seed", [2, 5, 10, 13, 112])
+def test_clusters_agree_in_the_end_whatever_happens_on_the_way(seed: int):
+    """Outages, late watches, lost answers, killed processes whose requests arrive late, meddling, names used again."""
+    story = simulate(seed)
+    assert not story.wrong, "\n".join([f"seed {seed}", *story.happened, "WRONG:", *story.wrong])
+
+
+def test_who_waits_for_no_time_in_a_loop_is_found_out():
+    """A pause that rounds to nothing lets nobody see the clock move on."""
+    loop = VirtualLoop()
+
+    def again() -> None:
+        loop.call_soon(again)
+
+    again()
+    with pytest.raises(RuntimeError, match="time stands still"):
+        loop.run_forever()
+    loop.close()

@@ -1,0 +1,159 @@
+"""The whole of a simulation: one upper cluster, two lower ones, three processes, and what happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable
+
+from controller_runtime.errors import ApiError
+from tests.unit.simulation.bodies import key_of
+from tests.unit.simulation.deeds import Deed
+from tests.unit.simulation.disasters import Disasters
+from tests.unit.simulation.outcome import what_is_wrong
+from tests.unit.simulation.process import Process
+from tests.unit.simulation.server import Server
+from tests.unit.simulation.strangers import Strangers
+from tests.unit.simulation.users import SPACES, Users
+from tests.unit.simulation.watchdog import OURS, Watchdog
+from tests.unit.simulation.weather import Weather
+from tests.unit.simulation.workings import Workings
+from virtual_node import config as configuration
+
+_PLAN = {"a": ("one", ["vn-a"]), "b": ("one", ["vn-b"]), "c": ("two", ["vn-c", "vn-d"])}
+"""Processes: two share a lower cluster, and one has two virtual nodes."""
+_QUIET = 1800.0
+"""Seconds over which nothing may be written any more in the end."""
+
+
+class World:
+    """Everything in it comes of the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self._seed = seed
+        self.upper = Server("upper")
+        self.lowers = {"one": Server("one"), "two": Server("two")}
+        self.weathers = {name: Weather() for name in ("upper", "one", "two")}
+        self.nodes = [node for _, nodes in _PLAN.values() for node in nodes]
+        self.watchdog = Watchdog(self.upper, self.lowers)
+        self.processes: dict[str, Process] = {}
+        self.log: list[str] = []
+        """What happened when."""
+        self.users, self.strangers, self._disasters = Users(self), Strangers(self), Disasters(self)
+        self._started: list[Process] = []
+        self._workings = Workings(self.chance)
+        self._settings = configuration.Config(
+            full_resync_period=self.chance.choice([0, 600.0]),
+            pod_sync_workers=self.chance.choice([1, 3, 50]),
+            enable_controllers=[configuration.SERVICE_CONTROLLERS],  # no volumes: nobody provisions them here
+            lease_duration=400.0,  # they say nothing here, and cost time
+            status_interval=600.0,
+            ping_interval=60.0,
+        )
+
+    async def run(self, steps: int) -> list[str]:
+        """Let that many things happen, then calm; what is wrong with what came of it."""
+        self._furnish()
+        for name in _PLAN:
+            self.start(name)
+        deeds: dict[Deed, float] = {**self.users.deeds(), **self.strangers.deeds(), **self._disasters.deeds()}
+        for _ in range(steps):
+            [deed] = self.chance.choices(list(deeds), list(deeds.values()))
+            try:
+                done = deed()
+                what = await done if isinstance(done, Awaitable) else done
+            except ApiError:
+                what = ""  # of a namespace that is not there, say
+            if what:
+                self.log.append(f"{asyncio.get_running_loop().time():.2f} {deed.__name__} {what}")
+            if self.chance.random() < 0.8:
+                self.work(self.chance.choice([0.2, 0.5, 1.0]))
+            await asyncio.sleep(self.chance.choice([0, 0.001, 0.01, 0.1, 0.5, 2, 2, 10, 30]))
+            if self.watchdog.wrong:
+                break
+        try:
+            return self.watchdog.wrong or await self._settle()
+        finally:
+            for process in self._started:
+                await process.kill()
+
+    def start(self, name: str) -> None:
+        """Start a process."""
+        lower, nodes = _PLAN[name]
+        cluster = configuration.ClusterConfig(
+            name=lower, kubeconfig="k", nodes=[configuration.NodeConfig(name=node) for node in nodes]
+        )
+        process = Process(
+            name, upper=self.upper, lower=self.lowers[lower], weathers=(self.weathers["upper"], self.weathers[lower]),
+            seed=f"{self._seed} {len(self._started)}", cluster=cluster, settings=self._settings,
+        )  # fmt: skip
+        self.processes[name] = process
+        self._started.append(process)
+
+    def work(self, share: float) -> None:
+        """The clusters' own components do a share of what there is to do."""
+        for lower in self.lowers.values():
+            self._workings.lower(lower, share)
+        self._workings.upper(self.upper, share, self.nodes)
+
+    def news(self) -> None:
+        """The weather has changed."""
+        for process in self._started:
+            for connection in process.connections:
+                connection.news()
+
+    def make_namespace(self, name: str) -> None:
+        """In the upper cluster, with what every namespace has."""
+        self.upper.create("namespaces", {"kind": "Namespace", "metadata": {"name": name}}, who="user")
+        root_ca = {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}, "data": {"ca": "x"}}
+        self.upper.create("configmaps", root_ca, who="controller manager", namespace=name)
+
+    # --- within -----------------------------------------------------------------------------------
+
+    def _furnish(self) -> None:
+        for server in (self.upper, *self.lowers.values()):
+            for space in ("kube-system", "kube-node-lease"):
+                server.create("namespaces", {"kind": "Namespace", "metadata": {"name": space}}, who="admin")
+        resources = {"cpu": "8", "memory": "8Gi", "pods": "100"}
+        status = {"allocatable": resources, "conditions": [{"type": "Ready", "status": "True"}]}
+        for lower in self.lowers.values():
+            for name in ("n1", "n2"):
+                node = {
+                    "kind": "Node",
+                    "metadata": {"name": name, "labels": {}},
+                    "spec": {},
+                    "status": status,
+                }
+                lower.create("nodes", node, who="admin")
+        for space in SPACES:
+            self.make_namespace(space)
+
+    async def _settle(self) -> list[str]:
+        """Everything answers again; wait until nothing is left to do."""
+        for weather in self.weathers.values():
+            weather.clear()
+        self.news()
+        self._workings.is_calm = True
+        for lower in self.lowers.values():
+            for pod in lower.all("pods"):
+                lower.patch("pods", key_of(pod), {"metadata": {"finalizers": None}}, who="stranger")
+        for pause, rounds in ((3, 60), (60, 25)):
+            for _ in range(rounds):
+                self.work(1.0)
+                await asyncio.sleep(pause)
+        wrong = [*self.watchdog.wrong, *what_is_wrong(self)]
+        servers = (self.upper, *self.lowers.values())
+        before = {server.name: server.version for server in servers}
+        await asyncio.sleep(_QUIET)
+        for server in servers:
+            late = [
+                f"{one.who} {one.verb} {one.plural} {one.key}"
+                for one in server.changes_since(before[server.name])
+                if one.plural not in {"leases", "nodes"} and one.who.startswith(OURS)
+            ]
+            if late:
+                wrong.append(f"{server.name} is written to for ever: {late[:5]} ({len(late)})")
+        return wrong + [
+            f"{process.name} broke: {fault}" for process in self._started for fault in process.faults
+        ]
