@@ -152,15 +152,22 @@ class ClaimRequests:
         return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
 
     async def is_anothers(self, upper: dict[str, Any]) -> bool:
-        """Whether a claim's volume is in another lower cluster: that one's deletion has its own witness.
+        """Whether a claim is in another lower cluster, or chosen for one: its deletion has its own witness there.
 
         The volume of a real node has none: the scheduler had chosen us for the claim first, and then changed its mind.
+        Neither has a virtual node that is no more.
         """
+        above = self._context.upper
+        volume, node = upper["spec"].get("volumeName"), translate.selected_node(upper)
         try:
-            volume = await self._context.upper.get(resources.PERSISTENT_VOLUMES, upper["spec"]["volumeName"])
+            if volume:
+                return persistent_volumes.is_mirror(await above.get(resources.PERSISTENT_VOLUMES, volume))
+            if not node or node in self._context.nodes:
+                return False
+            labels = (await above.get(resources.NODES, node))["metadata"].get("labels") or {}
         except NotFound:
             return False
-        return persistent_volumes.is_mirror(volume)
+        return names.LABEL_LOWER_CLUSTER in labels
 
     async def patch_above(
         self, upper: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None

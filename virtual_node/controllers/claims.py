@@ -221,9 +221,9 @@ class ClaimController:
             return None
         if not translate.may_go_below(upper):
             return None  # a pod still uses it; its end brings the claim back here
-        is_elsewhere = lower is None and upper["spec"].get("volumeName") and not self._mirrored_volume(upper)
+        is_elsewhere = lower is None and not self._mirrored_volume(upper)
         if is_elsewhere and await self._requests.is_anothers(upper):
-            return None
+            return Result(requeue_after=_REFUSED_RETRY)  # its virtual node may go before it
         if self._config.deletion_policy == "Delete" and await self._requests.ends_below(upper, lower):
             return Result(requeue_after=_BINDING_RETRY)
         await self._requests.finalizers(upper, remove=(translate.FINALIZER,))

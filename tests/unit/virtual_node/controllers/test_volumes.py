@@ -262,6 +262,27 @@ async def test_a_claim_that_went_elsewhere_in_the_end_can_be_deleted(upper_volum
         assert (upper.find("persistentvolumeclaims", KEY) is None) == goes
 
 
+@pytest.mark.parametrize(
+    ("chosen", "goes"),
+    [("vn-other", False), ("worker-1", True), ("vn-gone", True), ("", True)],
+)
+async def test_an_unbound_claim_that_ends_is_its_nodes_to_end(chosen, goes):
+    """Another cluster's volume may be on its way: without our finalizer nobody there would delete it."""
+    upper, lower = clusters()
+    upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower2"}}})
+    upper.put("nodes", {"metadata": {"name": "worker-1"}})
+    ending = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [claims.FINALIZER]}
+    if chosen:
+        ending["annotations"] = {claims.SELECTED_NODE: chosen}
+    upper.put("persistentvolumeclaims", claim(uid="c-1", **ending))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        assert (upper.find("persistentvolumeclaims", KEY) is None) == goes
+        upper.vanish("nodes", "vn-other")
+        await asyncio.sleep(60)
+        assert upper.find("persistentvolumeclaims", KEY) is None
+
+
 async def test_a_mirror_goes_with_its_volume():
     """What is not below can hold nobody's data above."""
     upper, lower = clusters()
