@@ -271,7 +271,7 @@ async def test_an_unbound_claim_that_ends_is_its_nodes_to_end(chosen, goes):
     upper, lower = clusters()
     upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower2"}}})
     upper.put("nodes", {"metadata": {"name": "worker-1"}})
-    ending = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [claims.FINALIZER]}
+    ending: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [claims.FINALIZER]}
     annotations = {claims.SELECTED_NODE: chosen} if chosen else {}
     upper.put("persistentvolumeclaims", claim(uid="c-1", annotations=annotations, **ending))
     async with following(VolumeScene(upper, lower)):
