@@ -270,8 +270,11 @@ async def test_what_another_upper_cluster_leaves_below_is_its_own(
             for found in (await get(lower, "shared", kind, labels=label))["items"]
         }
 
+    async def sizes() -> tuple[int, int]:
+        return len(await below(upper)), len(await below(other))
+
+    await becomes(sizes, (4, 3))
     ours, theirs = await below(upper), await below(other)
-    assert (len(ours), len(theirs)) == (4, 3)
     (process,) = [one for one in sandbox.processes if one.name == "virtual-node-other"]
     await process.stop()
     await other.kubectl("-n", "shared", "delete", "pods", "--all", "--grace-period=0", "--force")
