@@ -6,6 +6,7 @@ import contextlib
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.client import Client
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.context import ClusterContext
@@ -23,13 +24,13 @@ async def lower_named_as(context: ClusterContext, upper: Object) -> Object | Non
         return None
 
 
-async def itself(context: ClusterContext, upper: Object) -> Object | None:
-    """An upper pod as it is now; None: that very one is gone."""
+async def itself(cluster: Client, pod: Object) -> Object | None:
+    """A pod of a cluster as it is now; None: that very one is gone."""
     try:
-        live = from_dict(await context.upper.get(resources.PODS, upper.name, namespace=upper.namespace))
+        live = from_dict(await cluster.get(resources.PODS, pod.name, namespace=pod.namespace))
     except NotFound:
         return None
-    return live if live.uid == upper.uid else None
+    return live if live.uid == pod.uid else None
 
 
 async def exists_above(context: ClusterContext, uid: str, lower: Object) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import matching, names
+from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.controller import Result
 from controller_runtime.errors import AlreadyExists, ApiError, NotConnected, NotFound, is_retryable
 from controller_runtime.objects import Object
@@ -25,7 +26,6 @@ from virtual_node.controllers.service_links import ServiceLinks
 from virtual_node.controllers.volumes import Volumes
 from virtual_node.translate import own_status, pod_down, pools, volumes
 
-_NEVER_MIRRORED = "kube-system"
 _CONFLICT_RETRY = 30.0
 """Seconds between two looks at a name that somebody else's pod holds below (its end is no event of ours)."""
 _PREDECESSOR_RETRY = 5.0
@@ -227,8 +227,8 @@ class PodCreator:
 
     def _not_here(self, upper: Object, upper_pod: dict[str, Any]) -> str:
         """Why the policy keeps a pod out of this lower cluster; empty when it does not."""
-        if upper.namespace == _NEVER_MIRRORED:
-            return f"Pods in {_NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes"
+        if upper.namespace == NEVER_MIRRORED:
+            return f"Pods in {NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes"
         if not self._namespaces.allowed(upper.namespace):
             return (
                 f"Lower cluster {self._context.name} takes no pods of namespace {upper.namespace} "

@@ -8,7 +8,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.controller import Result
 from controller_runtime.errors import Conflict, NotFound
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.objects import Object
 from virtual_node.controllers import live_pods
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.pod_creation import PodCreator
@@ -94,7 +94,7 @@ class PodRemover:
         """
         below = await live_pods.lower_named_as(self._context, upper)
         if below is not None and below.uid == lower.uid and not _has_ended(below):
-            above = await live_pods.itself(self._context, upper)
+            above = await live_pods.itself(self._context.upper, upper)
             if _has_ended(above):
                 self._context.log.warning(
                     "lower pod of a finished pod is deleted", pod=lower.key, uid=upper.uid
@@ -106,13 +106,7 @@ class PodRemover:
         """A lower pod that has left our cache without ending: somebody took our labels off, and it would run on."""
         if last.metadata.deletion_timestamp is not None:
             return None
-        try:
-            live = from_dict(
-                await self._context.lower.get(resources.PODS, last.name, namespace=last.namespace)
-            )
-        except NotFound:
-            return None
-        return live if live.uid == last.uid else None
+        return await live_pods.itself(self._context.lower, last)
 
     async def _end_below(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         grace = upper.metadata.deletion_grace_period_seconds

@@ -119,9 +119,8 @@ class PodController:
             lower_changed(new)
             uid = old.labels.get(names.LABEL_UPPER_UID)
             if uid and uid != new.labels.get(names.LABEL_UPPER_UID):
-                queue.add(
-                    uid
-                )  # somebody took it off: its pod has no lower one now, as far as the cache can tell
+                # Somebody took it off: its pod has no lower one now, as far as the cache can tell.
+                queue.add(uid)
 
         def lower_deleted(pod: Object) -> None:
             uid = pod.labels.get(names.LABEL_UPPER_UID)
