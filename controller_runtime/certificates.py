@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from prometheus_client import Counter, Gauge
 
@@ -24,7 +24,16 @@ from controller_runtime import log
 from controller_runtime.errors import ConfigError
 from controller_runtime.key_pairs import KeyPair, as_file, expiry, make_ca, self_signed, sign
 
-__all__ = ["CertificateReloader", "KeyPair", "expiry", "make_ca", "self_signed", "server_context", "sign"]
+__all__ = [
+    "CertificateReloader",
+    "KeyPair",
+    "common_name",
+    "expiry",
+    "make_ca",
+    "self_signed",
+    "server_context",
+    "sign",
+]
 
 _RELOAD_ERRORS = Counter(
     "virtual_node_certificate_reload_errors_total",
@@ -216,6 +225,15 @@ def server_context(
     """
     cas = (client_ca,) if isinstance(client_ca, str | Path | bytes) else tuple(client_ca or ())
     return _server_context(pair, cas, where="certificate")
+
+
+def common_name(certificate: Mapping[str, Any]) -> str:
+    """The common name of a verified certificate (``SSLSocket.getpeercert``); empty when it has none.
+
+    Of several the last counts, as in Go: who approved the certificate has seen that one.
+    """
+    names = [pair for relative in certificate.get("subject", ()) for pair in relative]
+    return next((str(value) for key, value in reversed(names) if key == "commonName"), "")
 
 
 def _server_context(pair: KeyPair, client_cas: Sequence[ClientCa], *, where: str) -> ssl.SSLContext:

@@ -5,30 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypedDict, Unpack
 
 import aiohttp
 
+from controller_runtime import list_pages
 from controller_runtime.cluster_config import ClusterConfig
-from controller_runtime.errors import ApiError, ConnectionFailed, Expired, Unavailable
-from controller_runtime.lines import LineSplitter
-from controller_runtime.object_verbs import ObjectVerbs, PatchType, decode
+from controller_runtime.errors import ApiError, ConnectionFailed, Expired, ResponseTooLarge, Unavailable
+from controller_runtime.lines import LineSplitter, LineTooLong
+from controller_runtime.list_pages import ListPages, ObjectList
+from controller_runtime.object_verbs import ObjectVerbs, PatchType
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.outage import Outage
 from controller_runtime.rate_limiter import TokenBucket
 from controller_runtime.resources import Resource
+from controller_runtime.response_limits import Limits
+from controller_runtime.slicer import Slicer
 from controller_runtime.transport import NETWORK_ERRORS, Transport
-from controller_runtime.wire import decode_list, decode_watch_event
+from controller_runtime.wire import ListMeta, decode_list, decode_watch_event
 
 __all__ = ["Batch", "Client", "ObjectList", "PatchType"]
 
 _WATCH_GRACE = 30.0
 """Seconds of silence beyond a watch's own time-out after which its connection counts as dead."""
 _DEFAULT_WATCH = 300.0
+_BATCH = 64
+"""Events decoded at once; those of one read could be thousands, which takes tens of milliseconds."""
 
 Lines = list[bytes]
+Objects = list[Object]
 Batch = list[WatchEvent]
 """Aliases, because ``Client.list`` hides the built-in's name inside the class."""
 
@@ -45,14 +51,6 @@ class WatchOptions(TypedDict, total=False):
     read_timeout: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectList:
-    """A list and the resourceVersion to watch from."""
-
-    items: list[Object]
-    resource_version: str
-
-
 class Client(ObjectVerbs):
     """One aiohttp session to one apiserver, kept alive and paced by a token bucket."""
 
@@ -65,6 +63,7 @@ class Client(ObjectVerbs):
         user_agent: str = "virtual-node",
         timeout: float = 30.0,
         cluster: str = "",
+        limits: Limits | None = None,
     ) -> None:
         """Set up; connections open on first use.
 
@@ -76,17 +75,28 @@ class Client(ObjectVerbs):
             user_agent: names us in the server's audit log; up to a slash, it is our field manager.
             timeout: seconds a request may take, retries included, waiting for the rate limit left out.
             cluster: the cluster's name in logs and metrics.
+            limits: of the server's responses; None: the defaults.
         """
         self.cluster = cluster
         self.timeout = timeout
         self.bucket = TokenBucket(qps, burst)
         self.outage = Outage()
+        self.turn = asyncio.Lock()
+        """Held while a page of a list or a batch of events is decoded and handled, so that a server that floods us in
+        many connections takes no more of each pass of the event loop than with one."""
         transport = Transport(
-            config, bucket=self.bucket, user_agent=user_agent, timeout=timeout, cluster=cluster
+            config,
+            bucket=self.bucket,
+            user_agent=user_agent,
+            timeout=timeout,
+            cluster=cluster,
+            limits=limits or Limits(),
         )
         super().__init__(config, transport, field_manager=user_agent.partition("/")[0])
         self.request = self._transport.request
         """See ``Transport.request``."""
+        self.receive = self._transport.receive
+        """See ``Transport.receive``."""
         self.stream = self._transport.stream
         """See ``Transport.stream``."""
 
@@ -109,13 +119,13 @@ class Client(ObjectVerbs):
         namespace: str | None = None,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        limit: int = 500,
+        limit: int = list_pages.SIZE,
         resource_version: str | None = None,
         transform: Callable[[Object], Object] | None = None,
     ) -> ObjectList:
         """Read a whole collection, page by page.
 
-        A continue token that expires in mid-list (410) makes the whole list be read once without pages.
+        See ``ListPages`` for what happens when a continue token expires or a page is too large.
 
         Args:
             resource: what to read.
@@ -125,31 +135,52 @@ class Client(ObjectVerbs):
             limit: objects per page; 0: all at once.
             resource_version: as the API's parameter; None: the newest.
             transform: called on every object as its page comes: what it drops is never in memory for the whole list.
+
+        Raises:
+            ResponseTooLarge: a single object exceeds a limit.
+            ApiError: anything else.
         """
         path = resource.path(namespace=namespace)
         params = _selectors(label_selector, field_selector)
         if resource_version is not None:
             params["resourceVersion"] = resource_version
         items: list[Object] = []
-        page = {**params, "limit": str(limit)} if limit else dict(params)
-        reader = partial(decode_list, api_version=resource.api_version, kind=resource.kind)
+        pages = ListPages(params, size=limit)
         while True:
             try:
-                answer = await self._transport.request(
-                    "GET", path, params=page, verb="LIST", flow=resource.plural
-                )
-            except Expired:
-                if "continue" not in page:
-                    raise
-                items, page = [], dict(params)
+                found, meta = await self._page(resource, path, pages.params, transform)
+            except Expired as error:
+                pages.restart(error)
+                items = []
                 continue
-            found, meta = self._decode(answer, reader)
-            items += found if transform is None else map(transform, found)
+            except ResponseTooLarge as error:
+                pages.shrink(error)
+                continue
+            items += found
             if not meta.continue_:
                 return ObjectList(items, meta.resource_version)
-            page = {**params, "limit": str(limit), "continue": meta.continue_}
-            page.pop("resourceVersion", None)
-            await asyncio.sleep(0)
+            pages.follow(meta.continue_)
+            await asyncio.sleep(pages.pause)
+
+    async def _page(
+        self,
+        resource: Resource,
+        path: str,
+        params: dict[str, str],
+        transform: Callable[[Object], Object] | None,
+    ) -> tuple[Objects, ListMeta]:
+        reader = partial(decode_list, api_version=resource.api_version, kind=resource.kind)
+        async with (
+            self.receive("GET", path, params=params, verb="LIST", flow=resource.plural) as body,
+            self.turn,
+        ):
+            found, meta = self._decode(body, reader, f"GET {path}")
+            if transform is not None:
+                slicer = Slicer()
+                for position, one in enumerate(found):
+                    found[position] = transform(one)
+                    await slicer.tick()
+            return found, meta
 
     async def watch(
         self, resource: Resource, **options: Unpack[WatchOptions]
@@ -180,6 +211,7 @@ class Client(ObjectVerbs):
         Raises:
             Expired: the resourceVersion is too old; list again.
             ConnectionFailed: the connection broke, or was silent for ``read_timeout`` seconds.
+            ResponseTooLarge: an event exceeds a limit.
             ApiError: the server refuses, or reports an error in mid-stream.
         """
         params = _selectors(label_selector, field_selector)
@@ -201,22 +233,24 @@ class Client(ObjectVerbs):
             flow=resource.plural,
         ) as response:
             yield []
-            splitter = LineSplitter()
+            splitter = LineSplitter(self._transport.reader.limits.line)
             while chunk := await self._read(response):
-                events, error = self._events(splitter.feed(chunk))
-                if events:
-                    yield events
-                if error is not None:
-                    raise error
+                try:
+                    lines = splitter.feed(chunk)
+                except LineTooLong as error:
+                    raise self._transport.reader.line_too_long(f"WATCH {path}") from error
+                for start in range(0, len(lines), _BATCH):
+                    events, failure = self._events(lines[start : start + _BATCH], f"WATCH {path}")
+                    if events:
+                        yield events
+                    if failure is not None:
+                        raise failure
             if splitter.has_rest:
                 raise ConnectionFailed(f"{self.config.server}: the watch ended in the middle of an event")
 
     async def version(self, *, timeout: float = 5.0) -> dict[str, Any]:  # noqa: ASYNC109 - of the request
         """The server's ``/version``."""
-        answer: dict[str, Any] = self._decode(
-            await self._transport.request("GET", "/version", timeout=timeout), decode
-        )
-        return answer
+        return await self.read("/version", timeout=timeout)
 
     async def ping(self, *, timeout: float) -> None:  # noqa: ASYNC109 - of the request
         """Is the server ready to serve? Falls back to ``/version`` where ``/readyz`` is not for us.
@@ -233,16 +267,16 @@ class Client(ObjectVerbs):
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         try:
-            return await response.content.readany()
+            return await self._transport.reader.next_chunk(response)
         except NETWORK_ERRORS as error:
             raise self._transport.failure(error) from error
 
-    def _events(self, lines: Lines) -> tuple[Batch, ApiError | None]:
+    def _events(self, lines: Lines, what: str) -> tuple[Batch, ApiError | None]:
         """The events up to the first that is an error, and that error."""
         events: Batch = []
         try:
             for line in lines:
-                events.append(self._decode(line, decode_watch_event))
+                events.append(self._decode(line, decode_watch_event, what))
         except ApiError as error:
             return events, error
         return events, None

@@ -91,6 +91,18 @@ class ClusterConfig:
             self._renew_context(self._tls, refresh=refresh)
         return headers
 
+    @property
+    def verifies_server(self) -> bool:
+        """Whether an https server has to prove who it is; true for plain http, which is a weakness of its own."""
+        if self._tls is not None:
+            return self._tls.verify
+        return self.ssl is None or self.ssl.verify_mode is not ssl.CERT_NONE
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether requests carry a token or a password."""
+        return type(self._credentials) is not Credentials
+
     async def close(self) -> None:
         """Stop a credential plugin that runs."""
         await self._credentials.close()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 from controller_runtime.cluster_config import ClusterConfig
+from controller_runtime.response_handler import CpuMeter, MeteredResponseHandler
 
 _KEEPALIVE = 45.0
 """Seconds an idle connection is kept: less than the 60 of many a load balancer and the 90 of an apiserver."""
 _DNS_CACHE = 30
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds of silence before the kernel probes, seconds between probes, and how many may go unanswered."""
-_BUFFER = 2**18
-"""Bytes read ahead per connection before the server is made to wait."""
+_BUFFER = 2**16
+"""Bytes read ahead per connection before the server is made to wait: a hundred connections may be flooded at once."""
 
 
 class ConnectionPool:
@@ -33,12 +36,13 @@ class ConnectionPool:
         closed: whether nothing can be sent any more.
     """
 
-    def __init__(self, config: ClusterConfig, headers: Mapping[str, str]) -> None:
+    def __init__(self, config: ClusterConfig, headers: Mapping[str, str], *, meter: CpuMeter) -> None:
         """Set up; connections open on first use.
 
         Args:
             config: where to; its TLS context is the identity.
             headers: sent with every request.
+            meter: limits the CPU time that the server's bytes cost.
         """
         self.context = config.ssl
         self.closed = False
@@ -58,6 +62,9 @@ class ConnectionPool:
             ttl_dns_cache=_DNS_CACHE,
             socket_factory=_socket,
         )
+        # No public way to a protocol of one's own; a test guards it.
+        handler: Callable[..., ResponseHandler] = partial(MeteredResponseHandler, meter=meter)
+        connector._factory = partial(handler, loop=asyncio.get_running_loop())  # noqa: SLF001
         self.session = aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), headers=headers, read_bufsize=_BUFFER
         )

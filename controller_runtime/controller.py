@@ -9,12 +9,15 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from controller_runtime.consistency import OwnWrites
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.work_queue import QueueShutDown, WorkQueue
 
 K = TypeVar("K", bound=Hashable)
 _QUIET_FAILURES = 3
 """Failures of one key that are nobody's business yet: conflicts and races mend themselves."""
+_STALE_RETRY = 1.0
+"""Seconds until a cache is asked again whether it shows our last write; its event normally comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Controller(Generic[K]):
         self._workers = workers
         self._max_retries = max_retries
         self._on_giving_up = on_giving_up
+        self._own_writes: OwnWrites[K] = OwnWrites(name)
         self._log = structlog.get_logger(controller=name)
 
     def enqueue(self, key: K) -> None:
@@ -80,7 +84,11 @@ class Controller(Generic[K]):
             except QueueShutDown:
                 return
             try:
-                result = await self._reconcile(key)
+                if self._own_writes.must_wait(key):
+                    self.queue.add_after(key, _STALE_RETRY)
+                    continue
+                with self._own_writes.noting(key):
+                    result = await self._reconcile(key)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():

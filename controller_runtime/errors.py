@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from controller_runtime.api.decoding import decode
+
 
 class ConfigError(Exception):
     """A kubeconfig, flag or configuration file that only the user can mend. The text names file and field."""
@@ -98,6 +100,10 @@ class ConnectionFailed(Unavailable):
     """No HTTP answer at all: refused, reset, silent, TLS. The cause is chained."""
 
 
+class ResponseTooLarge(Unavailable):
+    """The server's response exceeds a limit of ours, so it was not read or not decoded."""
+
+
 class NotConnected(ConnectionFailed):
     """No connection, or no TLS on it: the server never saw the request."""
 
@@ -121,6 +127,10 @@ _BY_CODE: dict[int, type[ApiError]] = {
 }
 
 _EXCERPT = 300
+_LONGEST_MESSAGE = 4096
+"""Characters kept of a server's message, which goes into logs, events and statuses."""
+_LONGEST_PAUSE = 3600.0
+"""Seconds; a server that asks for more would never be asked again."""
 
 
 def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
@@ -132,8 +142,8 @@ def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> A
         headers: of the answer, with any capitalisation that ``get("Retry-After")`` finds.
     """
     try:
-        decoded = msgspec.json.decode(body) if body else {}
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        decoded = decode(body) if body else {}
+    except msgspec.DecodeError:
         decoded = {}
     status = decoded if isinstance(decoded, dict) and decoded.get("kind") == "Status" else {}
     text = " ".join(body[:_EXCERPT].decode("utf-8", "replace").split())
@@ -155,10 +165,11 @@ def error_from_status(
     if not code:
         own = status.get("code")
         code = own if isinstance(own, int) else 0
-    reason = str(status.get("reason") or "")
+    reason = str(status.get("reason") or "")[:_EXCERPT]
+    message = message or str(status.get("message") or reason or "unknown error")
     kind = _BY_REASON.get(reason) or _BY_CODE.get(code) or (Unavailable if code >= 500 else ApiError)
     return kind(
-        message or str(status.get("message") or reason or "unknown error"),
+        message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…",
         code=code,
         reason=reason,
         status=status,
@@ -184,12 +195,12 @@ def _from_headers(headers: Mapping[str, str]) -> float | None:
     except ValueError:
         try:
             seconds = (email.utils.parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    return min(max(0.0, seconds), _LONGEST_PAUSE) if math.isfinite(seconds) else None
 
 
 def _from_details(status: dict[str, Any]) -> float | None:
     details = status.get("details")
     seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
-    return float(seconds) if isinstance(seconds, (int, float)) and seconds > 0 else None
+    return float(min(seconds, _LONGEST_PAUSE)) if isinstance(seconds, (int, float)) and seconds > 0 else None

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from controller_runtime.api.decoding import decoder
 from controller_runtime.credentials import Credentials, bearer, token_problem
 from controller_runtime.errors import ConfigError
 from controller_runtime.key_pairs import KeyPair
@@ -32,6 +33,8 @@ _EXPIRED_INTERVAL = 1.0
 _RETRY_INTERVAL = 10.0
 """Seconds between two tries to renew early what is still good."""
 _LAST_WORDS = 300
+_MOST_OUTPUT = 4 * 1024 * 1024
+"""Bytes that a plugin may write to each of its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +179,21 @@ async def _execute(plugin: Plugin) -> bytes:
     try:
         async with asyncio.timeout(_RUN_TIMEOUT):
             # Both pipes at once: a talkative plugin must not block on the one that nobody reads.
-            output, complaint = await process.communicate()
+            output, complaint, _ = await asyncio.gather(
+                _read_all(process.stdout, process), _read_all(process.stderr, process), process.wait()
+            )
     except TimeoutError:
         raise ConfigError(
             f"{plugin.source}.exec: {plugin.command}: no answer in {_RUN_TIMEOUT:g} s"
         ) from None
     finally:
         if process.returncode is None:
-            # With all that it has started: a wrapper's child would go on, and hold the pipes that we wait for.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
             await process.wait()
+    if max(len(output), len(complaint)) > _MOST_OUTPUT:
+        raise ConfigError(
+            f"{plugin.source}.exec: {plugin.command}: more than {_MOST_OUTPUT:,} bytes of output"
+        )
     if process.returncode:
         words = " ".join(complaint.decode("utf-8", "replace").split())[-_LAST_WORDS:]
         tail = f": {words}" if words else ""
@@ -194,10 +201,28 @@ async def _execute(plugin: Plugin) -> bytes:
     return output
 
 
+async def _read_all(pipe: asyncio.StreamReader | None, process: asyncio.subprocess.Process) -> bytes:
+    """Read a pipe to its end; too many bytes are cut behind the limit, and end the process."""
+    assert pipe is not None
+    found = bytearray()
+    while chunk := await pipe.read(_MOST_OUTPUT):
+        if len(found) <= _MOST_OUTPUT:
+            found += chunk
+        else:
+            _kill(process)
+    return bytes(found)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a plugin with all that it has started: a wrapper's child would go on, and hold the pipes that we wait for."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def _read(output: bytes, plugin: Plugin) -> _Status:
     where = f"{plugin.source}.exec: {plugin.command}"
     try:
-        answer = msgspec.json.decode(output, type=_Answer)
+        answer = _decode(output)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{where}: its output is no ExecCredential: {error}") from None
     if answer.kind != "ExecCredential" or answer.api_version != plugin.api_version:
@@ -213,3 +238,6 @@ def _read(output: bytes, plugin: Plugin) -> _Status:
     if status.expiration_timestamp is not None and status.expiration_timestamp.tzinfo is None:
         raise ConfigError(f"{where}: expirationTimestamp has no time zone")
     return status
+
+
+_decode = decoder(_Answer)

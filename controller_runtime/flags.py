@@ -12,7 +12,7 @@ from pathlib import Path
 
 from controller_runtime.errors import ConfigError
 
-_DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+_DURATION_PART = re.compile(r"(?<![0-9.])([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
 _DURATION_UNITS = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -33,10 +33,13 @@ def parse_duration(text: str) -> float:
     """
     if text == "0":
         return 0.0
-    parts = _DURATION_PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration such as 10s or 1m30s")
-    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
+    seconds, at = 0.0, 0
+    while part := _DURATION_PART.match(text, at):
+        seconds += float(part[1]) * _DURATION_UNITS[part[2]]
+        at = part.end()
+    if not text or at < len(text):
+        raise ValueError(f"{text[:80]!r} is not a duration such as 10s or 1m30s")
+    return seconds
 
 
 def duration(text: str) -> float:

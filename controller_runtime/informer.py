@@ -8,17 +8,22 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import structlog
 from prometheus_client import Counter, Gauge
 
+from controller_runtime import consistency
 from controller_runtime.client import Client
+from controller_runtime.errors import ApiError
 from controller_runtime.handlers import OnAdd, OnDelete, OnUpdate, Registration
 from controller_runtime.objects import Object
 from controller_runtime.reflector import Reflector
 from controller_runtime.resources import Resource
 from controller_runtime.slicer import Slicer
 from controller_runtime.store import Indexer, Store
+
+T = TypeVar("T")
 
 _OBJECTS = Gauge("virtual_node_cached_objects", "Objects in informer caches.", ["cluster", "resource"])
 _HANDLER_ERRORS = Counter(
@@ -61,7 +66,7 @@ class Informer:
                 what is followed object by object.
         """
         self.resource = resource
-        self.store = Store(indexers)
+        self.store = Store({key: _guarded(indexer) for key, indexer in (indexers or {}).items()})
         self.name = name or resource.qualified
         self._client = client
         self._reflector = Reflector(
@@ -73,7 +78,7 @@ class Informer:
                 "label_selector": label_selector,
                 "field_selector": field_selector,
             },
-            transform=transform,
+            transform=None if transform is None else _guarded(transform),
             page_size=page_size,
             name=self.name,
             is_minor=is_minor,
@@ -83,6 +88,7 @@ class Informer:
         """Replaced, never changed: handlers come and go while it is walked."""
         self._synced = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
+        consistency.follows(client, resource, self)
         self._log = structlog.get_logger(informer=self.name, cluster=client.cluster)
 
     # --- for users --------------------------------------------------------------------------------
@@ -129,6 +135,11 @@ class Informer:
         return True
 
     @property
+    def resource_version(self) -> str:
+        """The last version that was read; empty: none yet."""
+        return self._reflector.resource_version
+
+    @property
     def age(self) -> float:
         """Seconds since the server was last heard; infinite before the first time."""
         return self._reflector.age
@@ -170,9 +181,9 @@ class Informer:
         """Take over a whole list; whoever is cached and not in it is gone."""
         initial = not self.has_synced
         slicer = Slicer()
-        gone = self.store.keys()
+        gone = dict.fromkeys(self.store.keys())
         for item in items:
-            gone.discard(item.key)
+            gone.pop(item.key, None)
             self._store(item, initial=initial)
             await slicer.tick()
         for key in gone:
@@ -229,3 +240,19 @@ class Informer:
 
     def __repr__(self) -> str:
         return f"<Informer {self.name} objects={len(self.store)} synced={self.has_synced} rv={self._reflector.resource_version}>"
+
+
+def _guarded(function: Callable[[Object], T]) -> Callable[[Object], T]:
+    """Return the function with its errors raised as ApiError, which the reflector reports and retries.
+
+    A server that sends malformed objects must not end the process that follows other servers, too. The object is not
+    skipped: to a reader, one that is missing is one that was deleted.
+    """
+
+    def call(found: Object) -> T:
+        try:
+            return function(found)
+        except Exception as error:
+            raise ApiError(f"{found.kind} {found.key} is malformed: {error!r}") from error
+
+    return call

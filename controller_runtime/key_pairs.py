@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -131,6 +132,39 @@ def expiry(certificate: bytes) -> datetime:
         ValueError: there is no certificate in it.
     """
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+def share_left(certificate: bytes, now: datetime) -> float:
+    """The part of the first certificate's life that is left: 1 when it begins, 0 or less after its end.
+
+    Raises:
+        ValueError: there is no certificate in it.
+    """
+    loaded = x509.load_pem_x509_certificate(certificate)
+    begin, end = loaded.not_valid_before_utc, loaded.not_valid_after_utc
+    return (end - now) / (end - begin)
+
+
+def covers(certificate: bytes, hosts: Sequence[str]) -> bool:
+    """Whether a server's certificate is good for all these names and addresses."""
+    loaded = x509.load_pem_x509_certificate(certificate)
+    try:
+        names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return not hosts
+    covered = {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
+    return covered >= set(hosts)
+
+
+def is_issued_by(certificate: bytes, ca: bytes) -> bool:
+    """Whether a CA's key has signed the first certificate."""
+    try:
+        x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(
+            x509.load_pem_x509_certificate(ca)
+        )
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 @contextlib.contextmanager

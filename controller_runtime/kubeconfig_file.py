@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from controller_runtime.api.decoding import decode_yaml
 from controller_runtime.errors import ConfigError
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +183,14 @@ def _parse(path: str, *, must_exist: bool) -> Section | None:
     try:
         file = Path(path).expanduser()
         text = file.read_text(encoding="utf-8")
-        whole = yaml.load(text, Loader=_Loader)  # noqa: S506 - the safe loader, in C where there is one
+        whole = decode_yaml(text)
     except FileNotFoundError:
         if must_exist:
             raise ConfigError(f"{where}: no such file") from None
         return None
     except OSError as error:
         raise ConfigError(f"{where}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError) as error:
         raise ConfigError(f"{where}: cannot be read: {' '.join(str(error).split())}") from None
     if whole is None and not must_exist:
         return None

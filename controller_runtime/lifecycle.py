@@ -24,6 +24,9 @@ _PLAIN_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
 """Troubles of the machine whose text says all; any other OSError deserves its traceback."""
 
 
+_YOUNG_OBJECTS = 20_000
+"""New objects between two collections. Each collection stops the event loop: 0.15 s of CPU time where 59,000 of 100,000
+objects were cyclic garbage, as thousands of refused requests leave it. Lists decode no faster with a higher number."""
 _TLS_BUFFER = 64 * 1024
 """Bytes received at once; a TLS record has at most 16 KiB."""
 
@@ -106,7 +109,7 @@ def tune_gc() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 1000)
+    gc.set_threshold(_YOUNG_OBJECTS, 50, 1000)
 
 
 def open_all_files() -> None:

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 
-class LineSplitter:
-    """Gives the whole lines that each chunk completes; chunks may be cut anywhere, lines may be of any length."""
+class LineTooLong(Exception):  # noqa: N818 - the sender's error
+    """A line is longer than the limit."""
 
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
+
+class LineSplitter:
+    """Returns the complete lines of each chunk; chunks may be cut anywhere."""
+
+    def __init__(self, limit: int) -> None:
+        """Set up.
+
+        Args:
+            limit: bytes of one line.
+        """
+        self._limit = limit
+        self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that end in this chunk, without their line feeds; blank ones are left out."""
+        """Return the lines that end in this chunk, without their line feeds and without blank lines.
+
+        Raises:
+            LineTooLong: a line exceeds the limit.
+        """
         head, newline, tail = chunk.rpartition(b"\n")
         if not newline:
-            self._parts.append(tail)
+            self._keep(tail)
             return []
-        lines = b"".join((*self._parts, head)).split(b"\n")
-        self._parts = [tail] if tail else []
+        lines = head.split(b"\n")
+        if self._rest:
+            self._keep(lines[0])
+            lines[0] = bytes(self._rest)
+            self._rest = bytearray()
+        self._keep(tail)
+        if len(head) > self._limit and any(len(line) > self._limit for line in lines):
+            raise LineTooLong
         return [line for line in lines if line]
+
+    def _keep(self, part: bytes) -> None:
+        self._rest += part
+        if len(self._rest) > self._limit:
+            raise LineTooLong
 
     @property
     def has_rest(self) -> bool:
         """Whether a line has begun that is not complete."""
-        return any(self._parts)
+        return bool(self._rest)

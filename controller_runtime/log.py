@@ -6,18 +6,16 @@ promises:
 
 - Logging never fails its caller: a broken pipe, a full non-blocking pipe or a value that cannot be encoded costs
   at most the line.
-- Secrets stay out: values under telling names, bearer tokens and private keys are replaced (``_redact``).
+- Secrets stay out, and no value makes a line long or slow: ``redaction``.
 - Level names are those of logrus and the JSON keys too (``time level msg``), because tensile-kube's users have
   them in their flags and log pipelines.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -27,6 +25,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from controller_runtime import redaction
 from controller_runtime.errors import ConfigError
 
 LogFormat = Literal["json", "console", "auto"]
@@ -207,70 +206,8 @@ def _stamp(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     return {"time": now, "level": level, "msg": message, **event}
 
 
-# --- secrets
-
-_REDACTED = "[redacted]"
-_SECRET_NAMES = frozenset(
-    {
-        "accesstoken",
-        "authorization",
-        "bearertoken",
-        "clientkey",
-        "clientkeydata",
-        "cookie",
-        "idtoken",
-        "passwd",
-        "password",
-        "privatekey",
-        "proxyauthorization",
-        "refreshtoken",
-        "setcookie",
-        "token",
-    }
-)
-_SECRET_TEXT = re.compile(
-    r"(?P<scheme>\b(?:bearer|basic)\s+)[\w\-.~+/=]{8,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
-    re.IGNORECASE | re.DOTALL,
-)
-_NESTING = 8
-
-
 def _redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    return {key: _clean(key, value, _NESTING) for key, value in event.items()}
-
-
-def _clean(key: object, value: Any, depth: int) -> Any:
-    """A value fit for a log: secrets replaced, at any depth of plain containers."""
-    if isinstance(value, str):
-        if isinstance(key, str) and _is_secret(key):
-            return _REDACTED
-        return _SECRET_TEXT.sub(lambda match: (match["scheme"] or "") + _REDACTED, value)
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(key, str) and _is_secret(key):
-        return _REDACTED
-    if depth == 0:
-        return _clean(None, repr(value), depth)
-    if isinstance(value, Mapping):
-        hidden = {"data", "stringData"} if value.get("kind") == "Secret" else frozenset()
-        return {
-            name: _REDACTED if name in hidden else _clean(name, item, depth - 1)
-            for name, item in value.items()
-        }
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_clean(None, item, depth - 1) for item in value]
-    if isinstance(value, datetime):
-        return value
-    if isinstance(value, bytes | bytearray):
-        value = bytes(value).decode("utf-8", "replace")
-    return _clean(None, str(value), depth)
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_secret(key: str) -> bool:
-    return key.replace("-", "").replace("_", "").lower() in _SECRET_NAMES
+    return redaction.redact(event)
 
 
 # --- renderers

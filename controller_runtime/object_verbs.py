@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
 
+from controller_runtime import consistency
+from controller_runtime.api.decoding import decode
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.errors import ConnectionFailed, NotFound, Unavailable
 from controller_runtime.resources import Resource
-from controller_runtime.transport import Params, Transport
+from controller_runtime.transport import Params, RequestOptions, Transport
 
 _JSON = {"Content-Type": "application/json"}
 _EXCERPT = 100
@@ -20,7 +22,6 @@ _EXCERPT = 100
 T = TypeVar("T")
 
 encode = msgspec.json.encode
-decode = msgspec.json.decode
 
 
 class PatchType(enum.StrEnum):
@@ -46,6 +47,18 @@ class ObjectVerbs:
         self.config = config
         self._transport = transport
         self._field_manager = quote(field_manager, safe="")
+
+    async def read(self, path: str, **options: Unpack[RequestOptions]) -> dict[str, Any]:
+        """Return the JSON of any path, such as discovery, within the limits of responses.
+
+        Raises:
+            ConnectionFailed: it is not JSON.
+            ApiError: by the answer; ResponseTooLarge when it exceeds a limit.
+        """
+        answer: dict[str, Any] = self._decode(
+            await self._transport.request("GET", path, **options), decode, f"GET {path}"
+        )
+        return answer
 
     async def get(
         self,
@@ -193,12 +206,17 @@ class ObjectVerbs:
             headers={**({} if body is None else content_type), **(headers or {})},
             flow=resource.plural,
         )
-        return self._decode(answer, decode)
+        decoded: dict[str, Any] = self._decode(answer, decode, f"{method} {path}")
+        if method != "GET":
+            consistency.wrote(self, resource, decoded)
+        return decoded
 
-    def _decode(self, answer: bytes, decoder: Callable[[bytes], T]) -> T:
+    def _decode(self, answer: bytes, decoder: Callable[[bytes], T], what: str) -> T:
+        """Decode a body or a line of ``what``: method and path."""
+        self._transport.reader.check_values(answer, what)
         try:
             return decoder(answer)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             excerpt = " ".join(answer[:_EXCERPT].decode("utf-8", "replace").split())
             raise ConnectionFailed(
                 f"{self.config.server}: the answer is not what a Kubernetes API sends: {excerpt!r}"

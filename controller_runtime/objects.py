@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from controller_runtime.api.decoding import decode, decoder
+
 _NOTHING = msgspec.Raw()
 
 
@@ -43,7 +45,7 @@ class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, e
         """The owners, decoded afresh."""
         if not bytes(self.raw_owner_references):
             return []
-        owners: list[dict[str, Any]] = msgspec.json.decode(self.raw_owner_references)
+        owners: list[dict[str, Any]] = decode(self.raw_owner_references)
         return owners
 
 
@@ -105,17 +107,17 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def spec(self) -> Any:
         """``spec``, decoded afresh: bind it to a local before reading it twice. None when absent."""
-        return None if self._spec is None else msgspec.json.decode(self._spec)
+        return None if self._spec is None else decode(self._spec)
 
     @property
     def status(self) -> Any:
         """``status``, decoded afresh. None when absent."""
-        return None if self._status is None else msgspec.json.decode(self._status)
+        return None if self._status is None else decode(self._status)
 
     def field(self, name: str) -> Any:
         """Any top-level field but metadata, decoded afresh. None when absent."""
         raw = self._raw_fields().get(name)
-        return None if raw is None else msgspec.json.decode(raw)
+        return None if raw is None else decode(raw)
 
     def has_spec_equal(self, other: Object) -> bool:
         """Whether both specs are the same JSON; compares bytes, decodes nothing."""
@@ -135,7 +137,7 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
             whole["kind"] = self.kind
         whole["metadata"] = msgspec.json.decode(msgspec.json.encode(self.metadata))
         for name, raw in self._raw_fields().items():
-            whole[name] = msgspec.json.decode(raw)
+            whole[name] = decode(raw)
         return whole
 
     def without(self, *fields: str) -> Object:
@@ -179,9 +181,9 @@ Fields = dict[str, msgspec.Raw]
 """Top-level fields by name; views of a larger text."""
 
 
-_decode_fields = msgspec.json.Decoder(Fields).decode
-_decode_meta = msgspec.json.Decoder(ObjectMeta).decode
-_decode_string = msgspec.json.Decoder(str).decode
+_decode_fields = decoder(Fields)
+_decode_meta = decoder(ObjectMeta)
+_decode_string = decoder(str)
 
 
 def decode_object(raw: bytes | msgspec.Raw, *, api_version: str = "", kind: str = "") -> Object:
@@ -239,7 +241,7 @@ def _metadata(raw: msgspec.Raw) -> ObjectMeta:
         metadata = _decode_meta(raw)
     except msgspec.ValidationError:
         # Some writers spell "nothing" as null, which a strict schema refuses.
-        plain = msgspec.json.decode(raw)
+        plain = decode(raw)
         if not isinstance(plain, dict):
             raise
         kept = {name: value for name, value in plain.items() if value is not None}

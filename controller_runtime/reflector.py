@@ -15,9 +15,10 @@ from typing import Any, Protocol
 import structlog
 from prometheus_client import Counter
 
+from controller_runtime import backoff
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
-from controller_runtime.objects import Object
+from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource
 from controller_runtime.slicer import Slicer
 from controller_runtime.watch_backoff import WatchBackoff, is_history_missing
@@ -36,6 +37,8 @@ _BOOKMARK_SILENCE = 180.0
 client-go's HTTP/2 pings find out sooner. TCP's own probes do not: a proxy or load balancer answers them itself."""
 _SHORT = 1.0
 """Seconds; a watch that ends sooner without a word is a failure, as in client-go, or it would be repeated in a loop."""
+
+_FREE_SHORTS = 3
 
 
 class _Silent(ConnectionFailed):
@@ -110,7 +113,7 @@ class Reflector:
         loop = asyncio.get_running_loop()
         outage = self._client.outage
         patience = WatchBackoff()
-        told = doubts = 0
+        told = doubts = shorts = 0
         is_answered = False
         while True:
             if not is_answered:
@@ -122,7 +125,10 @@ class Reflector:
             try:
                 if not self.resource_version:
                     await self._list()
+                begun = loop.time()
                 await self._watch()
+                shorts = shorts + 1 if loop.time() - begun < _SHORT else 0
+                await asyncio.sleep(_after_short(shorts))
                 continue
             except (ApiError, ConfigError) as error:
                 trouble = self.last_error = error
@@ -184,17 +190,10 @@ class Reflector:
                         is_empty = not batch
                     self._heard()
                     self.last_error = None
-                    for event in batch:
-                        if event.type == "BOOKMARK":
-                            self._sends_bookmarks = True
-                        else:
-                            changed = (
-                                event.object if self._transform is None else self._transform(event.object)
-                            )
-                            self._sink.change(event.type, changed)
-                        # Last, so that a failure above is met by reading the event again.
-                        self.resource_version = event.object.resource_version
-                        await slicer.tick()
+                    async with self._client.turn:
+                        for event in batch:
+                            self._take(event)
+                            await slicer.tick()
                     if self._sends_bookmarks:
                         silence.reschedule(loop.time() + _BOOKMARK_SILENCE)
         except TimeoutError:
@@ -202,11 +201,27 @@ class Reflector:
         if is_empty and loop.time() - begun < _SHORT:
             raise ConnectionFailed("the watch ended as soon as it began")
 
+    def _take(self, event: WatchEvent) -> None:
+        if event.type == "BOOKMARK":
+            self._sends_bookmarks = True
+        else:
+            changed = event.object if self._transform is None else self._transform(event.object)
+            self._sink.change(event.type, changed)
+        # Last, so that a failure above is met by reading the event again.
+        self.resource_version = event.object.resource_version
+
     def _patience(self) -> float | None:
         return _BOOKMARK_SILENCE if self._sends_bookmarks else None
 
     def _heard(self) -> None:
         self._contact = asyncio.get_running_loop().time()
+
+
+def _after_short(shorts: int) -> float:
+    """Seconds to wait after watches in a row that brought something and ended at once; a few need no pause."""
+    return (
+        backoff.exponential(shorts - _FREE_SHORTS, base=0.1, maximum=10.0) if shorts >= _FREE_SHORTS else 0.0
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -8,27 +8,42 @@ whether a restart would help, ``/readyz`` whether to send work here, ``/healthz`
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import platform
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 import prometheus_client
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
-from prometheus_client.exposition import choose_encoder
 
 from controller_runtime import release
-from controller_runtime.certificates import CertificateReloader
-from controller_runtime.errors import ConfigError
+from controller_runtime.accepting import Gate, count_requests, peer_of
+from controller_runtime.bodies import Bodies
+from controller_runtime.certificates import CertificateReloader, common_name
+from controller_runtime.connections import ConnectionLimits, Connections
 from controller_runtime.health import Check, HealthChecks
+from controller_runtime.listening import bind, parse_address
+from controller_runtime.metrics_page import MetricsPage
 
-__all__ = ["Check", "HealthChecks", "HealthServer", "HttpsServer", "bind", "parse_address"]
+__all__ = ["Check", "HealthChecks", "HealthServer", "HttpsServer"]
 
-_BACKLOG = 1024
+_BACKLOG = 128
+"""Connections that wait to be accepted; asyncio accepts so many in one turn of its loop."""
+_BODIES = 4
+"""Bodies of the greatest length that are in memory at once; smaller ones accordingly more."""
+_BODY_SECONDS = 10.0
+"""Time for a body to come."""
+_OPTIONS = {
+    "access_log": None,
+    # Seconds for which the rest of an unwanted body is read.
+    "lingering_time": 1.0,
+    # Kubernetes compresses no request, and a small body must not become a large one.
+    "auto_decompress": False,
+}
+"""Arguments of aiohttp's protocol."""
+_NO_CERTIFICATE = "a client certificate is required"
 _OPEN = ("/healthz", "/livez", "/readyz", "/metrics")
 """Paths that need no certificate."""
 # Otherwise each counter and histogram comes with a second series that says since when: a third more for nobody.
@@ -50,11 +65,14 @@ class HttpsServer:
         tls: certificates to serve. With a client CA, whoever shows no certificate of it is refused; health and
             metrics are for everybody. A reloader is followed for as long as the server runs, unless
             ``follow_certificates`` is false because somebody else does. None: plain HTTP.
+        client_names: common names that a client certificate may have; empty: any.
         middlewares: around every handler, the health endpoints included; the first is the outermost.
         health: whether to serve ``/healthz``, ``/livez`` and ``/readyz``.
         metrics: whether to serve ``/metrics``.
         shutdown_timeout: seconds that requests under way may take to finish when the server stops.
         max_body_bytes: largest request body that is read.
+        limits: of the server's connections; by default 512, with a client CA 128 of those without a certificate.
+        name: label of the metrics of the server's connections.
     """
 
     def __init__(
@@ -63,16 +81,25 @@ class HttpsServer:
         port: int,
         *,
         tls: CertificateReloader | ssl.SSLContext | None = None,
+        client_names: Collection[str] = (),
         follow_certificates: bool = True,
         middlewares: Sequence[Middleware] = (),
         health: bool = True,
         metrics: bool = True,
         shutdown_timeout: float = 5.0,
         max_body_bytes: int = 8 * 1024**2,
+        limits: ConnectionLimits | None = None,
+        name: str = "http",
     ) -> None:
         if isinstance(tls, CertificateReloader) and tls.verifies_clients:
-            middlewares = (_certificate_required, *middlewares)
-        self.app = web.Application(middlewares=middlewares, client_max_size=max_body_bytes)
+            middlewares = (_certificate_required(client_names), *middlewares)
+        self.app = web.Application(middlewares=(count_requests, *middlewares), client_max_size=max_body_bytes)
+        self.bodies = Bodies(
+            max_bytes=max_body_bytes, total_bytes=_BODIES * max_body_bytes, seconds=_BODY_SECONDS
+        )
+        strangers = 128 if isinstance(tls, CertificateReloader) and tls.verifies_clients else 512
+        self._connections = Connections(name, limits or ConnectionLimits(strangers=strangers))
+        self._gate: Gate | None = None
         self._host = host
         self._wanted_port = port
         self._tls = tls
@@ -88,7 +115,7 @@ class HttpsServer:
         if health:
             self.health.add_routes(self.app)
         if metrics:
-            self.add_route("GET", "/metrics", metrics_handler)
+            self.add_route("GET", "/metrics", MetricsPage().get)
 
     @property
     def port(self) -> int:
@@ -128,7 +155,6 @@ class HttpsServer:
         # Streaming handlers (logs -f) end with their client instead of writing to nobody for hours.
         self._runner = web.AppRunner(
             self.app,
-            access_log=None,
             handle_signals=False,
             handler_cancellation=True,
             shutdown_timeout=self._shutdown_timeout,
@@ -136,9 +162,12 @@ class HttpsServer:
         await self._runner.setup()
         assert self._runner.server is not None
         context = self._tls.context if isinstance(self._tls, CertificateReloader) else self._tls
+        self._gate = Gate(
+            self._runner.server, lambda: context, connections=self._connections, options=_OPTIONS
+        )
         # Not aiohttp's SockSite: cancelled while it starts, it forgets a socket that the loop goes on to poll.
         self._listener = await asyncio.get_running_loop().create_server(
-            self._runner.server, sock=sock, ssl=context, backlog=_BACKLOG, start_serving=False
+            self._gate, sock=sock, backlog=_BACKLOG, start_serving=False
         )
         await self._listener.start_serving()
         if isinstance(self._tls, CertificateReloader) and self._follow:
@@ -162,6 +191,9 @@ class HttpsServer:
                 await asyncio.gather(self._follower, return_exceptions=True)
                 self._follower = None
         finally:
+            if self._gate is not None:
+                gate, self._gate = self._gate, None
+                await gate.close()
             if self._runner is not None:
                 runner, self._runner = self._runner, None
                 await runner.cleanup()
@@ -183,15 +215,26 @@ class HttpsServer:
         await self.stop()
 
 
-@web.middleware
-async def _certificate_required(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The TLS layer verifies a certificate that is shown; that one is shown is decided here, for probes show none."""
-    transport = request.transport
-    if (request.method == "GET" and request.path.startswith(_OPEN)) or (
-        transport is not None and transport.get_extra_info("peercert")
-    ):
-        return await handler(request)
-    return web.Response(status=403, text="a client certificate is required\n")
+def _certificate_required(names: Collection[str]) -> Middleware:
+    """Refuse requests without a client certificate; the TLS layer has verified the one that is shown, if any."""
+
+    @web.middleware
+    async def required(request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        certificate = transport.get_extra_info("peercert") if transport is not None else None
+        if certificate and (not names or common_name(certificate) in names):
+            if (peer := peer_of(request)) is not None:
+                peer.trust()
+            return await handler(request)
+        # Probes and scrapers show no certificate.
+        if request.method == "GET" and request.path.startswith(_OPEN):
+            return await handler(request)
+        text = "the client certificate's name is not one of those allowed" if certificate else _NO_CERTIFICATE
+        response = web.Response(status=401, text=text + "\n")
+        response.force_close()
+        return response
+
+    return required
 
 
 class HealthServer(HttpsServer):
@@ -203,62 +246,6 @@ class HealthServer(HttpsServer):
 
     def __init__(self, address: str, *, checks: Mapping[str, Check] | None = None) -> None:
         host, port = parse_address(address)
-        super().__init__(host, port)
+        super().__init__(host, port, limits=ConnectionLimits(total=128, strangers=128), name="health")
         for name, check in (checks or {}).items():
             self.add_check(name, check)
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``, ``:port`` or ``[v6]:port``.
-
-    Raises:
-        ConfigError: it is none of them.
-    """
-    host, colon, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ConfigError(f"address {address!r}: write an IPv6 address in brackets, such as [::1]:8080")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"address {address!r} is not host:port")
-    return host, int(port)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A bound TCP socket; "" and "::" are one socket for IPv4 and IPv6 where the machine has both.
-
-    One socket instead of one per family also means that port 0 is the same port for both.
-
-    Raises:
-        OSError: with the errno of the cause and a sentence that names the address.
-    """
-    shown = f"{f'[{host}]' if ':' in host else host or '*'}:{port}"
-    try:
-        if host in {"", "::"} and socket.has_dualstack_ipv6():
-            return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        family, _, _, _, where = socket.getaddrinfo(
-            "0.0.0.0" if host in {"", "::"} else host,  # noqa: S104 - what the caller asked for
-            port,
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_PASSIVE,
-        )[0]
-        return socket.create_server(where[:2], family=family)
-    except socket.gaierror as error:
-        raise OSError(errno.EADDRNOTAVAIL, f"address {shown}: {error.strerror}") from None
-    except OSError as error:
-        number = error.errno or errno.EIO
-        said = {
-            errno.EADDRINUSE: f"address {shown} is already in use",
-            errno.EADDRNOTAVAIL: f"address {shown} is none of this machine's",
-            errno.EACCES: f"address {shown} may not be bound by this user",
-        }.get(number, f"address {shown}: {os.strerror(number)}")
-        raise OSError(number, said) from None
-
-
-async def metrics_handler(request: web.Request) -> web.Response:
-    """Prometheus text or OpenMetrics, as the scraper asks; rendered in a thread: large pages take 50 ms."""
-    encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
-    body = await asyncio.to_thread(encoder, prometheus_client.REGISTRY)
-    response = web.Response(body=body, headers={"Content-Type": content_type, "Vary": "Accept"})
-    response.enable_compression()
-    return response

@@ -8,36 +8,40 @@ from controller_runtime.objects import Object
 
 Objects = list[Object]
 """An alias, because ``Store.list`` hides the built-in's name inside the class."""
+Keys = list[str]
 Indexer = Callable[[Object], Iterable[str]]
 
 
 class Store:
-    """Objects by key, and by the values that indexers give them."""
+    """Objects by key, and by the values that indexers give them.
+
+    Everything is returned in the order in which it was first stored, so that the order of writes is reproducible.
+    """
 
     def __init__(self, indexers: Mapping[str, Indexer] | None = None) -> None:
         self._indexers = dict(indexers or {})
         self._objects: dict[str, Object] = {}
-        self._indexes: dict[str, dict[str, set[str]]] = {name: {} for name in self._indexers}
+        self._indexes: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self._indexers}
 
     def get(self, key: str) -> Object | None:
         """The object of that key (``namespace/name``), or None."""
         return self._objects.get(key)
 
     def list(self) -> Objects:
-        """All objects, in no order that means anything."""
+        """All objects."""
         return list(self._objects.values())
 
-    def keys(self) -> set[str]:
+    def keys(self) -> Keys:
         """All keys."""
-        return set(self._objects)
+        return [*self._objects]
 
     def by_index(self, index: str, value: str) -> Objects:
         """The objects to which the indexer gives that value."""
         return [self._objects[key] for key in self._indexes[index].get(value, ())]
 
-    def index_keys(self, index: str, value: str) -> set[str]:
+    def index_keys(self, index: str, value: str) -> Keys:
         """The keys of the objects to which the indexer gives that value."""
-        return set(self._indexes[index].get(value, ()))
+        return list(self._indexes[index].get(value, ()))
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -62,15 +66,15 @@ class Store:
 
     def _reindex(self, key: str, old: Object | None, new: Object | None) -> None:
         for name, indexer in self._indexers.items():
-            before = set(indexer(old)) if old is not None else set()
-            after = set(indexer(new)) if new is not None else set()
-            if before == after:
-                continue
+            before = dict.fromkeys(indexer(old)) if old is not None else {}
+            after = dict.fromkeys(indexer(new)) if new is not None else {}
             index = self._indexes[name]
-            for value in before - after:
-                keys = index[value]
-                keys.discard(key)
-                if not keys:
-                    del index[value]
-            for value in after - before:
-                index.setdefault(value, set()).add(key)
+            for value in before:
+                if value not in after:
+                    keys = index[value]
+                    del keys[key]
+                    if not keys:
+                        del index[value]
+            for value in after:
+                if value not in before:
+                    index.setdefault(value, {})[key] = None

@@ -6,36 +6,38 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
 import aiohttp
-from prometheus_client import Counter, Histogram
 from yarl import URL
 
 from controller_runtime import impersonation
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.connection_pool import ConnectionPool
-from controller_runtime.errors import ConnectionFailed, NotConnected, error_from_response
+from controller_runtime.errors import ConnectionFailed, NotConnected, ResponseTooLarge, error_from_response
 from controller_runtime.proxies import without_password
 from controller_runtime.rate_limiter import TokenBucket
+from controller_runtime.response_handler import CpuMeter
+from controller_runtime.response_limits import Limits, ResponseReader
 from controller_runtime.retries import Retry
-
-_REQUESTS = Counter(
-    "rest_client_requests_total", "Requests by cluster, verb and HTTP code.", ["cluster", "verb", "code"]
-)
-_SECONDS = Histogram(
-    "rest_client_request_duration_seconds",
-    "Seconds from sending a request to the end of its answer; watches and streams to their first byte.",
-    ["cluster", "verb"],
-    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
-)
+from controller_runtime.transport_metrics import TransportMetrics
 
 _CONNECT_TIMEOUT = 10.0
 _UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
-
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+class RequestOptions(TypedDict, total=False):
+    """See ``Transport.receive``."""
+
+    params: Params | None
+    body: bytes | None
+    headers: Mapping[str, str] | None
+    timeout: float | None
+    verb: str
+    flow: str
 
 
 class Transport:
@@ -49,6 +51,7 @@ class Transport:
         user_agent: str,
         timeout: float,
         cluster: str,
+        limits: Limits,
     ) -> None:
         """Set up; connections open on first use.
 
@@ -58,6 +61,7 @@ class Transport:
             user_agent: names us in the server's audit log.
             timeout: seconds a request may take, retries included, waiting for the bucket left out.
             cluster: the cluster's name in metrics.
+            limits: of responses.
         """
         self.timeout = timeout
         self._config = config
@@ -71,10 +75,11 @@ class Transport:
         }
         self._pools: list[ConnectionPool] = []
         """The last one is in use; those before it finish what they began."""
+        self._meter = CpuMeter()
         self._closed = False
         self._default_timeout = _timeout(timeout)
-        self._counters: dict[tuple[str, int], Any] = {}
-        self._timers: dict[str, Any] = {}
+        self._metrics = TransportMetrics(cluster)
+        self.reader = ResponseReader(limits, cluster=cluster, server=config.server, metrics=self._metrics)
 
     async def close(self) -> None:
         """Close all connections; requests under way fail."""
@@ -83,7 +88,16 @@ class Transport:
         for pool in pools:
             await pool.close()
 
-    async def request(
+    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
+        """Send one request and read its whole answer, as ``receive`` does.
+
+        A large body counts as received until this returns: decode it before you await anything.
+        """
+        async with self.receive(method, path, **options) as body:
+            return body
+
+    @contextlib.asynccontextmanager
+    async def receive(
         self,
         method: str,
         path: str,
@@ -94,8 +108,8 @@ class Transport:
         timeout: float | None = None,  # noqa: ASYNC109 - bounds retries, which a caller's timeout could not
         verb: str = "",
         flow: str = "",
-    ) -> bytes:
-        """Send one request and read its whole answer.
+    ) -> AsyncIterator[bytes]:
+        """Send one request and read its whole answer; a large one counts as held until the block ends.
 
         Args:
             method: HTTP method.
@@ -108,7 +122,7 @@ class Transport:
             flow: whom the request is for, where requests must wait for the rate limit.
 
         Raises:
-            ApiError: by the answer; ConnectionFailed when there is none.
+            ApiError: by the answer; ConnectionFailed when there is none, ResponseTooLarge when it exceeds a limit.
             ConfigError: there are no credentials to send.
         """
         loop = asyncio.get_running_loop()
@@ -125,23 +139,33 @@ class Transport:
             else:
                 limit = _timeout(max(0.05, deadline - started))
             sent = await retry.credentials()
-            try:
-                code, answer, answer_headers = await self._send(
-                    method, url, body=body, headers=impersonation.merged(sent, headers), timeout=limit
-                )
-            except asyncio.CancelledError:
-                # Mostly a caller whose patience has ended: a server that hangs shows in its metrics, too.
-                self._count(verb, 0)
-                raise
-            except NETWORK_ERRORS as error:
-                self._count(verb, 0)
-                if retry.after_break(error):
-                    continue
-                raise self.failure(error) from error
-            self._count(verb, code)
-            self._observe(verb, loop.time() - started)
-            if code < 300:
-                return answer
+            async with contextlib.AsyncExitStack() as held:
+                try:
+                    code, answer, answer_headers = await self._send(
+                        method,
+                        url,
+                        body=body,
+                        headers=impersonation.merged(sent, headers),
+                        timeout=limit,
+                        held=held,
+                    )
+                except asyncio.CancelledError:
+                    # Mostly a caller whose patience has ended: a server that hangs shows in its metrics, too.
+                    self._metrics.count(verb, 0)
+                    raise
+                except NETWORK_ERRORS as error:
+                    self._metrics.count(verb, 0)
+                    if retry.after_break(error):
+                        continue
+                    raise self.failure(error) from error
+                except ResponseTooLarge:
+                    self._metrics.count(verb, 0)
+                    raise
+                self._metrics.count(verb, code)
+                self._metrics.observe(verb, loop.time() - started)
+                if code < 300:
+                    yield answer
+                    return
             await retry.after(error_from_response(code, answer, answer_headers), left=deadline - loop.time())
 
     @contextlib.asynccontextmanager
@@ -201,19 +225,19 @@ class Transport:
                             **pool.options,
                         )
                 except NETWORK_ERRORS as error:
-                    self._count(verb, 0)
+                    self._metrics.count(verb, 0)
                     if retry.after_break(error):
                         continue
                     raise self.failure(error) from error
                 async with response:
-                    self._count(verb, response.status)
-                    self._observe(verb, loop.time() - started)
+                    self._metrics.count(verb, response.status)
+                    self._metrics.observe(verb, loop.time() - started)
                     if response.status < 300:
                         yield response
                         return
                     try:
-                        async with asyncio.timeout(self.timeout):
-                            answer = await response.read()
+                        async with asyncio.timeout(self.timeout), contextlib.AsyncExitStack() as held:
+                            answer = await self.reader.read(response, f"{method} {url.path}", held=held)
                     except NETWORK_ERRORS as error:
                         raise self.failure(error) from error
             failure = error_from_response(response.status, answer, response.headers)
@@ -237,12 +261,17 @@ class Transport:
         body: bytes | None,
         headers: Mapping[str, str],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - covers the parts of a request, too
+        held: contextlib.AsyncExitStack,
     ) -> tuple[int, bytes, Mapping[str, str]]:
         with self._pool() as pool:
             async with pool.session.request(
                 method, url, data=body, headers=headers, timeout=timeout, **pool.options
             ) as response:
-                return response.status, await response.read(), response.headers
+                return (
+                    response.status,
+                    await self.reader.read(response, f"{method} {url.path}", held=held),
+                    response.headers,
+                )
 
     def _pool(self) -> ConnectionPool:
         if self._closed:
@@ -252,7 +281,7 @@ class Transport:
             for pool in self._pools:
                 pool.retire()
             self._pools = [pool for pool in self._pools if not pool.closed]
-            self._pools.append(ConnectionPool(self._config, self._headers))
+            self._pools.append(ConnectionPool(self._config, self._headers, meter=self._meter))
         return self._pools[-1]
 
     def _url(self, path: str, params: Params | None) -> URL:
@@ -260,19 +289,6 @@ class Transport:
         if params:
             text += ("&" if "?" in path else "?") + urlencode(params, quote_via=quote)
         return URL(text, encoded=True)
-
-    def _count(self, verb: str, code: int) -> None:
-        counter = self._counters.get((verb, code))
-        if counter is None:
-            counter = _REQUESTS.labels(self._cluster, verb, str(code) if code else "<error>")
-            self._counters[verb, code] = counter
-        counter.inc()
-
-    def _observe(self, verb: str, seconds: float) -> None:
-        timer = self._timers.get(verb)
-        if timer is None:
-            timer = self._timers[verb] = _SECONDS.labels(self._cluster, verb)
-        timer.observe(seconds)
 
 
 def _timeout(seconds: float) -> aiohttp.ClientTimeout:

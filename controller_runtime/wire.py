@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from controller_runtime.api.decoding import decode, decoder
 from controller_runtime.errors import error_from_status
 from controller_runtime.objects import Fields, Object, WatchEvent, assemble
 
@@ -36,7 +37,7 @@ def decode_watch_event(line: bytes) -> WatchEvent:
     """
     wire = _decode_event(line)
     if wire.type == "ERROR":
-        raise error_from_status({name: msgspec.json.decode(raw) for name, raw in wire.object.items()})
+        raise error_from_status({name: decode(raw) for name, raw in wire.object.items()})
     return WatchEvent(wire.type, assemble(wire.object))
 
 
@@ -68,5 +69,5 @@ class _EventWire(msgspec.Struct, gc=False):
     object: Fields
 
 
-_decode_list = msgspec.json.Decoder(_ListWire).decode
-_decode_event = msgspec.json.Decoder(_EventWire).decode
+_decode_list = decoder(_ListWire)
+_decode_event = decoder(_EventWire)

@@ -1,6 +1,7 @@
 """A work queue with client-go's guarantees (``util/workqueue``), for one event loop.
 
-- **Fair**: keys are handed out in the order they were added, within a priority.
+- **Fair**: keys are handed out in the order they were added, within a priority. Where keys belong to flows, these take
+  turns, and none of them holds all workers (``lanes``).
 - **Stingy**: a key is handed to one worker at a time; added a hundred times before that, it is handed out once.
 - **Re-queue while processing**: a key added while a worker has it is handed out again once it is done.
 - **First adds are immediate**: only ``add_rate_limited`` waits, and only for the key that failed.
@@ -13,14 +14,15 @@ import asyncio
 import heapq
 import itertools
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections import deque
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from controller_runtime.backoff import ExponentialBackoff, RateLimiter
+from controller_runtime.lanes import Lanes
 
 K = TypeVar("K", bound=Hashable)
 
@@ -49,17 +51,25 @@ class QueueShutDown(Exception):  # noqa: N818 - a signal to stop, not a failure
 class WorkQueue(Generic[K]):
     """Keys that need attention, each at most once at a time."""
 
-    def __init__(self, name: str, *, rate_limiter: RateLimiter | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        rate_limiter: RateLimiter | None = None,
+        flow: Callable[[K], str] | None = None,
+        workers: int = 0,
+    ) -> None:
         """Set up.
 
         Args:
             name: the queue's name in metrics.
             rate_limiter: how long failing keys wait; client-go's 5 ms doubling to 1000 s by default.
+            flow: whom a key is for; flows take turns, before priorities count. None: all keys are one flow.
+            workers: how many there are, so that no flow holds all of them; 0: no bound.
         """
         self.name = name
         self._limiter = rate_limiter or ExponentialBackoff()
-        self._lanes: dict[int, OrderedDict[K, None]] = {}
-        self._priorities: list[int] = []
+        self._lanes: Lanes[K] = Lanes(flow, workers=workers)
         self._dirty: dict[K, tuple[int, float]] = {}
         self._processing: dict[K, float] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
@@ -85,7 +95,7 @@ class WorkQueue(Generic[K]):
 
     def __len__(self) -> int:
         """Keys that wait for a worker now; delayed ones are not counted."""
-        return sum(map(len, self._lanes.values()))
+        return len(self._lanes)
 
     @property
     def is_shut_down(self) -> bool:
@@ -145,8 +155,9 @@ class WorkQueue(Generic[K]):
         Raises:
             QueueShutDown: the queue was shut down and nothing is left.
         """
-        while not self._priorities:
-            if self._shut_down:
+        while (key := self._lanes.pop()) is None:
+            if self._shut_down and not self._lanes:
+                self._wake()  # one who waits for keys that others have taken since
                 raise QueueShutDown(self.name)
             getter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._getters.append(getter)
@@ -156,9 +167,8 @@ class WorkQueue(Generic[K]):
                 if getter.done() and not getter.cancelled():
                     self._wake()  # our turn came as we left: pass it on
                 raise
-        priority = self._priorities[0]
-        key = next(iter(self._lanes[priority]))
-        self._pull(key, priority)
+        if self._getters and (self._lanes or self._shut_down):
+            self._wake()  # what was held back may be free to go now, or it was the last
         _, added = self._dirty.pop(key)
         now = self._now()
         self._processing[key] = now
@@ -171,10 +181,13 @@ class WorkQueue(Generic[K]):
         if started is None:
             return  # nobody has it; were it queued, it would be queued twice
         self._work.observe(self._now() - started)
+        self._lanes.release(key)
         again = self._dirty.get(key)
         if again is not None:
             self._push(key, again[0])
-        elif self._idle is not None and not self._processing and not self._priorities:
+        elif self._lanes:
+            self._wake()
+        elif self._idle is not None and not self._processing:
             self._idle.set()
 
     def shut_down(self) -> None:
@@ -192,38 +205,25 @@ class WorkQueue(Generic[K]):
         """Nobody works on it any more: shut it down and forget what is queued, or it would look like a backlog."""
         self.shut_down()
         self._lanes.clear()
-        self._priorities.clear()
         self._dirty.clear()
 
     async def shut_down_with_drain(self) -> None:
         """Shut down, then wait until everything queued and under way is done."""
         self.shut_down()
-        if self._processing or self._priorities:
+        if self._processing or self._lanes:
             if self._idle is None:
                 self._idle = asyncio.Event()
             await self._idle.wait()
 
     def _push(self, key: K, priority: int) -> None:
-        lane = self._lanes.get(priority)
-        if lane is None:
-            lane = self._lanes[priority] = OrderedDict()
-            self._priorities.append(priority)
-            self._priorities.sort(reverse=True)
-        lane[key] = None
+        self._lanes.push(key, priority)
         self._wake()
-
-    def _pull(self, key: K, priority: int) -> None:
-        lane = self._lanes[priority]
-        del lane[key]
-        if not lane:
-            del self._lanes[priority]
-            self._priorities.remove(priority)
 
     def _raise(self, key: K, priority: int) -> None:
         before, added = self._dirty[key]
         self._dirty[key] = (priority, added)
         if key not in self._processing:
-            self._pull(key, before)
+            self._lanes.pull(key, before)
             self._push(key, priority)
 
     def _wake(self) -> None:

@@ -7,46 +7,80 @@ of the *upper* node: one term for each required term, to be fulfilled by the vir
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api import matching
+import msgspec
+
+from controller_runtime.api import decoding, matching
 
 UPPER_TERMS = "upperNodeSelectorTerms"
-_MEMBERS: dict[str, type] = {"nodeSelector": dict, "affinity": dict, "tolerations": list, UPPER_TERMS: list}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_WRONG_FIELD = re.compile(r"(.*) - at `(key in )?\$(.*)`", re.DOTALL)
+
+
+class _Term(msgspec.Struct, rename="camel"):
+    match_expressions: list[matching.Requirement] | None = None
+    match_fields: list[matching.Requirement] | None = None
+
+
+class _Required(msgspec.Struct, rename="camel"):
+    node_selector_terms: list[_Term] | None = None
+
+
+class _Preferred(msgspec.Struct):
+    weight: int | None = None
+    preference: _Term | None = None
+
+
+class _NodeAffinity(msgspec.Struct):
+    required: _Required | None = msgspec.field(name=_REQUIRED, default=None)
+    preferred: list[_Preferred] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class _Affinity(msgspec.Struct, rename="camel"):
+    node_affinity: _NodeAffinity | None = None
+
+
+class _Toleration(msgspec.Struct, rename="camel"):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    toleration_seconds: int | None = None
+
+
+class _Selector(msgspec.Struct, rename="camel"):
+    """What the annotation may hold; other members are ignored."""
+
+    node_selector: dict[str, str] | None = None
+    affinity: _Affinity | None = None
+    tolerations: list[_Toleration] | None = None
+    upper_node_selector_terms: list[_Term | None] | None = None
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Read the annotation.
+    """Return the members of the annotation that are there and not empty.
 
     Raises:
-        ValueError: not such JSON; names the member that is wrong.
+        ValueError: Not JSON, or a field has the wrong type; names the field.
     """
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = decoding.decode(text)
+    except msgspec.DecodeError as error:
         raise ValueError(f"clusterSelector: not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError("clusterSelector: expected a JSON object")
-    for member, kind in _MEMBERS.items():
-        value = found.get(member)
-        if value is not None and not isinstance(value, kind):
-            raise ValueError(
-                f"clusterSelector.{member}: expected {'an object' if kind is dict else 'a list'}"
-            )
-    selector = found.get("nodeSelector") or {}
-    if not all(isinstance(value, str) for value in selector.values()):
-        raise ValueError("clusterSelector.nodeSelector: values must be strings")
-    node_affinity = (found.get("affinity") or {}).get("nodeAffinity")
-    if node_affinity is not None and not isinstance(node_affinity, dict):
-        raise ValueError("clusterSelector.affinity.nodeAffinity: expected an object")
-    if not all(isinstance(toleration, dict) for toleration in found.get("tolerations") or ()):
-        raise ValueError("clusterSelector.tolerations: expected a list of objects")
-    if not all(isinstance(term, dict) for term in found.get(UPPER_TERMS) or ()):
-        raise ValueError(f"clusterSelector.{UPPER_TERMS}: expected a list of objects")
-    return {member: found[member] for member in _MEMBERS if found.get(member)}
+    try:
+        msgspec.convert(found, _Selector)
+    except msgspec.ValidationError as error:
+        what = _WRONG_FIELD.fullmatch(str(error))
+        field, problem = (what[3], what[1]) if what else ("", str(error))
+        raise ValueError(f"clusterSelector{field}: {problem.lower()}") from None
+    return {member: found[member] for member in _Selector.__struct_encode_fields__ if found.get(member)}
 
 
 def resolve(selector: Mapping[str, Any], *, node_name: str, node_labels: Mapping[str, str]) -> dict[str, Any]:

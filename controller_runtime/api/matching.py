@@ -9,12 +9,28 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import msgspec
+
 Matcher = Callable[[Mapping[str, str]], bool]
 
-_SET = re.compile(r"\s*([\w./-]+)\s+(in|notin)\s*\(([^)]*)\)\s*", re.ASCII)
-_EQUALS = re.compile(r"\s*([\w./-]+)\s*(==|=|!=)\s*([\w.-]*)\s*", re.ASCII)
-_EXISTS = re.compile(r"\s*(!?)\s*([\w./-]+)\s*", re.ASCII)
+_PART = re.compile(r"(?:[^,(]++|\([^)]*+\)?+)++")
+_SET = re.compile(r"([\w./-]++)\s++(in|notin)\s*+\(([^)]*+)\)", re.ASCII)
+_EQUALS = re.compile(r"([\w./-]++)\s*+(==|=|!=)\s*+([\w.-]*+)", re.ASCII)
+_EXISTS = re.compile(r"(!?)\s*+([\w./-]++)", re.ASCII)
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
+
+
+class Requirement(msgspec.Struct):
+    """The types of a LabelSelectorRequirement or NodeSelectorRequirement."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class _LabelSelector(msgspec.Struct, rename="camel"):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[Requirement] | None = None
 
 
 def parse_selector(text: str) -> Matcher:
@@ -31,8 +47,9 @@ def compile_selector(selector: Mapping[str, Any]) -> Matcher:
     """A metav1.LabelSelector; empty: everything.
 
     Raises:
-        ValueError: an operator is unknown or values do not fit it.
+        ValueError: an operator is unknown, or a field has the wrong type.
     """
+    msgspec.convert(selector, _LabelSelector)
     requirements = [
         {"key": key, "operator": "In", "values": [value]}
         for key, value in (selector.get("matchLabels") or {}).items()
@@ -122,8 +139,7 @@ def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 def _parts(text: str) -> list[str]:
     """Split at commas outside parentheses."""
-    found = re.findall(r"(?:[^,(]|\([^)]*\))+", text)
-    return [part for part in found if part.strip()]
+    return [part.strip() for part in _PART.findall(text) if part.strip()]
 
 
 def _requirement(part: str) -> dict[str, Any]:
@@ -134,4 +150,4 @@ def _requirement(part: str) -> dict[str, Any]:
         return {"key": match[1], "operator": "NotIn" if match[2] == "!=" else "In", "values": [match[3]]}
     if match := _EXISTS.fullmatch(part):
         return {"key": match[2], "operator": "DoesNotExist" if match[1] else "Exists"}
-    raise ValueError(f"{part.strip()!r} is not a label selector such as zone=a or 'zone in (a, b)'")
+    raise ValueError(f"{part!r} is not a label selector such as zone=a or 'zone in (a, b)'")

@@ -14,18 +14,36 @@ LABEL_NODE = f"{DOMAIN}/node"
 LABEL_TOKEN_OF = f"{DOMAIN}/token-of"
 """On a Secret with tokens: uid of the upper pod they are bound to."""
 ANNOTATION_UPPER_NAMESPACE = f"{DOMAIN}/upper-namespace"
+ANNOTATION_MADE_FOR = f"{DOMAIN}/made-for"
+"""On a lower pod: ``<upper cluster>/<namespace>/<name>/<uid>`` of its upper pod; proves ownership without labels. On a
+lower Namespace: ``<upper cluster>/<name>``."""
 ANNOTATION_SOURCE = f"{DOMAIN}/source"
 """Name of the upper object where the copy's name differs."""
+ANNOTATION_PLACEHOLDER = f"{DOMAIN}/placeholder"
+"""``true`` on a ConfigMap or Secret without data that holds a name which a lower pod references and which the upper
+cluster does not have."""
 ANNOTATION_TOKEN_EXPIRES = f"{DOMAIN}/token-expires"
 """When the first token in a Secret expires, RFC 3339."""
 ALWAYS_PREFIX = f"always.{DOMAIN}/"
 """On a Service: with a virtual node's name behind it, an annotation that says whose ``services.always`` wants it."""
 ANNOTATION_APPLIED = f"{DOMAIN}/applied"
-"""JSON: label and annotation keys that we set, so that ones removed above are removed below."""
+"""JSON: label and annotation keys that we set, so that ones removed above are removed below. On a Namespace: labels with
+their values, so that those of the lower administrator are told from ours."""
+
+
+def is_reserved(key: str) -> bool:
+    """Return whether a label or annotation key is ours.
+
+    Programs read such keys on lower objects as their own record, so those of upper users are never copied there.
+    """
+    domain = key.partition("/")[0]
+    return domain == DOMAIN or domain.endswith(f".{DOMAIN}")
+
 
 # --- ours: on objects in the upper cluster ----------------------------------------------------------
 ANNOTATION_LOWER_UID = f"{DOMAIN}/lower-uid"
-"""On an upper pod: ``<uid of its lower pod>/<its own uid>``; proof that it was mirrored once."""
+"""On an upper pod: ``<uid of its lower pod>/<its own uid>``. Its user can write it: it keeps this pod from being started
+twice, and proves nothing about a lower pod."""
 ANNOTATION_KUBERNETES_SERVICE = f"{DOMAIN}/kubernetes-service"
 """On an upper pod: which apiserver KUBERNETES_SERVICE_HOST names, ``upper`` or ``lower``, over the flag."""
 CONDITION_ADMITTED = f"{DOMAIN}/Admitted"
@@ -45,7 +63,7 @@ ANNOTATION_UNSCHEDULABLE_NODES = f"{DOMAIN}/unschedulable-nodes"
 ANNOTATION_REPLACES = f"{DOMAIN}/replaces"
 """On a re-created bare pod: uid of the pod it stands for."""
 LABEL_DESCHEDULER_RECORD = f"{DOMAIN}/descheduler-record"
-"""On a ConfigMap that holds a bare pod while it is being re-created."""
+"""On a ControllerRevision that holds a bare pod while it is being re-created. The label finds it and proves nothing."""
 
 # --- tensile-kube's, kept word for word -------------------------------------------------------------
 LABEL_VIRTUAL_POD = "virtual-pod"

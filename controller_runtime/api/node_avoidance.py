@@ -1,11 +1,13 @@
 """Nodes that a pod is to avoid: the memory of them in the API, and the affinity that keeps a pod off, or on, nodes.
 
-ConfigMap ``virtual-node-unschedulable``: per owner uid a JSON ``{"namespace": …, "nodes": {name: RFC 3339}}``; the
+ConfigMap ``virtual-node-unschedulable``: per owner (``owner_key``) a JSON ``{"namespace": …, "nodes": {name: RFC 3339}}``; the
 time is when the node was found unschedulable, and a freeze period later it may be used again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,12 +15,26 @@ from typing import Any
 import msgspec
 
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.decoding import decode
 
 CONFIG_MAP = "virtual-node-unschedulable"
+_KEY = re.compile(r"[\w.-]{1,253}", re.ASCII)
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 Frozen = tuple[str, dict[str, datetime]]
 """An owner's namespace, and its nodes with the moments they were frozen."""
+
+
+def owner_key(namespace: str, uid: str) -> str:
+    """Return the key of an owner's entry; valid in a ConfigMap, and never that of an owner in another namespace.
+
+    Args:
+        namespace: the pod's.
+        uid: of the owner that the pod names. Its author can write anything there, such as the uid of another
+            tenant's ReplicaSet.
+    """
+    key = f"{namespace}.{uid}"
+    return key if _KEY.fullmatch(key) else f"{namespace}.{hashlib.sha256(uid.encode()).hexdigest()}"
 
 
 def parse_all(data: Mapping[str, Any] | None) -> dict[str, Frozen]:
@@ -26,7 +42,7 @@ def parse_all(data: Mapping[str, Any] | None) -> dict[str, Frozen]:
     found: dict[str, Frozen] = {}
     for owner, text in (data or {}).items():
         try:
-            value = msgspec.json.decode(text)
+            value = decode(text)
             nodes = {str(node): timestamps.parse(since) for node, since in value["nodes"].items()}
             found[owner] = (str(value.get("namespace") or ""), nodes)
         except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
@@ -48,10 +64,11 @@ def avoid(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
     """
     if not nodes:
         return dict(spec)
-    return _with_expression(spec, {"key": names.LABEL_HOSTNAME, "operator": "NotIn", "values": sorted(nodes)})
+    return with_expression(spec, {"key": names.LABEL_HOSTNAME, "operator": "NotIn", "values": sorted(nodes)})
 
 
-def _with_expression(spec: Mapping[str, Any], expression: Mapping[str, Any]) -> dict[str, Any]:
+def with_expression(spec: Mapping[str, Any], expression: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec with an expression in every term of its required node affinity; without any term, as its only one."""
     affinity = dict(spec.get("affinity") or {})
     node_affinity = dict(affinity.get("nodeAffinity") or {})
     terms = (node_affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
@@ -72,13 +89,13 @@ def require(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
     A term that asks for it already is left as it is, so doing it twice changes nothing.
     """
     there = {"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}
-    return _with_expression(spec, there)
+    return with_expression(spec, there)
 
 
 def require_virtual(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The spec with ``type In [virtual-kubelet]`` in every term of its required node affinity."""
     virtual = {"key": names.LABEL_NODE_TYPE, "operator": "In", "values": [names.NODE_TYPE_VIRTUAL]}
-    return _with_expression(spec, virtual)
+    return with_expression(spec, virtual)
 
 
 def active(nodes: Mapping[str, datetime], *, now: datetime, freeze_period: float) -> dict[str, datetime]:

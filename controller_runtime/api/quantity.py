@@ -27,7 +27,9 @@ _SUFFIXES: dict[str, Decimal] = {
     "Pi": Decimal(1024) ** 5,
     "Ei": Decimal(1024) ** 6,
 }
-_PATTERN = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_PATTERN = re.compile(
+    r"([+-]?(?:\d++(?:\.\d*+)?|\.\d++))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
+)
 _LARGEST = Decimal(2**63 - 1)
 _DIGITS = 18
 """So many decimal digits are below ``_LARGEST``, whatever they are."""
@@ -83,7 +85,7 @@ def _decimal(value: str | float) -> Decimal:
     text = str(value).strip()
     match = _PATTERN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a quantity such as 500m, 2 or 1Gi")
+        raise ValueError(f"{text[:80]!r} is not a quantity such as 500m, 2 or 1Gi")
     number, exponent, suffix = match.groups()
     exact = _CONTEXT.create_decimal(number + (exponent or ""))
     # Capped before anybody makes an integer of it: a billion zeros fit into ten characters.

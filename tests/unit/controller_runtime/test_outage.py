@@ -26,6 +26,7 @@ class Crowd:
 
     def __init__(self, attempt: Try, *, size: int, minor: int = 0) -> None:
         self.outage = Outage()
+        self.turn = asyncio.Lock()
         self.attempt = attempt
         self.tries: list[float] = []
         self.back: list[tuple[float, bool]] = []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from controller_runtime.api import cluster_selector, names
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 WHOLE = {
     "nodeSelector": {"disk": "ssd"},
     "affinity": {
@@ -47,14 +48,18 @@ def test_members_are_optional(text: str, expected: dict[str, Any]) -> None:
         ("[" * 100_000, "clusterSelector: not JSON"),
         ("[]", "clusterSelector: expected a JSON object"),
         ("null", "clusterSelector: expected a JSON object"),
-        ('{"nodeSelector": []}', "clusterSelector.nodeSelector: expected an object"),
-        ('{"nodeSelector": {"a": 1}}', "clusterSelector.nodeSelector: values must be strings"),
-        ('{"nodeSelector": {"a": null}}', "clusterSelector.nodeSelector: values must be strings"),
-        ('{"affinity": "x"}', "clusterSelector.affinity: expected an object"),
-        ('{"affinity": {"nodeAffinity": []}}', "clusterSelector.affinity.nodeAffinity: expected an object"),
-        ('{"affinity": {"nodeAffinity": 5}}', "clusterSelector.affinity.nodeAffinity: expected an object"),
-        ('{"tolerations": {}}', "clusterSelector.tolerations: expected a list"),
-        ('{"tolerations": [{}, 1]}', "clusterSelector.tolerations: expected a list of objects"),
+        ('{"nodeSelector": []}', "clusterSelector.nodeSelector: expected `object"),
+        ('{"nodeSelector": {"a": 1}}', "clusterSelector.nodeSelector[...]: expected `str`, got `int`"),
+        ('{"nodeSelector": {"a": null}}', "clusterSelector.nodeSelector[...]: expected `str`, got `null`"),
+        ('{"affinity": "x"}', "clusterSelector.affinity: expected `object"),
+        ('{"affinity": {"nodeAffinity": []}}', "clusterSelector.affinity.nodeAffinity: expected `object"),
+        ('{"affinity": {"nodeAffinity": 5}}', "clusterSelector.affinity.nodeAffinity: expected `object"),
+        ('{"tolerations": {}}', "clusterSelector.tolerations: expected `array"),
+        ('{"tolerations": [{}, 1]}', "clusterSelector.tolerations[1]: expected `object`"),
+        (
+            json.dumps({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": ["x"]}}}}),
+            f"clusterSelector.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0]: expected `object`",
+        ),
     ],
 )
 def test_errors_name_the_member(text: str, message: str) -> None:

@@ -38,6 +38,14 @@ async def test_chatty_plugin(make: Make, program: Program) -> None:
     assert len(str(caught.value)) < 600
 
 
+@pytest.mark.parametrize("pipe", ["stdout", "stderr"])
+async def test_endless_output_ends_the_plugin(make: Make, program: Program, pipe: str) -> None:
+    """A plugin whose output does not end is killed before it fills the memory."""
+    program.write(f"import sys\nwhile True:\n    sys.{pipe}.write('x' * 2**20)")
+    with pytest.raises(ConfigError, match="more than 4,194,304 bytes of output"):
+        await make().headers()
+
+
 @pytest.mark.parametrize(
     ("output", "message"),
     [

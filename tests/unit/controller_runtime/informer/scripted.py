@@ -49,6 +49,7 @@ class ScriptedServer:
 
     def __init__(self) -> None:
         self.outage = Outage()
+        self.turn = asyncio.Lock()
         self.lists: list[Answer] = []
         self.listed = 0
         self.watched_from: list[str] = []

@@ -30,6 +30,7 @@ class RestartedServer:
 
     def __init__(self) -> None:
         self.outage = Outage()
+        self.turn = asyncio.Lock()
         self.down: Exception | None = None
         self.version = 1
         self.asked = 0

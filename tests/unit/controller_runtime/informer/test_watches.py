@@ -149,3 +149,26 @@ async def test_watch_asks_for_five_to_ten_minutes(started):
         == ("ns", "a=b", "c=d")
         for options in asked
     )
+
+
+async def test_watches_that_bring_something_and_end_are_not_repeated_in_a_loop(server, following):
+    """A server that ends every watch after one event is asked ever more slowly, down to every ten seconds."""
+    recorder, feed = await following([([pod("a", 1)], "1")])
+    loop = asyncio.get_running_loop()
+    gaps = []
+    for version in range(2, 22):
+        feed.put_nowait([WatchEvent("MODIFIED", pod("a", version))])
+        feed.put_nowait(None)
+        ended = loop.time()
+        feed = await server.watches.get()
+        gaps.append(loop.time() - ended)
+    assert gaps[0] == pytest.approx(0.0, abs=0.01)
+    assert gaps[-1] == pytest.approx(10.0, abs=0.1)
+    assert all(late >= early - 0.01 for early, late in itertools.pairwise(gaps))
+    assert server.listed == 1
+    assert recorder.calls[-1] == ("update", "a", "20", "21")
+    await asyncio.sleep(5)
+    feed.put_nowait(None)
+    ended = loop.time()
+    await server.watches.get()
+    assert loop.time() - ended < 0.01

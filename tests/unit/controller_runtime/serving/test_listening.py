@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from aiosignal import Signal
 
-from controller_runtime import certificates, key_pairs, serving
+from controller_runtime import certificates, key_pairs, listening
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving import HealthServer, HttpsServer
@@ -93,7 +93,7 @@ class TestListening:
     async def test_foreign_address_is_named(self, host: str, text: str) -> None:
         """An address that is not ours, or no address, is an OSError that says so."""
         with pytest.raises(OSError, match=text) as caught:
-            serving.bind(host, 0)
+            listening.bind(host, 0)
         assert caught.value.errno == errno.EADDRNOTAVAIL
 
     async def test_tls_follows_the_reloader(self, session: aiohttp.ClientSession) -> None:
@@ -119,9 +119,9 @@ class TestListening:
                 async with stranger.get(f"{url}/readyz") as response:
                     assert response.status == 200
                 async with stranger.post(f"{url}/healthz") as response:
-                    assert response.status == 403
+                    assert response.status == 401
                 async with stranger.post(f"{url}/filter") as response:
-                    assert response.status == 403
+                    assert response.status == 401
             known = ssl.create_default_context(cadata=serving_pair.certificate.decode())
             with (
                 key_pairs.as_file(client.certificate) as certificate,
@@ -210,7 +210,7 @@ class TestListening:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        serving.bind("127.0.0.1", server.port).close()
+        listening.bind("127.0.0.1", server.port).close()
 
     async def test_health_server_takes_an_address(self, session: aiohttp.ClientSession) -> None:
         """The small server for health and metrics listens where it is told and reports its checks."""
@@ -230,7 +230,7 @@ class TestListening:
 )
 def test_addresses(address: str, parsed: tuple[str, int]) -> None:
     """host:port, :port and [v6]:port are understood."""
-    assert serving.parse_address(address) == parsed
+    assert listening.parse_address(address) == parsed
 
 
 @pytest.mark.parametrize(
@@ -239,4 +239,4 @@ def test_addresses(address: str, parsed: tuple[str, int]) -> None:
 def test_bad_addresses(address: str) -> None:
     """Anything else is refused with the address in the message."""
     with pytest.raises(ConfigError, match="address"):
-        serving.parse_address(address)
+        listening.parse_address(address)

@@ -1,0 +1,63 @@
+"""The token volume that API servers add to pods (admission plug-in ServiceAccount), in both clusters. Pure.
+
+In a lower pod the virtual node has replaced the token by a Secret, and the CA by a copy of the upper cluster's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from controller_runtime.api import names
+
+PREFIX = "kube-api-access-"
+ROOT_CA = "kube-root-ca.crt"
+_CERTIFICATES = re.compile(rf"{re.escape(ROOT_CA)}(-[0-9a-f]{{8}})?|openshift-service-ca\.crt")
+"""ConfigMaps in the volume. OpenShift adds the second one."""
+_CERTIFICATE_FILES = {"ca.crt", "service-ca.crt"}
+
+
+def token_secret_name(name: str, uid: str) -> str:
+    """Return the name of the lower Secret with the tokens of an upper pod. It is stable and has a valid length."""
+    return f"{name[:200].rstrip('.')}-token-{uid[:8]}"
+
+
+def is_injected(volume: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    """Return whether a volume contains what API servers put there and nothing else.
+
+    The name proves nothing, because users can choose it.
+
+    Args:
+        volume: a volume of ``pod``.
+        pod: an upper pod, or a lower pod with its ownership labels.
+    """
+    sources = (volume.get("projected") or {}).get("sources") or ()
+    return (
+        volume["name"].startswith(PREFIX)
+        and any("serviceAccountToken" in source or "secret" in source for source in sources)
+        and all(_is_injected_source(source, pod["metadata"]) for source in sources)
+    )
+
+
+def _is_injected_source(source: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    kinds = {kind: value for kind, value in source.items() if value is not None}
+    if len(kinds) != 1:
+        return False
+    ((kind, value),) = kinds.items()
+    files = [item.get("path") for item in value.get("items") or ()]
+    match kind:
+        case "serviceAccountToken":
+            return value.get("path") == "token" and not value.get("audience")
+        case "secret":
+            uid = (metadata.get("labels") or {}).get(names.LABEL_UPPER_UID)
+            is_ours = uid and value.get("name") == token_secret_name(metadata["name"], uid)
+            return bool(is_ours) and files == ["token"]
+        case "configMap":
+            return bool(_CERTIFICATES.fullmatch(value.get("name") or "")) and (
+                len(files) == 1 and files[0] in _CERTIFICATE_FILES
+            )
+        case "downwardAPI":
+            return files == ["namespace"]
+        case _:
+            return False

@@ -1,0 +1,35 @@
+"""Keyed hashes (HMAC-SHA256): prove that stored data was written by this installation. Pure.
+
+Tenants can write labels, annotations, names and whole objects in their namespaces, so none of these is proof of
+anything. A hash is, if its key is in a Secret that tenants cannot read (``controller_runtime.secret_key``).
+
+The content must identify the object that it is about, by namespace and uid for instance. Otherwise a tenant copies
+valid content and its hash to another object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+
+import msgspec
+
+KEY_BYTES = 32
+
+
+def keyed_hash(key: bytes, purpose: str, content: Any) -> str:
+    """Return the hash of JSON-like content as 64 hexadecimal digits; the order of object keys does not matter.
+
+    Args:
+        key: ``KEY_BYTES`` random bytes.
+        purpose: what the hash is for. A hash made for one purpose is not valid for another one.
+        content: plain dicts, lists, strings, integers, booleans and None.
+    """
+    text = msgspec.json.encode([purpose, content], order="sorted")
+    return hmac.new(key, text, hashlib.sha256).hexdigest()
+
+
+def is_authentic(key: bytes, purpose: str, content: Any, found: str) -> bool:
+    """Return whether ``found`` is the hash of this content; takes the same time for every wrong hash."""
+    return hmac.compare_digest(keyed_hash(key, purpose, content).encode(), found.encode())

@@ -1,0 +1,121 @@
+"""The ``policy`` of a lower cluster, as users write it.
+
+Every rule says what is *allowed*: a boolean allows or forbids, a list names the allowed values (``"*"``: all). A rule
+that is not set has the value of the preset, or the default that ``presets`` gives to all presets.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+PresetName = Literal["privileged", "baseline", "restricted"]
+
+
+class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    pass
+
+
+class ImageRules(_Base):
+    """Which images pods may use."""
+
+    allow: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    """Shell patterns of allowed images, such as ``registry.example.com/*``. A pattern is compared with the full name:
+    ``nginx`` is ``docker.io/library/nginx:latest``."""
+    deny: list[str] = []
+    """Shell patterns of forbidden images. They win over ``allow``."""
+
+
+class AnnotationRules(_Base):
+    """Which annotations pods may bring into the lower cluster."""
+
+    allow: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    """Shell patterns of allowed annotation keys, such as ``prometheus.io/*``."""
+    deny: list[str] = msgspec.field(
+        default_factory=lambda: ["iam.amazonaws.com/*", "k8s.v1.cni.cncf.io/*", "v1.multus-cni.io/*"]
+    )
+    """Shell patterns of forbidden annotation keys. They win over ``allow``. A list of your own replaces the default, which
+    has annotations that grant cloud roles (kube2iam, kiam) and networks (Multus)."""
+
+
+class Rules(_Base):
+    """What pods may ask of this lower cluster. A rule that is not set has the value of the preset."""
+
+    preset: PresetName | None = None
+    """A level of the Kubernetes Pod Security Standards (v1.34): ``privileged``, ``baseline`` or ``restricted``. It sets
+    all rules from ``hostNamespaces`` to ``podCertificates``. Not set: ``baseline``."""
+    host_namespaces: list[Literal["hostNetwork", "hostPID", "hostIPC"]] | None = None
+    """Namespaces of the node that pods may share: ``hostNetwork``, ``hostPID``, ``hostIPC``."""
+    host_users: bool | None = None
+    """Pods may use the user namespace of the node, which is Kubernetes' default. ``false``: pods must set
+    ``hostUsers: false``."""
+    host_ports: bool | None = None
+    """Containers may use ports of the node (``hostPort``)."""
+    host_paths: list[str] | None = None
+    """Directories of the node that pods may mount (``hostPath``), with everything in them. ``volumes.allowedHostPaths``
+    is added to this list."""
+    privileged: bool | None = None
+    """Containers may be privileged."""
+    windows_host_process: bool | None = None
+    """Windows containers may be HostProcess containers."""
+    allow_privilege_escalation: bool | None = None
+    """``false``: containers must set ``allowPrivilegeEscalation: false``."""
+    run_as_root: bool | None = None
+    """``false``: pods must set ``runAsNonRoot: true``, and no ``runAsUser: 0``."""
+    capabilities: list[str] | None = None
+    """Linux capabilities that containers may add, such as ``NET_BIND_SERVICE``."""
+    default_capabilities: bool | None = None
+    """``false``: containers must drop ``ALL`` capabilities."""
+    seccomp_profiles: list[str] | None = None
+    """Allowed seccomp profile types: ``RuntimeDefault``, ``Localhost``, ``Unconfined``; ``Undefined`` allows to leave the
+    profile out."""
+    app_armor_profiles: list[str] | None = None
+    """Allowed AppArmor profile types, as for ``seccompProfiles``."""
+    se_linux_types: list[str] | None = None
+    """Allowed ``seLinuxOptions.type``. ``user`` and ``role`` may be set only with ``"*"``."""
+    sysctls: list[str] | None = None
+    """Shell patterns of sysctls that pods may set."""
+    proc_mounts: list[str] | None = None
+    """Allowed ``procMount``: ``Default``, ``Unmasked``."""
+    probe_hosts: bool | None = None
+    """Probes and lifecycle hooks may name a ``host`` other than the pod."""
+    volume_types: list[str] | None = None
+    """Allowed types of volumes, such as ``emptyDir``, ``configMap``, ``nfs``. Three types have rules of their own: hostPath
+    (``hostPaths``), csi (``csiDrivers``), and ephemeral, which counts as ``persistentVolumeClaim``. The token volume that
+    API servers add to pods is always allowed."""
+    csi_drivers: list[str] | None = None
+    """Shell patterns of CSI drivers that pods may use for inline volumes."""
+    pod_certificates: list[str] | None = None
+    """Shell patterns of signers that pods may ask for certificates by ``podCertificate`` projections."""
+    control_plane: bool | None = None
+    """Pods may run on control-plane nodes: they may select these nodes and tolerate their taints. Not set: ``false``."""
+    toleration_keys: list[str] | None = None
+    """Shell patterns of taint keys that pods may tolerate. A toleration without a key needs ``"*"``. Not set: all, except
+    those of control-plane nodes."""
+    node_selector_keys: list[str] | None = None
+    """Shell patterns of label keys that pods may use in the node selector and node affinity of their ``clusterSelector``.
+    Not set: all, except those of control-plane nodes."""
+    scheduler_names: list[str] | None = None
+    """Shell patterns of schedulers that pods may choose by ``virtual-node.io/scheduler-name``. ``default-scheduler`` is
+    always allowed. Not set: no other."""
+    priority_classes: list[str] | None = None
+    """Shell patterns of PriorityClasses that pods keep in the lower cluster, where the class must exist. Other classes are
+    left out, but pods of ``system-node-critical`` and ``system-cluster-critical`` are refused. Not set: none."""
+    runtime_classes: list[str] | None = None
+    """Shell patterns of RuntimeClasses that pods may use in the lower cluster, where the class must exist. Pods of other
+    classes are refused. Not set: none."""
+    annotations: AnnotationRules | None = None
+    """Annotations that pods may have in the lower cluster. Not set: all, except those that ``annotations.deny`` has by
+    default."""
+    images: ImageRules | None = None
+    """Images that pods may use. Not set: all."""
+
+
+class Policy(Rules):
+    """What pods may ask of this lower cluster. A rule that is not set has the value of the preset."""
+
+    namespaces: dict[str, Rules] = {}
+    """Rules for single upper namespaces, by shell pattern. The most specific pattern that matches is used: a name
+    before a pattern, more literal characters before fewer, then alphabetical order. Its rules replace those above one by
+    one; a ``preset`` in it replaces all rules that a preset sets."""

@@ -1,0 +1,111 @@
+"""Whether a policy allows a pod: every rule that the pod breaks, with the field, what is allowed, and where it is set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime.api.policy import images, pod_annotations, pod_security, scheduling, volumes
+from controller_runtime.api.policy.config import AnnotationRules, ImageRules
+from controller_runtime.api.policy.findings import Finding
+from controller_runtime.api.policy.presets import ALL
+from controller_runtime.api.policy.rules import Effective, field_of
+
+_SHOWN = 3
+"""Violations in a message; an event has room for 1 KiB."""
+_LONGEST = 100
+"""Characters of a field or a value in a message. Tenants choose them."""
+
+_FORBIDDING: Mapping[str, tuple[Callable[[Mapping[str, Any]], Iterator[Finding]], str]] = {
+    "host_users": (pod_security.host_users, "false"),
+    "host_ports": (pod_security.host_ports, "no ports of the node"),
+    "privileged": (pod_security.privileged, "false"),
+    "windows_host_process": (pod_security.windows_host_process, "false"),
+    "allow_privilege_escalation": (pod_security.privilege_escalation, "false"),
+    "run_as_root": (pod_security.run_as_root, "runAsNonRoot true and no runAsUser 0"),
+    "default_capabilities": (pod_security.default_capabilities, "drop ALL"),
+    "probe_hosts": (pod_security.probe_hosts, "not set"),
+    "control_plane": (scheduling.control_plane, "no control-plane nodes"),
+}
+"""Rules that are true or false: what looks for violations where they are false, and what is allowed then."""
+_LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[Finding]]] = {
+    "host_namespaces": pod_security.host_namespaces,
+    "host_paths": volumes.host_paths,
+    "capabilities": pod_security.capabilities,
+    "seccomp_profiles": pod_security.seccomp_profiles,
+    "app_armor_profiles": pod_security.app_armor_profiles,
+    "se_linux_types": pod_security.se_linux_types,
+    "sysctls": pod_security.sysctls,
+    "proc_mounts": pod_security.proc_mounts,
+    "volume_types": volumes.volume_types,
+    "csi_drivers": volumes.csi_drivers,
+    "pod_certificates": volumes.pod_certificates,
+    "toleration_keys": scheduling.toleration_keys,
+    "node_selector_keys": scheduling.node_selector_keys,
+    "scheduler_names": scheduling.scheduler_names,
+    "priority_classes": scheduling.priority_classes,
+    "runtime_classes": scheduling.runtime_classes,
+}
+"""Rules that list what is allowed."""
+RULES = (*_FORBIDDING, *_LISTING, "annotations", "images")
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field of a pod that breaks one rule."""
+
+    rule: str
+    """As in the configuration, such as ``hostPorts``."""
+    field: str
+    found: str
+    """The field's value, or "not set"."""
+    allowed: str
+    source: str
+    """Where in the configuration the rule is set."""
+
+    def __str__(self) -> str:
+        """Return one line for an event."""
+        return (
+            f"{self.rule}: {_cut(self.field)} is {_cut(self.found)}, allowed: {_cut(self.allowed)} "
+            f"(set by {self.source})"
+        )
+
+
+def violations(pod: Mapping[str, Any], rules: Effective) -> list[Violation]:
+    """Return every rule that a pod breaks; empty: the pod is allowed.
+
+    Args:
+        pod: the pod as it is sent to the lower cluster, or as ``lower_spec`` foresees it.
+        rules: those for the pod's upper namespace.
+    """
+    found: list[Violation] = []
+
+    def add(rule: str, findings: Iterator[Finding], allowed: str) -> None:
+        source = rules.sources[rule]
+        found.extend(Violation(field_of(rule), field, value, allowed, source) for field, value in findings)
+
+    for rule, (forbidden, allowed) in _FORBIDDING.items():
+        if not rules.values[rule]:
+            add(rule, forbidden(pod), allowed)
+    for rule, outside in _LISTING.items():
+        if ALL not in (listed := rules.values[rule]):
+            add(rule, outside(pod, listed), ", ".join(listed) or "none")
+    for rule, check in (("annotations", pod_annotations.check), ("images", images.check)):
+        add(rule, check(pod, rules.values[rule]), _described(rules.values[rule]))
+    return found
+
+
+def summary(found: Sequence[Violation]) -> str:
+    """Return the first violations as one text, and how many more there are."""
+    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    return "; ".join([*map(str, found[:_SHOWN]), *more])
+
+
+def _described(allowed: AnnotationRules | ImageRules) -> str:
+    text = ", ".join(allowed.allow) or "none"
+    return f"{text}; not {', '.join(allowed.deny)}" if allowed.deny else text
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

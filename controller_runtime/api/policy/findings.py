@@ -1,0 +1,38 @@
+"""What the checks of a policy have in common: how they name fields, and how they walk a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Finding = tuple[str, str]
+"""A field of the pod that breaks a rule, such as ``spec.containers[app].image``, and its value. Items of lists are named
+by name or key, because a pod may have other positions in the lower cluster."""
+
+NOT_SET = "not set"
+_KINDS = ("initContainers", "containers", "ephemeralContainers")
+_WINDOWS = "windows"
+
+
+def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every container with its field: init and ephemeral containers, too."""
+    for kind in _KINDS:
+        for container in spec.get(kind) or ():
+            yield f"spec.{kind}[{container.get('name', '')}]", container
+
+
+def contexts(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the security context of the pod and of every container, with its field."""
+    yield "spec.securityContext", spec.get("securityContext") or {}
+    yield from container_contexts(spec)
+
+
+def container_contexts(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the security context of every container, with its field."""
+    for where, container in containers(spec):
+        yield f"{where}.securityContext", container.get("securityContext") or {}
+
+
+def is_windows(spec: Mapping[str, Any]) -> bool:
+    """Return whether the pod runs on Windows only, where Linux security settings may not be set."""
+    return (spec.get("os") or {}).get("name") == _WINDOWS

@@ -1,0 +1,36 @@
+"""The rule about annotations: programs in the lower cluster take some as orders, such as for an identity or a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.api.policy.config import AnnotationRules
+from controller_runtime.api.policy.findings import Finding
+from controller_runtime.api.policy.rules import matches
+
+_OURS = frozenset(
+    {
+        names.ANNOTATION_CLUSTER_SELECTOR,
+        names.ANNOTATION_TRIPPED_LABELS,
+        names.ANNOTATION_UNSCHEDULABLE_NODE,
+        names.ANNOTATION_DESCHEDULE_COUNT,
+        names.ANNOTATION_GLOBAL,
+    }
+)
+"""Only this project reads them. Rules of their own judge what they ask for."""
+
+
+def field_of(key: str) -> str:
+    """Return the field of an annotation, as violations name it."""
+    return f"metadata.annotations[{key}]"
+
+
+def check(pod: Mapping[str, Any], allowed: AnnotationRules) -> Iterator[Finding]:
+    """Yield the annotations that are not allowed. Those that stay in the upper cluster are not judged."""
+    for key, value in (pod["metadata"].get("annotations") or {}).items():
+        if key in _OURS or key == names.ANNOTATION_LAST_APPLIED or names.is_reserved(key):
+            continue
+        if not matches(key, allowed.allow) or matches(key, allowed.deny):
+            yield field_of(key), value or "empty"

@@ -1,0 +1,188 @@
+"""The controls of the Kubernetes Pod Security Standards, one function each.
+
+Every function yields the fields of a pod that break one rule; an absent field that has to be set is reported as "not
+set". Functions without ``allowed`` are called only where the rule forbids what they look for.
+
+Source: ``k8s.io/pod-security-admission/policy``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from controller_runtime.api.policy.findings import (
+    NOT_SET,
+    Finding,
+    container_contexts,
+    containers,
+    contexts,
+    is_windows,
+)
+from controller_runtime.api.policy.presets import UNDEFINED
+from controller_runtime.api.policy.rules import matches
+
+Pod = Mapping[str, Any]
+_APP_ARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
+_SECCOMP_ANNOTATIONS = (
+    "seccomp.security.alpha.kubernetes.io/pod",
+    "container.seccomp.security.alpha.kubernetes.io/",
+)
+"""Read by API servers before 1.27."""
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_HOOKS = ("postStart", "preStop")
+
+
+def host_namespaces(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+    """Yield namespaces of the node that the pod shares."""
+    for field in ("hostNetwork", "hostPID", "hostIPC"):
+        if pod["spec"].get(field) and field not in allowed:
+            yield f"spec.{field}", "true"
+
+
+def host_users(pod: Pod) -> Iterator[Finding]:
+    """Yield a pod that runs in the user namespace of the node."""
+    if pod["spec"].get("hostUsers") is not False:
+        yield "spec.hostUsers", _shown(pod["spec"].get("hostUsers"))
+
+
+def host_ports(pod: Pod) -> Iterator[Finding]:
+    """Yield ports of the node that containers use."""
+    for where, container in containers(pod["spec"]):
+        for port in container.get("ports") or ():
+            if port.get("hostPort"):
+                yield f"{where}.ports[{port.get('containerPort')}].hostPort", str(port["hostPort"])
+
+
+def privileged(pod: Pod) -> Iterator[Finding]:
+    """Yield privileged containers."""
+    for where, context in container_contexts(pod["spec"]):
+        if context.get("privileged"):
+            yield f"{where}.privileged", "true"
+
+
+def windows_host_process(pod: Pod) -> Iterator[Finding]:
+    """Yield HostProcess containers."""
+    for where, context in contexts(pod["spec"]):
+        if (context.get("windowsOptions") or {}).get("hostProcess"):
+            yield f"{where}.windowsOptions.hostProcess", "true"
+
+
+def privilege_escalation(pod: Pod) -> Iterator[Finding]:
+    """Yield containers that may gain privileges."""
+    if is_windows(pod["spec"]):
+        return
+    for where, context in container_contexts(pod["spec"]):
+        if context.get("allowPrivilegeEscalation") is not False:
+            yield f"{where}.allowPrivilegeEscalation", _shown(context.get("allowPrivilegeEscalation"))
+
+
+def run_as_root(pod: Pod) -> Iterator[Finding]:
+    """Yield what lets containers run as root."""
+    of_pod = (pod["spec"].get("securityContext") or {}).get("runAsNonRoot")
+    for where, context in contexts(pod["spec"]):
+        non_root = context.get("runAsNonRoot")
+        is_missing = non_root is None and not of_pod and where != "spec.securityContext"
+        if non_root is False or is_missing:
+            yield f"{where}.runAsNonRoot", _shown(non_root)
+        if context.get("runAsUser") == 0:
+            yield f"{where}.runAsUser", "0"
+
+
+def capabilities(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+    """Yield capabilities that containers add."""
+    for where, context in container_contexts(pod["spec"]):
+        added = (context.get("capabilities") or {}).get("add") or ()
+        if forbidden := [one for one in added if one not in allowed]:
+            yield f"{where}.capabilities.add", ", ".join(forbidden)
+
+
+def default_capabilities(pod: Pod) -> Iterator[Finding]:
+    """Yield containers that do not drop all capabilities."""
+    if is_windows(pod["spec"]):
+        return
+    for where, context in container_contexts(pod["spec"]):
+        dropped = (context.get("capabilities") or {}).get("drop") or ()
+        if "ALL" not in dropped:
+            yield f"{where}.capabilities.drop", ", ".join(dropped) or NOT_SET
+
+
+def seccomp_profiles(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+    """Yield seccomp profiles, and their absence where a profile is required."""
+    yield from _profiles(pod["spec"], "seccompProfile", allowed)
+    yield from _annotations(pod, _SECCOMP_ANNOTATIONS, allowed)
+
+
+def app_armor_profiles(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+    """Yield AppArmor profiles, and their absence where a profile is required."""
+    yield from _profiles(pod["spec"], "appArmorProfile", allowed)
+    yield from _annotations(pod, (_APP_ARMOR_ANNOTATION,), allowed)
+
+
+def se_linux_types(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+    """Yield SELinux types, users and roles."""
+    for where, context in contexts(pod["spec"]):
+        options = context.get("seLinuxOptions") or {}
+        for field in ("type", "user", "role"):
+            value = options.get(field)
+            if value and (field != "type" or value not in allowed):
+                yield f"{where}.seLinuxOptions.{field}", value
+
+
+def sysctls(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+    """Yield sysctls that the pod sets."""
+    for sysctl in (pod["spec"].get("securityContext") or {}).get("sysctls") or ():
+        if not matches(sysctl["name"], allowed):
+            yield f"spec.securityContext.sysctls[{sysctl['name']}]", sysctl.get("value") or "empty"
+
+
+def proc_mounts(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+    """Yield types of /proc mounts."""
+    for where, context in container_contexts(pod["spec"]):
+        if (value := context.get("procMount")) is not None and value not in allowed:
+            yield f"{where}.procMount", value
+
+
+def probe_hosts(pod: Pod) -> Iterator[Finding]:
+    """Yield hosts that probes and lifecycle hooks connect to."""
+    for where, container in containers(pod["spec"]):
+        lifecycle = container.get("lifecycle") or {}
+        handlers = {field: container.get(field) for field in _PROBES}
+        handlers |= {f"lifecycle.{field}": lifecycle.get(field) for field in _HOOKS}
+        for field, handler in handlers.items():
+            for action in ("httpGet", "tcpSocket"):
+                if host := ((handler or {}).get(action) or {}).get("host"):
+                    yield f"{where}.{field}.{action}.host", host
+
+
+def _profiles(spec: Mapping[str, Any], field: str, allowed: Sequence[str]) -> Iterator[Finding]:
+    """A container without a profile has that of the pod."""
+    of_pod = (spec.get("securityContext") or {}).get(field)
+    may_be_undefined = UNDEFINED in allowed or is_windows(spec) or of_pod is not None
+    for where, context in contexts(spec):
+        profile = context.get(field)
+        if profile is not None:
+            if (profile.get("type") or "") not in allowed:
+                yield f"{where}.{field}.type", profile.get("type") or NOT_SET
+        elif not may_be_undefined and where != "spec.securityContext":
+            yield f"{where}.{field}", NOT_SET
+
+
+def _annotations(pod: Pod, prefixes: tuple[str, ...], allowed: Sequence[str]) -> Iterator[Finding]:
+    """Yield profiles that annotations set, as Kubernetes did before there were fields."""
+    for key, value in (pod["metadata"].get("annotations") or {}).items():
+        if key.startswith(prefixes) and _profile_type(value) not in allowed:
+            yield f"metadata.annotations[{key}]", value
+
+
+def _profile_type(value: str) -> str:
+    """Return the profile type that an annotation's value means."""
+    if value == "":
+        return UNDEFINED
+    if value in {"runtime/default", "docker/default"}:
+        return "RuntimeDefault"
+    return "Localhost" if value.startswith("localhost/") else "Unconfined"
+
+
+def _shown(value: object) -> str:
+    return NOT_SET if value is None else str(value).lower()

@@ -1,0 +1,119 @@
+"""Own-write consistency: no key is reconciled from a cache that is older than our last write for it (KEP-5647).
+
+A controller notes what it writes while it works on a key. Until the caches of these resources show the writes, the key
+is put off: what would be decided now was decided already. Versions of one resource are numbers that grow (KEP-5504).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from prometheus_client import Counter
+
+from controller_runtime.resources import Resource
+from controller_runtime.store import Store
+
+K = TypeVar("K", bound=Hashable)
+_SKIPS = Counter(
+    "virtual_node_stale_sync_skips_total",
+    "Reconciliations put off because a cache did not show our last write yet.",
+    ["name"],
+)
+_PATIENCE = 30.0
+"""Seconds after which a key is reconciled all the same: its watch is held up, or the server was restored from a backup."""
+
+
+class Cache(Protocol):
+    """What follows a resource."""
+
+    @property
+    def store(self) -> Store:
+        """Its objects."""
+
+    @property
+    def resource_version(self) -> str:
+        """The last version that it has read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    caches: weakref.WeakSet[Cache]
+    key: str
+    uid: str
+    version: int
+    at: float
+
+    def is_shown(self) -> bool:
+        found = [(cache, cache.store.get(self.key)) for cache in self.caches]
+        held = [one for _, one in found if one is not None and one.uid == self.uid]
+        if held:
+            return all(_number(one.resource_version) >= self.version for one in held)
+        return not found or any(_number(cache.resource_version) >= self.version for cache, _ in found)
+
+
+_Writes = dict[tuple[int, str, str], _Write]
+_CACHES: defaultdict[tuple[int, str], weakref.WeakSet[Cache]] = defaultdict(weakref.WeakSet)
+_current: ContextVar[_Writes | None] = ContextVar("own-writes", default=None)
+
+
+def follows(client: object, resource: Resource, cache: Cache) -> None:
+    """Note that a cache follows a resource through a client."""
+    _CACHES[id(client), resource.qualified].add(cache)
+
+
+def wrote(client: object, resource: Resource, answer: Mapping[str, Any]) -> None:
+    """Note the answer to a write for the key that the current task works on, if it works on one."""
+    writes, metadata = _current.get(), answer.get("metadata") or {}
+    caches = _CACHES.get((id(client), resource.qualified))
+    version = _number(metadata.get("resourceVersion") or "")
+    if writes is None or not caches or not version:
+        return
+    namespace, name = metadata.get("namespace"), metadata.get("name") or ""
+    key = f"{namespace}/{name}" if namespace else name
+    now = asyncio.get_running_loop().time()
+    writes[id(client), resource.qualified, key] = _Write(caches, key, metadata.get("uid") or "", version, now)
+
+
+class OwnWrites(Generic[K]):
+    """The last writes for each key of one controller that the caches may not show yet."""
+
+    def __init__(self, name: str) -> None:
+        self._writes: dict[K, _Writes] = {}
+        self._skips = _SKIPS.labels(name)
+
+    @contextlib.contextmanager
+    def noting(self, key: K) -> Iterator[None]:
+        """Note the writes of the current task for a key."""
+        writes = self._writes.get(key, {})
+        token = _current.set(writes)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            if writes:
+                self._writes[key] = writes
+
+    def must_wait(self, key: K) -> bool:
+        """Return whether a cache does not show the last write for a key yet, and count it."""
+        writes = self._writes.pop(key, None)
+        if writes is None:
+            return False
+        now = asyncio.get_running_loop().time()
+        left = {what: one for what, one in writes.items() if now - one.at < _PATIENCE and not one.is_shown()}
+        if not left:
+            return False
+        self._writes[key] = left
+        self._skips.inc()
+        return True
+
+
+def _number(version: str) -> int:
+    """A resourceVersion as a number; 0 where it is none."""
+    return int(version) if version.isascii() and version.isdigit() else 0

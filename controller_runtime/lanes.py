@@ -1,0 +1,122 @@
+"""The queued keys of a work queue: by flow and priority, and how many workers a flow may hold. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+_SHARE = 4
+"""A flow may take a worker while it holds fewer than this many times the free ones: of 50 workers one flow gets 40, a
+second one 8, and there is always one left for the next."""
+
+
+class _Flow(Generic[K]):
+    __slots__ = ("held", "lanes", "priorities")
+
+    def __init__(self) -> None:
+        self.lanes: dict[int, OrderedDict[K, None]] = {}
+        self.priorities: list[int] = []
+        self.held = 0
+
+
+class Lanes(Generic[K]):
+    """Keys in the order in which workers get them.
+
+    Flows take turns. Within a flow, keys of a higher priority come first, and then those that were added first.
+    """
+
+    def __init__(self, flow: Callable[[K], str] | None = None, *, workers: int = 0) -> None:
+        """Set up.
+
+        Args:
+            flow: whom a key is for; None: all keys are one flow.
+            workers: how many there are, so that one flow does not hold all of them; 0: no bound.
+        """
+        self._flow = flow
+        self._free = workers
+        self._is_bounded = workers > 0 and flow is not None
+        self._flows: dict[str, _Flow[K]] = {}
+        self._turns: OrderedDict[str, _Flow[K]] = OrderedDict()
+        """Flows with queued keys, the next one first."""
+        self._flow_of: dict[K, str] = {}
+        """Of keys that are queued or held."""
+
+    def __len__(self) -> int:
+        return sum(len(lane) for flow in self._turns.values() for lane in flow.lanes.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def push(self, key: K, priority: int) -> None:
+        """Queue a key that is neither queued nor held."""
+        name = ""
+        if self._flow is not None:
+            name = self._flow_of[key] = self._flow(key)
+        flow = self._flows.get(name)
+        if flow is None:
+            flow = self._flows[name] = _Flow()
+        lane = flow.lanes.get(priority)
+        if lane is None:
+            lane = flow.lanes[priority] = OrderedDict()
+            flow.priorities.append(priority)
+            flow.priorities.sort(reverse=True)
+        lane[key] = None
+        if name not in self._turns:
+            self._turns[name] = flow
+
+    def pull(self, key: K, priority: int) -> None:
+        """Take a queued key out."""
+        name = self._flow_of.pop(key, "")
+        self._take(name, self._flows[name], key, priority)
+        self._forget(name)
+
+    def pop(self) -> K | None:
+        """Give the next key to a worker; None: there is none, or their flows hold too many workers."""
+        for name, flow in self._turns.items():
+            if self._is_bounded and flow.held >= _SHARE * self._free:
+                continue
+            priority = flow.priorities[0]
+            key = next(iter(flow.lanes[priority]))
+            if self._flow is not None:
+                self._turns.move_to_end(name)
+                flow.held += 1
+                self._free -= 1
+            self._take(name, flow, key, priority)
+            return key
+        return None
+
+    def release(self, key: K) -> None:
+        """Note that a worker is done with a key."""
+        name = self._flow_of.pop(key, None)
+        if name is not None:
+            self._flows[name].held -= 1
+            self._free += 1
+            self._forget(name)
+
+    def clear(self) -> None:
+        """Forget all queued keys."""
+        for name, flow in list(self._turns.items()):
+            for lane in flow.lanes.values():
+                for key in lane:
+                    self._flow_of.pop(key, None)
+            flow.lanes.clear()
+            flow.priorities.clear()
+            del self._turns[name]
+            self._forget(name)
+
+    def _take(self, name: str, flow: _Flow[K], key: K, priority: int) -> None:
+        lane = flow.lanes[priority]
+        del lane[key]
+        if not lane:
+            del flow.lanes[priority]
+            flow.priorities.remove(priority)
+            if not flow.priorities:
+                del self._turns[name]
+
+    def _forget(self, name: str) -> None:
+        flow = self._flows[name]
+        if not flow.held and not flow.lanes:
+            del self._flows[name]

@@ -1,0 +1,67 @@
+"""Where a server listens: addresses as flags have them, and sockets bound to them."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+
+from controller_runtime.errors import ConfigError
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``, ``:port`` or ``[v6]:port``.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"address {address!r}: write an IPv6 address in brackets, such as [::1]:8080")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"address {address!r} is not host:port")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine's loopback, by name or address."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound TCP socket; "" and "::" are one socket for IPv4 and IPv6 where the machine has both.
+
+    One socket instead of one per family also means that port 0 is the same port for both.
+
+    Raises:
+        OSError: with the errno of the cause and a sentence that names the address.
+    """
+    shown = f"{f'[{host}]' if ':' in host else host or '*'}:{port}"
+    try:
+        if host in {"", "::"} and socket.has_dualstack_ipv6():
+            return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        family, _, _, _, where = socket.getaddrinfo(
+            "0.0.0.0" if host in {"", "::"} else host,  # noqa: S104 - what the caller asked for
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )[0]
+        return socket.create_server(where[:2], family=family)
+    except socket.gaierror as error:
+        raise OSError(errno.EADDRNOTAVAIL, f"address {shown}: {error.strerror}") from None
+    except OSError as error:
+        number = error.errno or errno.EIO
+        said = {
+            errno.EADDRINUSE: f"address {shown} is already in use",
+            errno.EADDRNOTAVAIL: f"address {shown} is none of this machine's",
+            errno.EACCES: f"address {shown} may not be bound by this user",
+        }.get(number, f"address {shown}: {os.strerror(number)}")
+        raise OSError(number, said) from None

@@ -1,0 +1,35 @@
+"""Measures how long the event loop gives others no turn, for metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from prometheus_client import Histogram
+
+_STALLS = Histogram(
+    "virtual_node_event_loop_stall_seconds",
+    "How late a timer of the event loop was, looked at twenty times a second.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+)
+_INTERVAL = 0.05
+
+
+@contextlib.asynccontextmanager
+async def measured() -> AsyncIterator[None]:
+    """Measure inside the block."""
+    task = asyncio.create_task(_measure(), name="event loop stalls")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _measure() -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + _INTERVAL
+        await asyncio.sleep(_INTERVAL)
+        _STALLS.observe(max(0.0, loop.time() - due))

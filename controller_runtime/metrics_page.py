@@ -1,0 +1,69 @@
+"""``/metrics``: the process's metrics, for scrapers that nobody authenticates."""
+
+from __future__ import annotations
+
+import asyncio
+
+import prometheus_client
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+_MANY = 4
+"""Scrapes at once beyond which a page serves more than one."""
+_SHARED_SECONDS = 1.0
+"""Age up to which it does."""
+_WRITE_SECONDS = 10.0
+"""Time for a scraper to read its page. Prometheus's default is the same."""
+_CHUNK = 64 * 1024
+
+
+class MetricsPage:
+    """Serves Prometheus text or OpenMetrics, as the scraper asks.
+
+    A page may have megabytes, and a client that does not read its answer keeps it in memory. So pages are shared
+    where there are many clients, and written piece by piece within a time.
+    """
+
+    def __init__(self) -> None:
+        self._scrapes = 0
+        self._rendering = asyncio.Lock()
+        self._last: tuple[float, str, bytes] | None = None
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Answer a scrape."""
+        self._scrapes += 1
+        try:
+            async with asyncio.timeout(_WRITE_SECONDS):
+                return await self._answer(request)
+        except TimeoutError:
+            # What is left unread must not stay in memory.
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response()
+        finally:
+            self._scrapes -= 1
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
+        async with self._rendering:
+            body = self._shared(content_type)
+            if body is None:
+                now = asyncio.get_running_loop().time()
+                # In a thread: large pages take 50 ms.
+                body = await asyncio.to_thread(encoder, prometheus_client.REGISTRY)
+                self._last = (now, content_type, body) if self._scrapes > _MANY else None
+        response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept"})
+        response.enable_compression()
+        await response.prepare(request)
+        for at in range(0, len(body), _CHUNK):
+            await response.write(body[at : at + _CHUNK])
+        await response.write_eof()
+        return response
+
+    def _shared(self, content_type: str) -> bytes | None:
+        """The last page, where there are many scrapers and it is new enough for them."""
+        if self._scrapes <= _MANY or self._last is None:
+            return None
+        made, kind, body = self._last
+        is_new = asyncio.get_running_loop().time() - made < _SHARED_SECONDS
+        return body if is_new and kind == content_type else None

@@ -1,0 +1,131 @@
+"""Makes values safe to log: secrets replaced, sizes bounded, in time linear in what is kept.
+
+Logged values contain text that tenants and API servers write (a selector that an error message repeats, a proxy's
+error page). Text is therefore cut before any pattern sees it, and no pattern can backtrack over more than a word.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import reprlib
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+REDACTED = "[redacted]"
+LONGEST_VALUE = 4096
+"""Characters kept of one value."""
+LONGEST_TRACEBACK = 16 * 1024
+"""Characters kept of a traceback, which has the same text as the values and the place in the code besides."""
+LONGEST_LINE = 32 * 1024
+"""Characters of all values of one line together; each list item and mapping entry counts a few more."""
+
+_LONGEST_NAME = 256
+_LONGEST_SECRET_NAME = 64
+"""Characters of a name that is looked up, and then remembered: keys of logged mappings may be a tenant's."""
+_NESTING = 8
+_ITEM = 8
+"""What a value counts at least, so that a million empty ones are bounded too."""
+_TRACEBACKS = frozenset({"exception", "stack"})
+_SECRET_NAMES = frozenset(
+    {
+        "accesstoken",
+        "authorization",
+        "bearertoken",
+        "clientkey",
+        "clientkeydata",
+        "cookie",
+        "idtoken",
+        "passwd",
+        "password",
+        "privatekey",
+        "proxyauthorization",
+        "refreshtoken",
+        "setcookie",
+        "token",
+    }
+)
+_SECRET_TEXT = re.compile(
+    r"(?P<scheme>\b(?:bearer|basic)\s++)[\w\-.~+/=]{8,}+"
+    r"|-----BEGIN [A-Z ]{0,64}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,64}PRIVATE KEY-----|\Z)"
+    # A JWT, also one that was cut: the dots may be missing.
+    r"|\b(?-i:eyJ)[\w-]{8,}+(?:\.[\w-]*+){0,2}",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def redact(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a log line without secrets and within the limits of this module."""
+    cleaner = _Cleaner()
+    return {key: cleaner.clean(key, value, _NESTING) for key, value in line.items()}
+
+
+class _Cleaner:
+    """Cleans the values of one line, which share its limit."""
+
+    def __init__(self) -> None:
+        self._left = LONGEST_LINE
+
+    def clean(self, key: object, value: Any, depth: int) -> Any:
+        """Return a value without secrets, at any depth of plain containers."""
+        self._left -= _ITEM
+        if isinstance(value, str):
+            if isinstance(key, str) and _is_secret(key):
+                return REDACTED
+            return self._text(value, LONGEST_TRACEBACK if key in _TRACEBACKS else LONGEST_VALUE)
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(key, str) and _is_secret(key):
+            return REDACTED
+        if isinstance(value, datetime):
+            return value
+        if isinstance(value, bytes | bytearray):
+            return self._text(bytes(value).decode("utf-8", "replace"), LONGEST_VALUE)
+        if not isinstance(value, Mapping | list | tuple | set | frozenset):
+            return self._text(str(value), LONGEST_VALUE)
+        if depth == 0:
+            return self._text(reprlib.repr(value), LONGEST_VALUE)
+        return self._mapping(value, depth) if isinstance(value, Mapping) else self._items(value, depth)
+
+    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
+        hidden = {"data", "stringData"} if value.get("kind") == "Secret" else frozenset()
+        cleaned: dict[Any, Any] = {}
+        for name, item in value.items():
+            if self._left <= 0:
+                cleaned["…"] = f"{len(value) - len(cleaned)} more"
+                break
+            shown = self._text(name, _LONGEST_NAME) if isinstance(name, str) else name
+            cleaned[shown] = REDACTED if name in hidden else self.clean(name, item, depth - 1)
+        return cleaned
+
+    def _items(self, value: Collection[Any], depth: int) -> list[Any]:
+        cleaned: list[Any] = []
+        for item in value:
+            if self._left <= 0:
+                cleaned.append(f"… {len(value) - len(cleaned)} more")
+                break
+            cleaned.append(self.clean(None, item, depth - 1))
+        return cleaned
+
+    def _text(self, text: str, longest: int) -> str:
+        size = len(text)
+        if size <= longest and size <= self._left:
+            self._left -= size
+            return _without_secrets(text)
+        kept = min(longest, max(0, self._left))
+        self._left -= kept
+        return f"{_without_secrets(text[:kept])}… ({size - kept} more characters)"
+
+
+def _without_secrets(text: str) -> str:
+    return _SECRET_TEXT.sub(lambda match: (match["scheme"] or "") + REDACTED, text)
+
+
+def _is_secret(key: str) -> bool:
+    return len(key) <= _LONGEST_SECRET_NAME and _is_short_secret(key)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_short_secret(key: str) -> bool:
+    return key.replace("-", "").replace("_", "").lower() in _SECRET_NAMES

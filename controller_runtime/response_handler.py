@@ -1,0 +1,108 @@
+"""The HTTP protocol of client connections, with a limit for the CPU time that a server can make us spend.
+
+One-byte chunks, or informational responses without end, keep the event loop busy for 1.5 s per MiB. A response of an
+API server takes 1 ms per MiB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.helpers import set_exception
+from aiohttp.streams import EMPTY_PAYLOAD
+
+_READ = 16 * 1024
+"""Bytes received at once from a connection without TLS; asyncio's 256 KiB of one-byte chunks take 0.4 s."""
+_PER_READ = 0.0002
+_PER_BYTE = 1e-7
+"""CPU seconds that each read and each byte may take: a hundred times what a response takes."""
+_PER_LOOK = 5e-6
+"""CPU seconds that aiohttp spends elsewhere for each part of a body; it looks for more behind each."""
+_DEBT = 0.1
+"""CPU seconds that the connections of a server may take beyond that, until they are closed."""
+_FORGIVEN = 0.05
+"""Of the debt, CPU seconds per second."""
+_HEAD = 64 * 1024
+"""Bytes before a body: heads of informational responses and of the response. API servers send under 4 KiB."""
+
+
+class CpuMeter:
+    """The CPU time that one server's bytes have cost beyond what they should."""
+
+    def __init__(self) -> None:
+        self._debt = 0.0
+        self._at = 0.0
+
+    def check(self, now: float) -> None:
+        """Check whether the server has used up its time.
+
+        Args:
+            now: seconds, of any clock that does not go backwards.
+
+        Raises:
+            aiohttp.ClientPayloadError: it has.
+        """
+        self._debt = max(0.0, self._debt - (now - self._at) * _FORGIVEN)
+        self._at = now
+        if self._debt > _DEBT:
+            raise aiohttp.ClientPayloadError("receiving the server's responses takes too much CPU time")
+
+    def add(self, seconds: float, size: int) -> None:
+        """Count what reading some bytes took.
+
+        Args:
+            seconds: CPU time.
+            size: bytes; 0: only what was received before was looked at.
+        """
+        allowed = _PER_READ + size * _PER_BYTE if size else 0.0
+        self._debt = max(0.0, self._debt + seconds - allowed)
+
+
+class MeteredResponseHandler(ResponseHandler):
+    """Closes connections to a server whose bytes cost far more CPU time than a response's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, meter: CpuMeter) -> None:
+        super().__init__(loop)
+        self._meter = meter
+        self._outside = 0
+        """Bytes received for the current request before its response has a body."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Receive in small parts."""
+        super().connection_made(transport)
+        if hasattr(transport, "max_size"):  # of asyncio's own transports; for TLS see ``lifecycle.tune_tls``
+            transport.max_size = _READ
+
+    def set_response_params(self, **params: Any) -> None:
+        """Begin with another request's response."""
+        self._outside = 0
+        super().set_response_params(**params)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what was received, unless the server has used up its time."""
+        try:
+            self._meter.check(time.monotonic())
+        except aiohttp.ClientPayloadError as error:
+            self._give_up(error)
+            return
+        started = time.thread_time()
+        super().data_received(data)
+        self._meter.add(time.thread_time() - started + _PER_LOOK, len(data))
+        if self._payload is None or self._payload is EMPTY_PAYLOAD:
+            self._outside += len(data)
+            if self._outside > _HEAD:
+                self._give_up(
+                    aiohttp.ClientPayloadError(f"a response begins with more than {_HEAD:,} bytes of heads")
+                )
+
+    def _give_up(self, error: Exception) -> None:
+        if self.transport is None:
+            return
+        self.set_exception(error)
+        if self._payload is not None:
+            set_exception(self._payload, error)
+        self.transport.abort()

@@ -1,0 +1,137 @@
+"""Bodies and pages under attack: too long, too slow, too many, compressed, never read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from controller_runtime import metrics_page
+from controller_runtime.bodies import Bodies
+from controller_runtime.serving import HttpsServer
+from tests.waiting import becomes
+
+
+@asynccontextmanager
+async def taking(**limits: float) -> AsyncIterator[HttpsServer]:
+    """A server that reads bodies within limits and answers with their length."""
+    server = HttpsServer("127.0.0.1", 0)
+    server.bodies = Bodies(**{"max_bytes": 1000, "total_bytes": 4000, "seconds": 30, **limits})  # type: ignore[arg-type]
+
+    async def take(request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await server.bodies.read(request))))
+
+    server.add_route("POST", "/take", take)
+    async with server:
+        yield server
+
+
+class Upload:
+    """A client that sends some of a body and waits."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def begin(cls, server: HttpsServer, sent: int, length: int | None = 1000) -> Upload:
+        """Send a head and as many bytes; a chunked body where there is no length."""
+        upload = cls(*await asyncio.open_connection("127.0.0.1", server.port))
+        how = f"Content-Length: {length}" if length is not None else "Transfer-Encoding: chunked"
+        body = b"x" * sent if length is not None else f"{sent:x}\r\n".encode() + b"x" * sent + b"\r\n"
+        upload.writer.write(f"POST /take HTTP/1.1\r\nHost: x\r\n{how}\r\n\r\n".encode() + body)
+        await upload.writer.drain()
+        return upload
+
+    async def answer(self) -> tuple[int, str]:
+        """Status and head of the answer."""
+        async with asyncio.timeout(30):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+        self.writer.close()
+        return int(head.split()[1]), head.decode()
+
+
+@pytest.mark.parametrize(("sent", "length"), [(0, 1001), (1001, None)])
+async def test_refuses_a_body_that_is_too_long(sent, length):
+    """413, by its length or by its bytes."""
+    async with taking() as server:
+        assert (await (await Upload.begin(server, sent, length)).answer())[0] == 413
+
+
+async def test_refuses_a_body_that_does_not_come():
+    """408."""
+    async with taking(seconds=0.2) as server:
+        assert (await (await Upload.begin(server, 10)).answer())[0] == 408
+        assert server.bodies.held == 0
+
+
+async def test_gives_up_the_oldest_bodies_where_there_are_too_many():
+    """Stalled uploads are answered 503 and may come again; one that comes at once is read."""
+    async with taking() as server:
+        stalled = []
+        for _ in range(4):
+            stalled.append(await Upload.begin(server, 900))
+            await asyncio.sleep(0.05)
+        assert server.bodies.held == 3600
+        whole = await Upload.begin(server, 1000)
+        assert (await whole.answer())[0] == 200
+        status, head = await stalled[0].answer()
+        assert status == 503
+        assert "Retry-After: 1\r\n" in head
+        assert server.bodies.held == 2700
+        for upload in stalled[1:]:
+            upload.writer.close()
+
+
+async def test_does_not_decompress(session: aiohttp.ClientSession):
+    """A small body stays small."""
+    bomb = gzip.compress(b"x" * 500_000)
+    assert len(bomb) < 1000
+    headers = {"Content-Encoding": "gzip"}
+    async with taking() as server:
+        url = f"http://127.0.0.1:{server.port}/take"
+        async with session.post(url, data=bomb, headers=headers) as answer:
+            assert (answer.status, await answer.text()) == (200, str(len(bomb)))
+
+
+async def test_scrapers_that_do_not_read_are_dropped(monkeypatch: pytest.MonkeyPatch):
+    """They share one page meanwhile, and another scraper is served."""
+    rendered = 0
+    page = b"x 1\n" * 1_000_000
+
+    def render(registry: object) -> bytes:
+        nonlocal rendered
+        rendered += 1
+        return page
+
+    monkeypatch.setattr(metrics_page, "choose_encoder", lambda _accept: (render, "text/plain"))
+    monkeypatch.setattr(metrics_page, "_WRITE_SECONDS", 1.0)
+    async with HttpsServer("127.0.0.1", 0) as server:
+        lazy = []
+        for _ in range(20):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", server.port))
+            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            lazy.append(sock)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{server.port}/metrics") as answer,
+        ):
+            assert await answer.read() == page
+        assert rendered < 10
+
+        async def left() -> int:
+            return len(server._connections)
+
+        await becomes(left, 0)
+        for sock in lazy:
+            with contextlib.suppress(OSError):
+                sock.close()

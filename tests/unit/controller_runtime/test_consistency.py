@@ -1,0 +1,96 @@
+"""A key is not reconciled from a cache that is older than our last write for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from controller_runtime import consistency, resources
+from controller_runtime.controller import Controller
+from controller_runtime.objects import from_dict
+from controller_runtime.store import Store
+
+pytestmark = pytest.mark.looptime
+
+
+class _Cache:
+    def __init__(self, version: str = "1") -> None:
+        self.store, self.resource_version = Store(), version
+
+    def show(self, version: int, uid: str = "u") -> None:
+        """The watch brings the pod in that version."""
+        self.store.put("shop/web", from_dict(_pod(version, uid)))
+        self.resource_version = str(version)
+
+
+def _pod(version: int, uid: str = "u") -> dict[str, Any]:
+    return {"metadata": {"name": "web", "namespace": "shop", "uid": uid, "resourceVersion": str(version)}}
+
+
+class _Scene:
+    """A controller that writes version 7 of a pod in its first reconciliation."""
+
+    def __init__(self, name: str, *caches: _Cache) -> None:
+        self.client = object()
+        self.times: list[float] = []
+        self._loop = asyncio.get_running_loop()
+        self.begun = self._loop.time()
+        for cache in caches:
+            consistency.follows(self.client, resources.PODS, cache)
+        self.controller: Controller[str] = Controller(name, self._reconcile)
+
+    async def _reconcile(self, _key: str) -> None:
+        self.times.append(self._loop.time() - self.begun)
+        if len(self.times) == 1:
+            consistency.wrote(self.client, resources.PODS, _pod(7))
+
+    async def run(self, seconds: float, at: dict[float, Any]) -> None:
+        """Queue the key, again after a second, and do things at their time."""
+        task = asyncio.create_task(self.controller.run())
+        self.controller.enqueue("a")
+        await asyncio.sleep(1)
+        self.controller.enqueue("a")
+        for moment, action in at.items():
+            await asyncio.sleep(moment - (self._loop.time() - self.begun))
+            action()
+        await asyncio.sleep(seconds)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_key_waits_until_the_cache_shows_the_last_write_and_the_wait_is_counted():
+    """An older state that arrives meanwhile does not do; other caches of the resource may be behind."""
+    cache, other = _Cache(), _Cache()
+    cache.show(3)
+    scene = _Scene("waiting", cache, other)
+    await scene.run(5, {2.5: lambda: cache.show(6), 5.5: lambda: cache.show(7)})
+    assert scene.times == [0, 6]
+    labels = {"name": "waiting"}
+    assert REGISTRY.get_sample_value("virtual_node_stale_sync_skips_total", labels) == 5
+
+
+async def test_a_write_that_the_cache_has_passed_holds_up_nothing():
+    """The object was deleted, or left the selection: it is not in the cache, which has read that version."""
+    cache = _Cache(version="9")
+    scene = _Scene("passed", cache)
+    await scene.run(1, {})
+    assert scene.times == [0, 1]
+
+
+async def test_a_resource_that_nobody_follows_holds_up_nothing():
+    """There is no cache that could show it."""
+    scene = _Scene("unfollowed")
+    await scene.run(1, {})
+    assert scene.times == [0, 1]
+
+
+async def test_a_watch_that_is_held_up_does_not_hold_up_a_key_for_ever():
+    """Half a minute: the server may have been restored from a backup and never reach that version."""
+    cache = _Cache()
+    cache.show(3)
+    scene = _Scene("held", cache)
+    await scene.run(60, {})
+    assert scene.times == [0, 30]
