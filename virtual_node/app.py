@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 import structlog
 
-from controller_runtime import backoff, kubeconfig, lifecycle, resources
+from controller_runtime import backoff, kubeconfig, lifecycle, loop_stalls, resources, weaknesses
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from controller_runtime.file_changes import FileChanges
@@ -79,11 +79,13 @@ class App:
             upper_config = await kubeconfig.load(
                 self._config.kubeconfig or None, server=self._config.server or None
             )
+            weaknesses.warn(upper_config, cluster="upper")
             upper = await stack.enter_async_context(
                 Client(upper_config, user_agent=COMPONENT, cluster="upper")
             )
             self._cluster_id = self._config.cluster_id or await self._read_cluster_id(upper)
             self._log.info("upper cluster", server=upper_config.server, cluster_id=self._cluster_id)
+            await stack.enter_async_context(loop_stalls.measured())
             if self._config.metrics_address:
                 # Before the kubelet API, so that it is there until the last stream has ended.
                 health = HealthServer(self._config.metrics_address, checks=self._checks())

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from controller_runtime import kubeconfig, resources
+from controller_runtime import kubeconfig, resources, weaknesses
 from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError, Forbidden, NotFound, Unavailable
@@ -22,6 +22,7 @@ from virtual_node import config as configuration
 from virtual_node import metrics
 from virtual_node.cluster_caches import ClusterCaches, cluster_caches
 from virtual_node.controllers.context import ClusterContext, PodCaches
+from virtual_node.controllers.credential_renewal import CredentialRenewal, kube_system
 from virtual_node.controllers.dependencies import DependencyController
 from virtual_node.controllers.event_mirror import EventMirror
 from virtual_node.controllers.health import HealthController
@@ -74,6 +75,7 @@ class LowerCluster:
         lower_config = await kubeconfig.load(
             config.kubeconfig, context=config.context or None, in_cluster=False
         )
+        weaknesses.warn(lower_config, cluster=config.name)
         agent = f"{COMPONENT}/{config.name}"
         async with contextlib.AsyncExitStack() as clients:
             upper = await clients.enter_async_context(
@@ -143,6 +145,7 @@ class LowerCluster:
             context,
             upper=caches.upper_namespaces,
             lower=caches.lower_namespaces,
+            pods=caches.pods.lower,
             config=self.config.namespaces,
         )
         volumes = (
@@ -204,6 +207,8 @@ class LowerCluster:
                     group.create_task(informer.run(), name=f"{context.name} informer")
                 group.create_task(context.recorder.run(), name=f"{context.name} events out")
                 group.create_task(health.run(), name=f"{context.name} health")
+                renewal = CredentialRenewal(context, self.config.token_secrets)
+                group.create_task(renewal.run(), name=f"{context.name} tokens")
                 if volumes is not None:
                     group.create_task(volumes.run(), name=f"{context.name} volumes")
                 await self._serve_nodes(context, caches, health=health, group=group, services=services)
@@ -256,7 +261,7 @@ class LowerCluster:
 async def _refuse_upper_as_lower(context: ClusterContext) -> None:
     """A lower kubeconfig that leads to the upper cluster would mirror every pod onto itself."""
     try:
-        system = await context.lower.get(resources.NAMESPACES, "kube-system")
+        system = await kube_system(context)
         upper = await context.upper.get(resources.NAMESPACES, "kube-system")
     except (Forbidden, NotFound):
         return

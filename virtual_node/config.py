@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from controller_runtime.api.policy.config import Policy
+
 API_VERSION = "virtual-node.io/v1alpha1"
 KIND = "VirtualNodeConfiguration"
 
@@ -70,6 +72,9 @@ class NamespaceConfig(_Base):
     """Upper name to lower name, over the prefix."""
     allowed: list[str] = []
     """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
+    adopt: bool | list[str] = False
+    """Use lower namespaces that exist and that virtual-node did not create: ``true`` for all of them, or shell patterns
+    of their names. Pods of other upper namespaces with such a lower one wait, with an event."""
     remove: bool = True
     """Remove a lower namespace that we made when its upper one is gone and nothing of others is in it."""
 
@@ -85,9 +90,18 @@ class VolumeConfig(_Base):
     orphans: Literal["Keep", "Delete"] = "Keep"
     """What becomes of a lower claim whose upper one vanished without having been deleted in order."""
     allowed_host_paths: list[str] = []
-    """Prefixes of host paths that pods may mount from lower nodes. Empty: none."""
+    """Directories of lower nodes that pods may mount. They are added to ``policy.hostPaths``."""
     binder_image: str = "registry.k8s.io/pause:3.10"
     """Image of the placeholder that has the lower scheduler choose a node for new volumes."""
+
+
+class TokenSecret(_Base):
+    """A Secret of the upper cluster with a token for a lower cluster, as ``lower-cluster register`` makes it."""
+
+    namespace: str
+    """Namespace of the Secret."""
+    name: str
+    """Name of the Secret. Its key ``token`` is written."""
 
 
 class ClusterConfig(_Base):
@@ -98,6 +112,9 @@ class ClusterConfig(_Base):
     """Path of the lower cluster's kubeconfig. Never falls back to anything else."""
     context: str = ""
     """The kubeconfig's context. Empty: its current one."""
+    token_secrets: list[TokenSecret] = []
+    """Secrets of the upper cluster whose tokens for this lower cluster are renewed before they expire. Empty: none is
+    renewed, as with a kubeconfig that is only a file."""
     client_qps: Positive = 500
     """Requests per second to the lower apiserver, over time."""
     client_burst: Annotated[int, Meta(gt=0)] = 1000
@@ -112,6 +129,7 @@ class ClusterConfig(_Base):
     pod_selector: dict[str, Any] = {}
     """LabelSelector (``matchLabels``, ``matchExpressions``) of the pods that may run in this cluster. Empty: all."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
+    policy: Policy = msgspec.field(default_factory=Policy)
     nodes: list[NodeConfig] = []
     """Several virtual nodes for one lower cluster, so that no giant node becomes a scheduling black hole."""
 
@@ -129,6 +147,21 @@ class ClusterConfig(_Base):
                 port=self.port,
             ),
         ]
+
+
+class KubeletLimits(_Base):
+    """Limits of the kubelet APIs of all virtual nodes of the process together."""
+
+    connections: Annotated[int, Meta(ge=10)] = 1200
+    """Connections open at once. One more closes one without a request."""
+    unauthorized_connections: Annotated[int, Meta(ge=10)] = 128
+    """Connections of callers that have not been authorized yet. One more closes the oldest of the address that most
+    come from."""
+    streams: Annotated[int, Meta(ge=1)] = 1000
+    """Open streams (exec, attach, port-forward, logs). Further ones are refused. Each takes about 200 KiB. The last fifth
+    goes to namespaces with at most 5 streams, half of it to namespaces with none."""
+    streams_per_namespace: Annotated[int, Meta(ge=1)] = 100
+    """Open streams to pods of one upper namespace. The API server does not say which user asks."""
 
 
 class KubeletConfig(_Base):
@@ -158,6 +191,7 @@ class KubeletConfig(_Base):
     ``terminationGracePeriodSeconds``."""
     authorization: bool = True
     """Ask the upper cluster (SubjectAccessReview) whether the caller may. Off: authentication suffices."""
+    limits: KubeletLimits = msgspec.field(default_factory=KubeletLimits)
 
     @property
     def certificate_source(self) -> Literal["SelfSigned", "CSR", "Files"]:
@@ -170,6 +204,23 @@ class ServicesConfig(_Base):
 
     always: list[str] = msgspec.field(default_factory=lambda: ["default/kubernetes", "kube-system/*"])
     """Shell patterns of ``namespace/name``. Nothing else is ever made in the lower kube-system."""
+
+
+class LimitsConfig(_Base):
+    """Limits of what the pods of upper users cost, so that one namespace does not use up the process."""
+
+    references_per_pod: Annotated[int, Meta(gt=0)] = 100
+    """ConfigMaps, Secrets and ServiceAccount tokens that one pod may reference, each object once. A pod with more waits
+    with event ``TooManyReferences``."""
+    references_per_namespace: Annotated[int, Meta(gt=0)] = 1000
+    """ConfigMaps and Secrets that the pods of one upper namespace may reference in one lower cluster. A pod that exceeds
+    it waits with the same event; other namespaces go on."""
+    watches_per_namespace: Annotated[int, Meta(ge=0)] = 50
+    """Referenced objects of one upper namespace that are watched, each by a connection of its own, for one lower
+    cluster. Further ones are read when a pod starts, and about once a minute: 20 per second in all, namespaces in turn."""
+    watches: Annotated[int, Meta(ge=0)] = 200
+    """Referenced objects that are watched for one lower cluster in all. When all are used, a namespace with few takes one
+    from the namespace with most; the object that loses it is read as above."""
 
 
 class LeaderElectionConfig(_Base):
@@ -232,4 +283,5 @@ class Config(_Base):
     leader_election: LeaderElectionConfig = msgspec.field(default_factory=LeaderElectionConfig)
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
     services: ServicesConfig = msgspec.field(default_factory=ServicesConfig)
+    limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
     clusters: list[ClusterConfig] = []

@@ -5,11 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import yaml
 
+from controller_runtime.api.decoding import decode_yaml
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import read_text
 from virtual_node import config
@@ -40,9 +39,9 @@ def parse(text: str, *, source: str = "config") -> Config:
         ConfigError: names the source and the field that is wrong.
     """
     try:
-        document: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {_one_line(error)}") from None
+        document = decode_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: not YAML: {error}") from None
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: expected a mapping with apiVersion, kind and clusters")
     try:
@@ -75,7 +74,3 @@ def _beside(config_file: Path, path: str) -> str:
         return path
     expanded = Path(path).expanduser()
     return str(expanded if expanded.is_absolute() else config_file.parent / expanded)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

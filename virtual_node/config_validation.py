@@ -7,18 +7,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from controller_runtime.api import matching, quantity
+from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.leader_election import JITTER
+from virtual_node import namespace_validation
 from virtual_node.config import (
     API_VERSION,
     KIND,
     KNOWN_CONTROLLERS,
     TAINT_EFFECTS,
     Config,
-    NamespaceConfig,
     NodeConfig,
 )
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 _CSR_NODE_NAME = 64 - len("system:node:")
@@ -49,6 +49,12 @@ def validate(config: Config) -> list[str]:
         )
     if bool(config.kubelet.tls_cert_file) != bool(config.kubelet.tls_private_key_file):
         problems.append("kubelet: tlsCertFile and tlsPrivateKeyFile go together")
+    limits = config.kubelet.limits
+    if limits.connections <= max(limits.streams, limits.unauthorized_connections):
+        problems.append(
+            "kubelet.limits.connections: must be greater than streams and than unauthorizedConnections, "
+            "or connections of open streams would leave no room for others"
+        )
     problems += _certificate_problems(config)
     return problems + _cluster_problems(config)
 
@@ -67,7 +73,7 @@ def _cluster_problems(config: Config) -> list[str]:
         if not cluster.kubeconfig:
             problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
         problems += _selector_problems(f"{where}.podSelector", cluster.pod_selector)
-        problems += _namespace_problems(f"{where}.namespaces", cluster.namespaces)
+        problems += policy_validation.problems(f"{where}.policy", cluster.policy)
         if cluster.nodes:
             problems += [
                 f"{where}.{field}: has no effect beside nodes; put it into each of them"
@@ -86,7 +92,7 @@ def _cluster_problems(config: Config) -> list[str]:
             if node.name in seen_nodes:
                 problems.append(f"{where}: the node name {node.name!r} is there twice")
             seen_nodes.add(node.name)
-    return problems
+    return problems + list(namespace_validation.problems(config.clusters))
 
 
 def _certificate_problems(config: Config) -> list[str]:
@@ -122,23 +128,6 @@ def _selector_problems(where: str, selector: dict[str, Any]) -> list[str]:
     except (ValueError, AttributeError, TypeError) as error:
         return [f"{where}: {error}"]
     return []
-
-
-def _namespace_problems(where: str, config: NamespaceConfig) -> list[str]:
-    problems: list[str] = []
-    if config.prefix and not _LABEL.fullmatch(config.prefix + "x"):
-        problems.append(f"{where}.prefix: {config.prefix!r} cannot begin a namespace's name")
-    problems += [
-        f"{where}.map.{upper}: {lower!r} is not a namespace's name (DNS-1123 label)"
-        for upper, lower in config.map.items()
-        if not _LABEL.fullmatch(lower)
-    ]
-    targets: dict[str, str] = {}
-    for upper, lower in config.map.items():
-        if lower in targets:
-            problems.append(f"{where}.map: {targets[lower]!r} and {upper!r} both lead to {lower!r}")
-        targets[lower] = upper
-    return problems
 
 
 def _node_problems(where: str, node: NodeConfig) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from controller_runtime.api.policy.presets import DEFAULT_PRESET, PRESETS
 from controller_runtime.flags import add_boolean, add_log_flags, duration
 from virtual_node import config as configuration
 
@@ -80,6 +81,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="FILE",
         help="YAML that declares many lower clusters; watched and applied live",
+    )
+
+    lower.add_argument(
+        "--adopt-namespaces",
+        default="",
+        metavar="LIST",
+        help="existing lower namespaces that pods may use: shell patterns, '*' for all (none)",
+    )
+    lower.add_argument(
+        "--policy-preset",
+        choices=tuple(PRESETS),
+        default=None,
+        help=f"what pods may ask of the lower cluster ({DEFAULT_PRESET})",
     )
 
     node = parser.add_argument_group("node")

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller_runtime.api import names
+from controller_runtime.api.policy.config import Policy
 from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import comma_list, positive, take_klog
@@ -23,6 +24,7 @@ from virtual_node.config import (
     Config,
     KubeletConfig,
     LeaderElectionConfig,
+    NamespaceConfig,
     Taint,
 )
 from virtual_node.flag_declarations import DEFAULT_NODE_NAME, WITHOUT_EFFECT, add_flags
@@ -89,6 +91,12 @@ def parse(
         _fill_leader_election(config.leader_election, flags)
         if flags.client_kubeconfig:
             warnings.append("--client-kubeconfig has no effect beside --config")
+        if flags.adopt_namespaces:
+            warnings.append(
+                "--adopt-namespaces has no effect beside --config; use clusters[].namespaces.adopt"
+            )
+        if flags.policy_preset:
+            warnings.append("--policy-preset has no effect beside --config; use clusters[].policy.preset")
     else:
         config = _single_cluster(flags, environment, warnings)
     # A file has been validated by itself; what flags and environment add to it may contradict it.
@@ -134,6 +142,8 @@ def _single_cluster(flags: argparse.Namespace, environment: Mapping[str, str], w
         labels=_node_label(environment, warnings),
         taints=_taints(flags, environment),
         capacity=CapacityPolicy(),
+        namespaces=NamespaceConfig(adopt=comma_list(flags.adopt_namespaces)),
+        policy=Policy(preset=flags.policy_preset),
     )
     config = Config(
         kubeconfig=flags.kubeconfig or "",

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from controller_runtime.client import Client
+from controller_runtime.connections import Connections
 from controller_runtime.errors import ConfigError
 from controller_runtime.informer import Informer
 from virtual_node.cached_pods import CachedPods
@@ -29,7 +30,8 @@ from virtual_node.controllers.context import ClusterContext, PodCaches
 from virtual_node.kubelet.authentication import Authenticator
 from virtual_node.kubelet.authorization import Authorizer
 from virtual_node.kubelet.metrics import MetricsRoutes
-from virtual_node.kubelet.server import KubeletServer
+from virtual_node.kubelet.server import KubeletServer, connection_limits
+from virtual_node.kubelet.stream_limits import StreamLimits
 from virtual_node.node_certificates import NodeCertificates
 
 _PORTS_TRIED = 200
@@ -74,6 +76,12 @@ class KubeletEndpoints:
         self._upper = upper
         self._node_ip = ""
         self._log = structlog.get_logger(component="kubelet")
+        self._connections = Connections(
+            "kubelet",
+            connection_limits(config.limits.connections, config.limits.unauthorized_connections),
+            setting="kubelet.limits",
+        )
+        self._streams = StreamLimits(config.limits.streams, config.limits.streams_per_namespace)
         self._certificates = NodeCertificates(config, upper=upper)
         self._authority = ClientAuthority(
             config.client_ca_file, upper=upper, changed=self._certificates.trust
@@ -210,6 +218,8 @@ class KubeletEndpoints:
                 authorizer=authorizer,
                 node_name=node.name,
                 extra_routes=measures.routes(),
+                connections=self._connections,
+                stream_limits=self._streams,
             )
             try:
                 await server.start()

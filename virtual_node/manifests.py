@@ -8,6 +8,8 @@ from typing import Any
 from controller_runtime.rights import Right, rules
 
 NAME = "virtual-node"
+VIEWER = f"{NAME}-viewer"
+"""The read-only account's name."""
 
 
 def cluster_role(rights: Iterable[Right], *, name: str = NAME) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def namespace_cleaning_rule() -> dict[str, Any]:
 
 
 def account(namespace: str, *, name: str = NAME) -> list[dict[str, Any]]:
-    """Namespace, ServiceAccount, token Secret and ClusterRoleBinding for a ClusterRole of the same name."""
+    """Namespace, ServiceAccount and ClusterRoleBinding for a ClusterRole of the same name."""
     labels = {"app.kubernetes.io/name": NAME}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
@@ -34,17 +36,7 @@ def account(namespace: str, *, name: str = NAME) -> list[dict[str, Any]]:
             "apiVersion": "v1",
             "kind": "ServiceAccount",
             "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "kubernetes.io/service-account-token",
-            "metadata": {
-                "name": f"{name}-token",
-                "namespace": namespace,
-                "labels": labels,
-                "annotations": {"kubernetes.io/service-account.name": name},
-            },
+            "automountServiceAccountToken": False,
         },
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -56,24 +48,56 @@ def account(namespace: str, *, name: str = NAME) -> list[dict[str, Any]]:
     ]
 
 
-def token_kubeconfig(*, cluster: str, server: str, ca: str, token: str) -> dict[str, Any]:
-    """A kubeconfig of a server, its CA (base64 PEM) and a token."""
+def renewal(namespace: str, rights: Iterable[Right]) -> list[dict[str, Any]]:
+    """Role and RoleBinding that let the account ``NAME`` renew tokens of the accounts of its namespace."""
+    metadata = {"name": f"{NAME}-tokens", "namespace": namespace, "labels": {"app.kubernetes.io/name": NAME}}
+    group = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": rules(rights)},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": metadata["name"]},
+            "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}],
+        },
+    ]
+
+
+def legacy_token(namespace: str, *, name: str = NAME) -> dict[str, Any]:
+    """Secret that the lower cluster fills with a token that never expires."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/service-account-token",
+        "metadata": {
+            "name": f"{name}-token",
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/name": NAME},
+            "annotations": {"kubernetes.io/service-account.name": name},
+        },
+    }
+
+
+def token_kubeconfig(*, cluster: str, server: str, ca: str, token: str = "") -> dict[str, Any]:
+    """A kubeconfig of a server, its CA (base64 PEM) and a token; empty: the file ``token`` beside the kubeconfig."""
+    user = {"token": token} if token else {"tokenFile": "token"}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": cluster,
         "clusters": [{"name": cluster, "cluster": {"server": server, "certificate-authority-data": ca}}],
         "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": NAME}}],
-        "users": [{"name": NAME, "user": {"token": token}}],
+        "users": [{"name": NAME, "user": user}],
     }
 
 
-def kubeconfig_secret(name: str, namespace: str, text: str) -> dict[str, Any]:
-    """The Secret for the upper cluster that holds a lower cluster's kubeconfig, under key ``kubeconfig``."""
+def kubeconfig_secret(name: str, namespace: str, text: str, *, token: str = "") -> dict[str, Any]:
+    """The Secret for the upper cluster with a lower cluster's ``kubeconfig`` and, beside it, the ``token`` that is renewed."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
         "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": NAME}},
-        "stringData": {"kubeconfig": text},
+        "stringData": {"kubeconfig": text, **({"token": token} if token else {})},
     }

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right, resolved
+from virtual_node.config import Config
+from virtual_node.translate.persistent_volumes import DRIVER
 
-from controller_runtime.rights import READ, Right
+_NODE = (VIRTUAL_NODE,)
 
 UPPER: tuple[Right, ...] = (
     Right("", "namespaces", READ, "the upper cluster's identity; namespaces that pods need below"),
-    Right("", "nodes", (*READ, "create", "patch"), "register the virtual node"),
-    Right("", "nodes", ("patch",), "report capacity and conditions", "status"),
+    # Reading is not narrowed: `inspect` lists all virtual nodes with these permissions.
     Right(
-        "coordination.k8s.io", "leases", ("get", "create", "update"), "node heartbeat", "", "kube-node-lease"
+        "", "nodes", READ, "the virtual node; refuse the name of a real one; nodes that claims have selected"
     ),
+    Right("", "nodes", ("create",), "register the virtual node"),
+    Right("", "nodes", ("patch",), "keep its labels and taints", names=_NODE),
+    Right("", "nodes", ("patch",), "report capacity and conditions", "status", names=_NODE),
+    Right("coordination.k8s.io", "leases", ("create",), "node heartbeat", "", "kube-node-lease"),
+    Right("coordination.k8s.io", "leases", ("get", "update"), "node heartbeat", "", "kube-node-lease", _NODE),
     Right("", "pods", (*READ, "delete"), "mirror pods and finish their deletion"),
     Right("", "pods", ("patch",), "report pod status", "status"),
     Right("", "services", ("list", "watch"), "service variables; services that follow pods"),
@@ -26,16 +32,42 @@ UPPER: tuple[Right, ...] = (
         "", "persistentvolumes", (*READ, "create", "patch", "delete"), "mirrors of volumes (PVControllers)"
     ),
     Right("storage.k8s.io", "storageclasses", ("list", "watch"), "free volumes (PVControllers)"),
-    Right("storage.k8s.io", "csidrivers", ("create",), "nothing to attach to mirrors (PVControllers)"),
+    Right(
+        "storage.k8s.io",
+        "csidrivers",
+        ("get",),
+        "nothing to attach to mirrors (PVControllers)",
+        names=(DRIVER,),
+    ),
     Right("", "events", ("create", "patch"), "tell the story in kubectl describe"),
-    Right("coordination.k8s.io", "leases", ("get", "create", "update"), "--leader-elect", "", "kube-system"),
     Right("authentication.k8s.io", "tokenreviews", ("create",), "authenticate kubelet API callers"),
     Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "authorise kubelet API callers"),
 )
-"""Asked of the upper cluster."""
+"""Asked of the upper cluster. Where no chart has made the CSIDriver, `create` of `csidrivers` makes it at start."""
+
+UPPER_ELECTION: tuple[Right, ...] = (
+    Right("coordination.k8s.io", "leases", ("create",), "--leader-elect", "", OWN_NAMESPACE),
+    Right("coordination.k8s.io", "leases", ("get", "update"), "--leader-elect", "", OWN_NAMESPACE, (LEASE,)),
+)
+"""Asked of the upper cluster, besides ``UPPER``, with several replicas."""
+
+UPPER_RENEWAL: tuple[Right, ...] = (
+    Right(
+        "", "secrets", ("get", "patch"), "renew tokens for lower clusters", "", OWN_NAMESPACE, (TOKEN_SECRET,)
+    ),
+)
+"""Asked of the upper cluster, besides ``UPPER``, with ``clusters[].tokenSecrets``."""
 
 UPPER_CSR: tuple[Right, ...] = (
-    # Creating one is the impersonated node's right, which the Node authorizer gives to every node.
+    # Creating one is the impersonated node's right, which the Node authorizer gives to every node. Whoever may act
+    # as any node may read every Secret that a pod on any node uses: so it is granted for the virtual nodes alone.
+    Right(
+        "",
+        "users",
+        ("impersonate",),
+        "ask for serving certificates as the node",
+        names=(f"system:node:{VIRTUAL_NODE}",),
+    ),
     Right(
         "", "groups", ("impersonate",), "ask for serving certificates as the node", names=("system:nodes",)
     ),
@@ -46,7 +78,7 @@ UPPER_CSR: tuple[Right, ...] = (
         "follow our own requests for serving certificates, and remove them",
     ),
 )
-"""Asked of the upper cluster, besides ``UPPER``, with ``kubelet.servingCertificate: CSR``; see ``upper_csr``."""
+"""Asked of the upper cluster, besides ``UPPER``, with ``kubelet.servingCertificate: CSR``."""
 
 UPPER_CSR_APPROVAL: tuple[Right, ...] = (
     Right(
@@ -67,18 +99,23 @@ UPPER_CSR_APPROVAL: tuple[Right, ...] = (
 """Asked of the upper cluster, besides ``UPPER_CSR``, with ``kubelet.approveServingCertificate``."""
 
 
-def upper_csr(node_names: Iterable[str], *, approve: bool) -> tuple[Right, ...]:
-    """Everything that serving certificates by CSR take in the upper cluster.
-
-    Args:
-        node_names: the virtual nodes. Impersonation is granted for these alone: whoever may act as any node may
-            read every Secret that a pod on any node uses.
-        approve: whether we approve our own requests.
-    """
-    users = tuple(sorted(f"system:node:{name}" for name in node_names))
-    purpose = "ask for serving certificates as the node"
-    impersonation = (Right("", "users", ("impersonate",), purpose, names=users),) if users else ()
-    return (*impersonation, *UPPER_CSR, *(UPPER_CSR_APPROVAL if approve else ()))
+def upper(config: Config) -> tuple[Right, ...]:
+    """Everything that a configuration takes in the upper cluster, with its own names."""
+    tables = [*UPPER]
+    election = config.leader_election
+    if election.enabled:
+        tables += UPPER_ELECTION
+    if config.kubelet.certificate_source == "CSR":
+        tables += UPPER_CSR
+        if config.kubelet.approve_serving_certificate:
+            tables += UPPER_CSR_APPROVAL
+    nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
+    found = resolved(
+        tables, names={VIRTUAL_NODE: nodes, LEASE: [election.name]}, own_namespace=election.namespace
+    )
+    for secret in (secret for cluster in config.clusters for secret in cluster.token_secrets):
+        found += resolved(UPPER_RENEWAL, names={TOKEN_SECRET: [secret.name]}, own_namespace=secret.namespace)
+    return found
 
 
 LOWER: tuple[Right, ...] = (
@@ -113,3 +150,26 @@ LOWER: tuple[Right, ...] = (
     Right("scheduling.k8s.io", "priorityclasses", READ, "quotas of priority classes (multi-scheduler)"),
 )
 """Asked of every lower cluster."""
+
+LOWER_VIEWER: tuple[Right, ...] = (
+    Right("", "nodes", ("list", "watch"), "room on every lower node"),
+    Right("", "pods", ("list", "watch"), "what takes it"),
+    Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are tied to"),
+    Right("", "resourcequotas", ("list", "watch"), "pods that a quota would refuse"),
+    Right("", "limitranges", ("list", "watch"), "what pods get, and may have"),
+    Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes"),
+)
+"""Granted in every lower cluster to the second account that ``lower-cluster register`` makes: the multi-scheduler's."""
+
+LOWER_RENEWAL: tuple[Right, ...] = (
+    Right(
+        "",
+        "serviceaccounts",
+        ("create",),
+        "renew the tokens of both accounts",
+        "token",
+        OWN_NAMESPACE,
+        ("virtual-node", "virtual-node-viewer"),
+    ),
+)
+"""Granted to the virtual node's account in its own namespace of every lower cluster."""

@@ -23,17 +23,21 @@ class Need:
     namespace: str = ""
     """Empty: all, or none where the resource has none."""
     namespaced: bool = True
+    name: str = ""
+    """Empty: all objects."""
 
     @property
     def words(self) -> str:
-        """``get nodes/proxy``, ``create pods in shop``."""
-        full = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        """``get nodes/proxy``, ``get nodes/tokyo/proxy``, ``create pods in shop``."""
+        full = "/".join(filter(None, (self.resource, self.name, self.subresource)))
         return f"{self.verb} {full}" + (f" in {self.namespace}" if self.namespace else "")
 
     @property
     def question(self) -> str:
         """``kubectl auth can-i list leases.coordination.k8s.io --namespace=kube-node-lease``."""
         qualified = f"{self.resource}.{self.group}" if self.group else self.resource
+        if self.name:
+            qualified += f"/{self.name}"
         parts = ["kubectl auth can-i", self.verb, qualified]
         if self.subresource:
             parts.append(f"--subresource={self.subresource}")
@@ -44,7 +48,9 @@ class Need:
         return " ".join(parts)
 
 
-def need(verb: str, resource: Resource, *, namespace: str | None = None, subresource: str = "") -> Need:
+def need(
+    verb: str, resource: Resource, *, namespace: str | None = None, subresource: str = "", name: str = ""
+) -> Need:
     """The right that a request takes.
 
     Args:
@@ -52,9 +58,16 @@ def need(verb: str, resource: Resource, *, namespace: str | None = None, subreso
         resource: what it is about.
         namespace: None: all.
         subresource: such as ``log``.
+        name: of the only object that it is about.
     """
     return Need(
-        verb, resource.plural, resource.group, subresource, namespace or "", namespaced=resource.namespaced
+        verb,
+        resource.plural,
+        resource.group,
+        subresource,
+        namespace or "",
+        namespaced=resource.namespaced,
+        name=name,
     )
 
 
@@ -87,6 +100,7 @@ async def _may(client: Client, one: Need) -> bool:
         "resource": one.resource,
         "subresource": one.subresource,
         "namespace": one.namespace,
+        "name": one.name,
     }
     review = await client.create(
         resources.SELF_SUBJECT_ACCESS_REVIEWS, {"spec": {"resourceAttributes": attributes}}

@@ -13,6 +13,7 @@ from controller_runtime.cluster_config import ClusterConfig as KubeconfigCluster
 from controller_runtime.command_line import Parser
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.rights import Right
+from controller_runtime.weaknesses import weaknesses
 from virtual_node import program, rights
 from virtual_node.commands import beside_daemon, connect, output, probes
 from virtual_node.config import ClusterConfig, Config
@@ -81,16 +82,9 @@ async def _collect(cluster: str, checks: AsyncIterator[Finding]) -> list[Finding
 async def _upper(config: Config, patience: float) -> AsyncIterator[Finding]:
     loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
     async for finding in _answering(
-        "upper", loaded, _upper_rights(config), path=config.kubeconfig, patience=patience
+        "upper", loaded, rights.upper(config), path=config.kubeconfig, patience=patience
     ):
         yield finding
-
-
-def _upper_rights(config: Config) -> tuple[Right, ...]:
-    if config.kubelet.certificate_source != "CSR":
-        return rights.UPPER
-    nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
-    return (*rights.UPPER, *rights.upper_csr(nodes, approve=config.kubelet.approve_serving_certificate))
 
 
 async def _lower(cluster: ClusterConfig, patience: float) -> AsyncIterator[Finding]:
@@ -123,6 +117,9 @@ async def _answering(
 
 async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncIterator[Finding]:
     yield Finding(name, "kubeconfig", ok=True, detail=client.config.server)
+    for what, step in weaknesses(client.config):
+        # No failure: it works, and may be meant so.
+        yield Finding(name, "transport", ok=True, detail=f"warning: {what}", fix=step)
     version = await client.version(timeout=client.timeout)
     git_version = version.get("gitVersion", "?")
     minor = int("".join(filter(str.isdigit, version.get("minor", ""))) or 0)

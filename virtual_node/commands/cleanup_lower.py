@@ -14,6 +14,7 @@ from controller_runtime.resources import Resource
 from virtual_node.controllers.leftovers import Leftovers, UnknownError
 from virtual_node.controllers.preconditions import patch_only
 from virtual_node.translate import endpoints, services
+from virtual_node.translate.namespaces import upper_name
 
 _KINDS = (*(resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS),)
 _POLL = 0.5
@@ -134,7 +135,7 @@ class LowerCleanup:
             if namespace.metadata.deletion_timestamp or namespace.name in kept:
                 continue
             try:
-                found = await leftovers.find(namespace.name)
+                found = await leftovers.find(namespace.name, upper_name=upper_name(namespace))
             except UnknownError as error:
                 self._say(f"{self._client.cluster}: namespace {namespace.name} is kept: {error}")
                 continue

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 from controller_runtime import resources
-from controller_runtime.api import names, node_avoidance
+from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.commands.reader import VIRTUAL_NODES
 from virtual_node.controllers.persistent_volumes import CSI_DRIVERS
+from virtual_node.operator_rights import MEMORY
 from virtual_node.translate import claims, persistent_volumes
 
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -20,8 +21,6 @@ _POLL = 0.5
 _HOOKS = ("uninstall", "test")
 """Components that are no daemons."""
 _WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
-_MEMORY = (node_avoidance.CONFIG_MAP, "virtual-node-descheduler")
-"""ConfigMaps of the descheduler."""
 
 
 class UpperCleanup:
@@ -150,12 +149,13 @@ class UpperCleanup:
         await self._remove_mirrors()
         if not (await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)).items:
             await self._remove_driver()
-            # While another installation works, they are what a bare pod under way is made anew from.
-            await self._remove_records()
+            if namespace:
+                # While another installation works, a bare pod may be about to be re-created from one.
+                await self._remove_records(namespace)
         if namespace:
             wanted = [(resources.LEASES, name) for name in leases]
             wanted += [(resources.SECRETS, name) for name in secrets]
-            wanted += [(resources.CONFIG_MAPS, name) for name in _MEMORY]
+            wanted += [(resources.CONFIG_MAPS, name) for name in MEMORY]
             for resource, name in wanted:
                 await self._delete_named(resource, name, namespace=namespace)
 
@@ -232,17 +232,16 @@ class UpperCleanup:
     async def _remove_driver(self) -> None:
         if await self._mirrors():
             return
-        for driver in (await self._client.list(CSI_DRIVERS)).items:
-            if driver.name == persistent_volumes.DRIVER:
-                await self._delete(CSI_DRIVERS, driver)
-                self._say(f"CSIDriver {driver.name} removed")
+        await self._delete_named(CSI_DRIVERS, persistent_volumes.DRIVER)
 
-    async def _remove_records(self) -> None:
+    async def _remove_records(self, namespace: str) -> None:
         listed = await self._client.list(
-            resources.CONFIG_MAPS, label_selector=f"{names.LABEL_DESCHEDULER_RECORD}=true"
+            resources.CONTROLLER_REVISIONS,
+            namespace=namespace,
+            label_selector=f"{names.LABEL_DESCHEDULER_RECORD}=true",
         )
         for record in listed.items:
-            await self._delete(resources.CONFIG_MAPS, record)
+            await self._delete(resources.CONTROLLER_REVISIONS, record)
 
     async def _delete_named(self, resource: Resource, name: str, *, namespace: str = "") -> None:
         """Delete what goes by a name of ours; it may be gone already."""

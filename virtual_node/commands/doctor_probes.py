@@ -38,7 +38,6 @@ _SYSTEM = "kube-system"
 T = TypeVar("T")
 _NEEDS = (
     need("list", resources.NODES),
-    need("get", resources.NODES, subresource="proxy"),
     need("list", resources.PODS),
     need("get", resources.PODS, subresource="log"),
     need("list", resources.EVENTS),
@@ -93,7 +92,7 @@ class _Look:
         no_leases: list[Json] = []
         async with asyncio.TaskGroup() as group:
             now = group.create_task(probes.clock(self.upper))
-            denied = group.create_task(self._read("denied", self._denied(), []))
+            denied = group.create_task(self._read("denied", self._denied(virtual), []))
             leases = group.create_task(
                 self._read("leases", _list(self.upper, resources.LEASES, namespace=NODE_LEASES), no_leases)
             )
@@ -137,8 +136,9 @@ class _Look:
             self.unread[what] = str(error)
             return otherwise
 
-    async def _denied(self) -> list[str]:
-        needs = (*_NEEDS, need("create", resources.PODS, namespace=self.namespace))
+    async def _denied(self, virtual: Sequence[str]) -> list[str]:
+        proxies = (need("get", resources.NODES, subresource="proxy", name=name) for name in virtual)
+        needs = (*_NEEDS, *proxies, need("create", resources.PODS, namespace=self.namespace))
         return [one.words for one in await missing(self.upper, needs)]
 
     async def _events(self) -> list[Json]:

@@ -15,8 +15,9 @@ from typing import Any
 from cryptography import x509
 
 from controller_runtime import kubeconfig_file
+from controller_runtime.api.token_life import token_life
 from controller_runtime.cluster_config import ClusterConfig
-from virtual_node.commands.inspection_facts import UPPER, Expiry
+from virtual_node.commands.inspection_facts import LEGACY_TOKEN, UPPER, Expiry
 
 _POD_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _TIMEOUT = 5.0
@@ -59,6 +60,8 @@ def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) ->
         expiries += _token_in(cluster, token_file)
     elif token := token_expiry(cluster, user.text("token"), where=where):
         expiries.append(token)
+    elif (life := token_life(user.text("token"))) is not None and life.ends is None:
+        expiries.append(Expiry(cluster, LEGACY_TOKEN, where, ends=datetime.max.replace(tzinfo=UTC)))
     return expiries
 
 

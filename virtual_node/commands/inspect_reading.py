@@ -11,8 +11,10 @@ from typing import Any
 from controller_runtime import release, resources
 from controller_runtime.api import names
 from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from controller_runtime.weaknesses import weaknesses
 from virtual_node.commands import inspect_expiries, trouble
 from virtual_node.commands.inspect_listing import all_of, greet, lease_into, list_into
 from virtual_node.commands.inspection_facts import (
@@ -95,7 +97,18 @@ async def read(opened: Opened, limits: Limits, *, silent: Mapping[str, str] | No
         release=release.version(),
         expiries=[*opened.credentials, *served, *await _served(_kubelets(upper))],
         limits=limits,
+        weaknesses=_weaknesses(opened),
     )
+
+
+def _weaknesses(opened: Opened) -> list[tuple[str, str, str]]:
+    clients = {UPPER: opened.upper, **{cluster.name: client for cluster, client in opened.lowers}}
+    return [
+        (name, what, step)
+        for name, client in clients.items()
+        if isinstance(client, Client)
+        for what, step in weaknesses(client.config)
+    ]
 
 
 def lower_cluster(config: Config, cluster: ClusterConfig, cluster_id: str) -> Cluster:
@@ -114,13 +127,23 @@ def lower_cluster(config: Config, cluster: ClusterConfig, cluster_id: str) -> Cl
                     names.LABEL_LOWER_CLUSTER: cluster.name,
                     **node.labels,
                 },
+                policy=PolicySet(
+                    cluster.policy,
+                    cluster=cluster.name,
+                    host_paths=cluster.volumes.allowed_host_paths,
+                ),
             ),
             selector=node.node_selector,
             reserve=node.capacity.reserve,
         )
         for node in cluster.virtual_nodes()
     }
-    return Cluster(name=cluster.name, nodes=nodes, removes_namespaces=cluster.namespaces.remove)
+    return Cluster(
+        name=cluster.name,
+        nodes=nodes,
+        removes_namespaces=cluster.namespaces.remove,
+        adopt=cluster.namespaces.adopt,
+    )
 
 
 async def _identity(upper: Client) -> str:

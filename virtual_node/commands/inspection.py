@@ -1,6 +1,6 @@
 """Is all well, in all clusters? Facts in, findings out: pure functions, no rule knows of another.
 
-The rules are in the modules beside this one: ownership, pods, drift, skew, capacity.
+The rules are in the modules beside this one: ownership, policy, pods, drift, skew, capacity.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from virtual_node.commands import (
     inspection_drift,
     inspection_ownership,
     inspection_pods,
+    inspection_policy,
     inspection_releases,
     inspection_skew,
 )
@@ -26,6 +27,8 @@ RULES: tuple[Rule, ...] = (
     inspection_skew.unread,
     inspection_ownership.leaked,
     inspection_ownership.leaked_namespaces,
+    inspection_ownership.not_adopted,
+    inspection_policy.refused_next,
     inspection_ownership.leaked_marks,
     inspection_ownership.doubled,
     inspection_pods.missing,
@@ -37,6 +40,7 @@ RULES: tuple[Rule, ...] = (
     inspection_releases.of_nodes,
     inspection_releases.of_components,
     inspection_skew.expiring,
+    inspection_skew.weak,
     inspection_capacity.virtual_nodes,
     inspection_capacity.lower_nodes,
     inspection_capacity.promises,

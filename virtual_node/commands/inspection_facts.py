@@ -16,6 +16,7 @@ FOREIGN_POD = "ForeignPod"
 COMPONENT_POD = "ComponentPod"
 """Kind under which the upper cluster's pods that run our own components are kept."""
 ERROR, WARNING, INFO = "error", "warning", "info"
+LEGACY_TOKEN = "LegacyToken"  # noqa: S105 - a kind of credential
 SEVERITIES = (ERROR, WARNING, INFO)
 
 
@@ -48,7 +49,7 @@ class Expiry:
 
     cluster: str
     kind: str
-    """``ClientCertificate``, ``Token``, ``ServingCertificate``."""
+    """``ClientCertificate``, ``Token``, ``ServingCertificate``, or ``LEGACY_TOKEN``, which never ends."""
     name: str
     """Where it is: a kubeconfig, a server's URL, a virtual node."""
     ends: datetime
@@ -87,6 +88,9 @@ class Cluster:
     removes_namespaces: bool = True
     """Of a lower cluster: whether namespaces that we made are to go after their upper ones."""
 
+    adopt: bool | Sequence[str] = False
+    """Of a lower cluster: which namespaces that we did not create may be used (``namespaces.adopt``)."""
+
     def knows(self, *kinds: str) -> bool:
         """Whether all these kinds could be listed."""
         return not self.error and all(kind in self.objects for kind in kinds)
@@ -117,6 +121,8 @@ class Facts:
     release: str = ""
     """Of this command; empty: unknown."""
     expiries: Sequence[Expiry] = ()
+    weaknesses: Sequence[tuple[str, str, str]] = ()
+    """Of the ways to the API servers: cluster, what is weak, what to do."""
     limits: Limits = field(default_factory=Limits)
 
     def virtual_nodes(self) -> dict[str, Cluster]:

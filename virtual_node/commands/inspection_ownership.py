@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controller_runtime.api import names
+from controller_runtime.api import names, namespace_map
 from virtual_node.commands.inspection_facts import (
     ERROR,
     FOREIGN_POD,
     INFO,
     WARNING,
+    Cluster,
     Facts,
     Finding,
     annotations_of,
@@ -21,7 +22,7 @@ from virtual_node.commands.inspection_facts import (
     labels_of,
     span,
 )
-from virtual_node.translate import endpoints, services, volume_binder
+from virtual_node.translate import dependencies, endpoints, services, volume_binder
 
 _KINDS = ("Pod", "ConfigMap", "Secret", "Service", "EndpointSlice", "PersistentVolumeClaim")
 _NEXT_STEP = {
@@ -39,10 +40,13 @@ def leaked(facts: Facts) -> Iterator[Finding]:
         if facts.upper.knows(kind)
     }
     for lower in facts.lowers:
+        read = _read_by_pods(facts, lower)
         for kind in _KINDS:
             for one in facts.owned(lower, kind):
                 if _is_young_or_going(facts, one) or not _is_marked(kind, one):
                     continue
+                if (kind, key(one)) in read:
+                    continue  # its name is held for as long as a pod may read it
                 uid, above = _made_for(kind, one)
                 if above not in uids or uid in uids[above]:
                     continue
@@ -82,6 +86,34 @@ def leaked_namespaces(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def not_adopted(facts: Facts) -> Iterator[Finding]:
+    """Yield lower clusters with namespaces that hold our pods, and in which no new pod starts.
+
+    They are neither ours nor adopted: an earlier release, or another configuration, used them.
+    """
+    for lower in facts.lowers:
+        if not lower.knows("Pod", "Namespace"):
+            continue
+        pods = Counter(one["metadata"]["namespace"] for one in facts.owned(lower, "Pod"))
+        ours = {one["metadata"]["name"] for one in facts.owned(lower, "Namespace")}
+        found = sorted(name for name in pods.keys() - ours if not namespace_map.adopts(name, lower.adopt))
+        if not found:
+            continue
+        adopted = [] if isinstance(lower.adopt, bool) else list(lower.adopt)
+        yield Finding(
+            severity=WARNING,
+            check="adopt",
+            cluster=lower.name,
+            kind="Cluster",
+            object=lower.name,
+            message="virtual-node did not create these namespaces, which hold our pods: "
+            + ", ".join(f"{name} ({pods[name]})" for name in found)
+            + "; these pods run on, new ones wait",
+            next_step=f"set clusters[].namespaces.adopt of {lower.name} to [{', '.join([*adopted, *found])}], "
+            "or move the pods to other namespaces",
+        )
+
+
 def leaked_marks(facts: Facts) -> Iterator[Finding]:
     """Services below that a virtual node of a name that nobody has always wants: it was renamed, or removed by hand."""
     if not facts.upper.knows("Node"):
@@ -119,7 +151,7 @@ def doubled(facts: Facts) -> Iterator[Finding]:
                 kind="Pod",
                 object=name,
                 message=f"made for upper uid {uid}, as {first} in cluster {first_cluster} is",
-                next_step="keep the one that the upper pod's annotation virtual-node.io/lower-uid names",
+                next_step="keep the one in the cluster of the upper pod's node; of two there, the older one",
                 transient=True,
             )
 
@@ -144,6 +176,15 @@ def of_other_upper_clusters(facts: Facts) -> Iterator[Finding]:
                 object=lower.name,
                 message=f"{count} objects belong to another upper cluster, {owner}",
             )
+
+
+def _read_by_pods(facts: Facts, lower: Cluster) -> set[tuple[str, str]]:
+    """Kind and key of the ConfigMaps and Secrets that lower pods of ours reference."""
+    return {
+        (need.kind, f"{pod['metadata']['namespace']}/{need.name}")
+        for pod in facts.owned(lower, "Pod")
+        for need in dependencies.dependencies(pod)
+    }
 
 
 def _is_marked(kind: str, one: Mapping[str, Any]) -> bool:

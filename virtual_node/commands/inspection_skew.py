@@ -9,6 +9,8 @@ from datetime import timedelta
 from virtual_node import program
 from virtual_node.commands.inspection_facts import (
     ERROR,
+    INFO,
+    LEGACY_TOKEN,
     UPPER,
     WARNING,
     Expiry,
@@ -27,7 +29,7 @@ minor versions away from their apiserver. https://kubernetes.io/releases/version
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _EXPIRY_STEPS = {
     "ClientCertificate": "issue a new client certificate for the kubeconfig",
-    "Token": "issue a new token (virtual-node lower-cluster register makes one that does not end)",
+    "Token": "issue a new token (virtual-node lower-cluster register); a virtual node renews it from then on",
     "ServingCertificate": "renew the server's certificate",
 }
 
@@ -80,9 +82,34 @@ def versions(facts: Facts) -> Iterator[Finding]:
                 )
 
 
+def weak(facts: Facts) -> Iterator[Finding]:
+    """Ways to API servers on which credentials can be read or a server be impersonated."""
+    for cluster, what, step in facts.weaknesses:
+        yield Finding(
+            severity=WARNING,
+            check="transport",
+            cluster=cluster,
+            kind="Kubeconfig",
+            object=cluster,
+            message=what,
+            next_step=step,
+        )
+
+
 def expiring(facts: Facts) -> Iterator[Finding]:
     """Credentials and certificates that end soon, or have ended."""
     for one in facts.expiries:
+        if one.kind == LEGACY_TOKEN:
+            yield Finding(
+                severity=INFO,
+                check="expiry",
+                cluster=one.cluster,
+                kind=one.kind,
+                object=one.name,
+                message="the token never expires",
+                next_step="virtual-node lower-cluster register makes one that is renewed",
+            )
+            continue
         left = one.ends - facts.now
         warning, error = _limits(facts, one)
         if left >= warning:

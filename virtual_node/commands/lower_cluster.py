@@ -1,7 +1,7 @@
 """``virtual-node lower-cluster register``: a least-privilege account in a lower cluster, and its kubeconfig.
 
-Prints the kubeconfig's Secret for the upper cluster, or creates it there with ``--kubeconfig``. Doing it twice brings
-the rights up to date and changes nothing else.
+Makes a second, read-only account for the multi-scheduler. Prints the Secrets with their kubeconfigs for the upper
+cluster, or creates them there with ``--kubeconfig``. Doing it twice brings the rights up to date and makes new tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import yaml
 from controller_runtime import resources
 from controller_runtime.client import Client
 from controller_runtime.command_line import Parser
-from controller_runtime.errors import AlreadyExists, ConfigError
+from controller_runtime.errors import AlreadyExists, ConfigError, NotFound
+from controller_runtime.flags import duration
 from controller_runtime.resources import Resource
 from virtual_node import manifests, program, rights
 from virtual_node.command_line import label
@@ -34,8 +35,12 @@ _KINDS = {
     "Secret": resources.SECRETS,
     "ClusterRole": _CLUSTER_ROLES,
     "ClusterRoleBinding": _BINDINGS,
+    "Role": Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    "RoleBinding": Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
 }
-_TOKEN_SECONDS = 30
+_FILLED_SECONDS = 30
+_ACCOUNTS = {manifests.NAME: "", manifests.VIEWER: "-viewer"}
+"""Account in the lower cluster → what its Secret's name ends with."""
 _AGENT = "virtual-node-register"
 
 
@@ -48,41 +53,83 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if not options.client_kubeconfig:
         raise ConfigError("--client-kubeconfig: required: an administrator's kubeconfig of the lower cluster")
-    secret = asyncio.run(_register(options, objects))
+    secrets = asyncio.run(_register(options, objects))
     if options.kubeconfig:
-        where = f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
-        print(f"Secret {where} holds the kubeconfig of lower cluster {options.name}.")  # noqa: T201 - the answer
+        for secret in secrets:
+            where = f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
+            print(f"Secret {where} holds a kubeconfig of lower cluster {options.name}.")  # noqa: T201 - the answer
     else:
-        print(yaml.safe_dump(secret, sort_keys=False).rstrip())  # noqa: T201 - the answer
+        print(yaml.safe_dump_all(secrets, sort_keys=False).rstrip())  # noqa: T201 - the answer
     return 0
 
 
 def _objects(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Both accounts with their permissions: the virtual node's, and a read-only one for the multi-scheduler."""
+    namespace = options.account_namespace
     role = manifests.cluster_role(rights.LOWER)
     if not options.keep_namespaces:
         role["rules"].append(manifests.namespace_cleaning_rule())
-    return [*manifests.account(options.account_namespace), role]
+    _, viewer, viewers = manifests.account(namespace, name=manifests.VIEWER)
+    found = [
+        *manifests.account(namespace),
+        role,
+        viewer,
+        viewers,
+        manifests.cluster_role(rights.LOWER_VIEWER, name=manifests.VIEWER),
+    ]
+    if options.legacy_token:
+        return [*found, *(manifests.legacy_token(namespace, name=name) for name in _ACCOUNTS)]
+    return [*found, *manifests.renewal(namespace, rights.LOWER_RENEWAL)]
 
 
-async def _register(options: argparse.Namespace, objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+async def _register(
+    options: argparse.Namespace, objects: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    secrets = []
     async with connect.by_file(
         options.client_kubeconfig, context=options.client_context, agent=_AGENT
     ) as lower:
-        config = lower.config
         for body in objects:
             await _apply(lower, body)
-        token, ca = await _token(lower, options.account_namespace)
-    text = yaml.safe_dump(
-        manifests.token_kubeconfig(
-            cluster=options.name, server=options.server or config.server, ca=ca, token=token
-        ),
-        sort_keys=False,
-    )
-    secret = manifests.kubeconfig_secret(f"virtual-node-{options.name}", options.namespace, text)
+        for account, suffix in _ACCOUNTS.items():
+            name = f"virtual-node-{options.name}{suffix}"
+            secrets.append(await _secret(lower, options, account, name))
     if options.kubeconfig:
         async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
-            await _apply(upper, secret)
-    return secret
+            for secret in secrets:
+                await _apply(upper, secret)
+    return secrets
+
+
+async def _secret(lower: Client, options: argparse.Namespace, account: str, name: str) -> dict[str, Any]:
+    """The Secret for the upper cluster, with a new token of an account."""
+    namespace = options.account_namespace
+    server = options.server or lower.config.server
+    if options.legacy_token:
+        token, ca = await _filled(
+            lower, resources.SECRETS, f"{account}-token", namespace, ("token", "ca.crt")
+        )
+        token = base64.b64decode(token).decode()
+        kubeconfig = manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca, token=token)
+        return manifests.kubeconfig_secret(name, options.namespace, _text(kubeconfig))
+    (authority,) = await _filled(lower, resources.CONFIG_MAPS, "kube-root-ca.crt", namespace, ("ca.crt",))
+    ca = base64.b64encode(authority.encode()).decode()
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"audiences": [], "expirationSeconds": int(options.token_duration)},
+    }
+    made = await lower.create(
+        resources.SERVICE_ACCOUNTS, body, namespace=namespace, name=account, subresource="token"
+    )
+    status = made["status"]
+    print(f"token of {account} expires {status['expirationTimestamp']}", file=sys.stderr)  # noqa: T201 - progress
+    kubeconfig = manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca)
+    return manifests.kubeconfig_secret(name, options.namespace, _text(kubeconfig), token=status["token"])
+
+
+def _text(kubeconfig: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(kubeconfig, sort_keys=False)
 
 
 async def _apply(client: Client, body: Mapping[str, Any]) -> None:
@@ -100,16 +147,21 @@ async def _apply(client: Client, body: Mapping[str, Any]) -> None:
             print(f"updated {body['kind']} {metadata['name']}", file=sys.stderr)  # noqa: T201 - progress
 
 
-async def _token(lower: Client, namespace: str) -> tuple[str, str]:
-    """The account's token and the cluster's CA (base64), once the token controller has written them."""
-    for _ in range(_TOKEN_SECONDS * 10):
-        secret = await lower.get(resources.SECRETS, f"{manifests.NAME}-token", namespace=namespace)
-        data = secret.get("data") or {}
-        if data.get("token") and data.get("ca.crt"):
-            return base64.b64decode(data["token"]).decode(), str(data["ca.crt"])
+async def _filled(
+    lower: Client, resource: Resource, name: str, namespace: str, fields: Sequence[str]
+) -> list[str]:
+    """Some fields of the data of an object, once the lower cluster has written them."""
+    for _ in range(_FILLED_SECONDS * 10):
+        try:
+            data = (await lower.get(resource, name, namespace=namespace)).get("data") or {}
+        except NotFound:
+            data = {}
+        if all(data.get(field) for field in fields):
+            return [str(data[field]) for field in fields]
         await asyncio.sleep(0.1)
     raise ConfigError(
-        f"the lower cluster gave ServiceAccount {namespace}/{manifests.NAME} no token within {_TOKEN_SECONDS} s"
+        f"the lower cluster did not write {', '.join(fields)} of {resource.kind} {namespace}/{name} "
+        f"within {_FILLED_SECONDS} s"
     )
 
 
@@ -117,9 +169,9 @@ def _parser() -> Parser:
     parser = Parser(
         program.name(),
         "lower-cluster",
-        about="A least-privilege account in a lower cluster, and its kubeconfig: a ServiceAccount with exactly the "
-        "rights that a virtual node needs, and a Secret for the upper cluster. Doing it twice brings the rights up to "
-        "date and changes nothing else.",
+        about="Least-privilege accounts in a lower cluster, and their kubeconfigs: a ServiceAccount with exactly the "
+        "rights that a virtual node needs, one that may only read for the multi-scheduler, and a Secret for the upper "
+        "cluster with each. Doing it twice brings the rights up to date and makes new tokens.",
         examples=(
             (
                 "Make the account, and the Secret in the upper cluster",
@@ -156,7 +208,15 @@ def _parser() -> Parser:
     parser.add_argument("--keep-namespaces", action="store_true", help="do not ask for the right to list everything, "
                         "which removing an empty namespace takes")  # fmt: skip
     parser.add_argument(
-        "--kubeconfig", default="", metavar="FILE", help="upper cluster's: create the Secret there"
+        "--token-duration", type=duration, default=30 * 24 * 3600.0, metavar="D",
+        help="how long the tokens are valid (720h); the API server may grant less. The virtual node renews them daily",
+    )  # fmt: skip
+    parser.add_argument(
+        "--legacy-token", action="store_true", help="tokens that never expire, inside the kubeconfig: for a kubeconfig "
+        "that is not mounted from the Secret, where nothing renews them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kubeconfig", default="", metavar="FILE", help="upper cluster's: create the Secrets there"
     )
     parser.add_argument(
         "--namespace",

@@ -12,14 +12,14 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client import Client
-from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.preconditions import patch_only
 from virtual_node.translate import claims as translate
 from virtual_node.translate import persistent_volumes
-from virtual_node.translate.ownership import is_owned
+from virtual_node.translate.ownership import is_owned, is_owned_by
 
 _CLAIMS = resources.PERSISTENT_VOLUME_CLAIMS
 
@@ -35,6 +35,11 @@ class ClaimRequests:
         """Whether a lower claim was made for a node of ours: another process may have the same lower cluster."""
         return lower["metadata"]["labels"].get(names.LABEL_NODE) in self._context.nodes
 
+    def is_owned(self, lower: Object, upper_namespace: str, upper: Object | None) -> bool:
+        """Return whether a lower claim was made for a claim in that upper namespace; None: that one is gone."""
+        uid = upper.uid if upper is not None else ""
+        return is_owned_by(lower, self._context.cluster_id, upper_namespace, upper_uid=uid)
+
     async def create_below(self, upper: dict[str, Any], *, volume_name: str) -> Object | None:
         """Create the lower claim; what is there instead when the name is taken.
 
@@ -43,7 +48,7 @@ class ClaimRequests:
             volume_name: the lower volume that it must be bound to; empty: any.
 
         Raises:
-            ApiError: the lower cluster refuses.
+            ApiError: the lower cluster refuses, or its namespace must not be used.
         """
         metadata = upper["metadata"]
         namespace = self._context.lower_namespace(metadata["namespace"])
@@ -60,7 +65,9 @@ class ClaimRequests:
             storage_class=storage_class,
             volume_name=volume_name,
         )
-        await self._namespaces.ensure(namespace, upper_name=metadata["namespace"])
+        upper_name = metadata["namespace"]
+        if problem := await self._namespaces.ensure(namespace, upper_name=upper_name, is_for_new_pod=True):
+            raise Forbidden(problem.message, code=403, reason=problem.event_reason)
         try:
             await self._context.lower.create(_CLAIMS, body, namespace=namespace)
         except AlreadyExists:
@@ -87,12 +94,13 @@ class ClaimRequests:
         Where the cache shows none it is asked for, as it may be behind: the upper claim would go first, and the lower
         one with its volume would stay for ever.
         """
-        lower = lower or await self._made_for(upper)
+        lower = lower or await self.made_for(upper)
         if lower is not None and lower["metadata"].get("deletionTimestamp") is None:
             await self.delete_below(lower)
         return lower is not None
 
-    async def _made_for(self, upper: dict[str, Any]) -> dict[str, Any] | None:
+    async def made_for(self, upper: dict[str, Any]) -> dict[str, Any] | None:
+        """Read the lower claim that we made for an upper one; None: there is none, or another object has its name."""
         metadata = upper["metadata"]
         namespace = self._context.lower_namespace(metadata["namespace"])
         try:
@@ -118,6 +126,25 @@ class ClaimRequests:
                 uid=metadata["uid"],
                 resource_version=metadata["resourceVersion"],
             )
+
+    async def give_back(self, upper: dict[str, Any], lower: dict[str, Any] | None, message: str) -> None:
+        """Have the upper scheduler choose another node, the way a provisioner does that cannot provision.
+
+        Args:
+            upper: the upper claim.
+            lower: the unbound lower claim, which is deleted; None: there is none.
+            message: why the volume cannot be made.
+        """
+        self._context.recorder.event(
+            upper,
+            "Warning",
+            "ProvisioningFailed",
+            f"Lower cluster {self._context.name} found no node for the volume and its pod: {message}",
+        )
+        if lower is not None:
+            await self.delete_unbound(lower)
+        with contextlib.suppress(Conflict):
+            await self.patch_above(upper, {"metadata": {"annotations": {translate.SELECTED_NODE: None}}})
 
     async def patch_below(self, lower: dict[str, Any], patch: dict[str, Any]) -> None:
         """Patch a lower claim.

@@ -8,6 +8,7 @@ import structlog
 
 from controller_runtime.api import names
 from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.client import Client
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.informer import Informer
@@ -38,11 +39,16 @@ class ClusterContext:
     recorder: EventRecorder
     """Writes events to the upper cluster."""
     log: structlog.stdlib.BoundLogger
+    policy: PolicySet = field(init=False)
+    """What pods may ask of the lower cluster."""
     options: dict[str, PodOptions] = field(init=False)
     """How pods are translated, by virtual node."""
 
     def __post_init__(self) -> None:
         """Derive the translation options once; they are read for every pod."""
+        self.policy = PolicySet(
+            self.config.policy, cluster=self.name, host_paths=self.config.volumes.allowed_host_paths
+        )
         mapping = NamespaceMap(self.config.namespaces.prefix, self.config.namespaces.map)
         self.options = {
             name: PodOptions(
@@ -51,6 +57,7 @@ class ClusterContext:
                 service_accounts=self.settings.enable_serviceaccount,
                 namespace_map=mapping,
                 node_labels=self._node_labels(name),
+                policy=self.policy,
             )
             for name in self.nodes
         }

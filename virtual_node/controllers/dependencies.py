@@ -1,41 +1,36 @@
 """ConfigMaps and Secrets follow the pods that name them.
 
 ``ensure`` is called before a pod is created below: it starts watching what the pod names and has the copies
-made. Later changes and deletions above, and meddling below, come through the queue. A copy goes when no pod
-of ours needs it any more, or when the upper cluster, asked again, says that its original is gone; an object of the
-same name that is not ours is never touched.
+made (``copies``). Later changes and deletions above, and meddling below, come through the queue. A copy is deleted
+when no pod of ours needs it any more. While one does, its name stays ours, whether the original exists or not.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import weakref
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
-from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from controller_runtime.errors import Forbidden
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
-from virtual_node.controllers import neighbours
 from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.copies import Copies
 from virtual_node.controllers.namespaces import Namespaces
-from virtual_node.controllers.object_watch import KINDS, ObjectKey, ObjectWatches
-from virtual_node.controllers.preconditions import patch_only
-from virtual_node.controllers.problems import Problem, missing, name_taken, unreadable
-from virtual_node.translate import copies, dependencies, ownership, service_account
+from virtual_node.controllers.object_key import ObjectKey
+from virtual_node.controllers.object_watch import ObjectWatches
+from virtual_node.controllers.problems import Problem, missing, too_many, unreadable
+from virtual_node.translate import dependencies, service_account
 
 _UNUSED_GRACE = 60.0
 """Seconds a copy outlives the last pod that named it: the next pod of a Job finds it there."""
-_SHARED_AGAIN = 600.0
-"""Seconds after which a copy is looked at again that pods of another process may use; their end is no event of ours."""
 _WORKERS = 8
-ROOT_CA = "kube-root-ca.crt"
 
 
 class DependencyController:
@@ -60,23 +55,26 @@ class DependencyController:
             wake: called with the uid of an upper pod whose dependency has changed.
         """
         self._context = context
-        self._namespaces = namespaces
-        self._lower = {"ConfigMap": config_maps, "Secret": secrets}
+        lower = {"ConfigMap": config_maps, "Secret": secrets}
+        self._copies = Copies(context, namespaces=namespaces, lower=lower)
         self._wake = wake
-        self._watches = ObjectWatches(context.upper, on_change=self._upper_changed)
-        self._users: defaultdict[ObjectKey, set[str]] = defaultdict(set)
-        self._needs: dict[str, frozenset[ObjectKey]] = {}
-        self._locks: weakref.WeakValueDictionary[ObjectKey, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._in_step: dict[ObjectKey, tuple[Object, Object | None]] = {}
-        """Originals, and copies that were compared with them and found the same: the thousandth pod that names them
-        need not do it again. None: the copy has just been made, and the cache has yet to show it."""
+        self._limits = context.settings.limits
+        self._watches = ObjectWatches(context.upper, on_change=self._upper_changed, limits=self._limits)
+        self._users: defaultdict[ObjectKey, dict[str, None]] = defaultdict(dict)
+        self._named: Counter[str] = Counter()
+        """Objects with users, by upper namespace."""
+        self._needs: dict[str, Mapping[ObjectKey, bool]] = {}
+        """By uid of an upper pod: what it needs, and whether the pod can do without."""
         queue: WorkQueue[ObjectKey] = WorkQueue(
-            f"dependencies-{context.name}", rate_limiter=ExponentialBackoff(0.2, 60.0)
+            f"dependencies-{context.name}",
+            rate_limiter=ExponentialBackoff(0.2, 60.0),
+            flow=lambda key: key.namespace,
+            workers=_WORKERS,
         )
         self.controller: Controller[ObjectKey] = Controller(
             f"dependencies-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
         )
-        for kind, informer in self._lower.items():
+        for kind, informer in lower.items():
             self._watch_lower(kind, informer)
 
     async def run(self) -> None:
@@ -92,23 +90,43 @@ class DependencyController:
         changes.
         """
         keys = self._keys(upper.namespace, upper_pod)
-        self._needs[upper.uid] = frozenset(keys)
-        problems: list[Problem] = []
-        for key, need in keys.items():
-            self._users[key].add(upper.uid)
-            try:
-                source = await self._watches.get(key)
-            except Forbidden as error:
-                problems.append(unreadable(str(key), error))
-                continue
-            if source is None:
-                if need is not None and not need.optional:
-                    problems.append(missing(need))
-                continue
-            problem = await self._copy(key, source)
-            if problem is not None:
-                problems.append(problem)
-        return problems
+        if (problem := self._exceeds(upper.namespace, upper_pod, keys)) is not None:
+            return [problem]
+        self._note_needs(upper.uid, keys)
+        found = [(key, await self._ensure(key, need)) for key, need in keys.items()]
+        return [replace(problem, about=(key.kind, key.name)) for key, problem in found if problem is not None]
+
+    def _exceeds(
+        self, namespace: str, upper_pod: dict[str, Any], keys: Collection[ObjectKey]
+    ) -> Problem | None:
+        """Return which limit a pod exceeds, before anything is watched, read or made for it."""
+        count = len(keys) + len(service_account.token_requests(upper_pod))
+        if count > self._limits.references_per_pod:
+            return too_many(
+                f"The pod references {count} ConfigMaps, Secrets and tokens",
+                f"at most {self._limits.references_per_pod} per pod",
+                "limits.referencesPerPod",
+            )
+        count = self._named[namespace] + sum(key not in self._users for key in keys)
+        if count > self._limits.references_per_namespace and any(key not in self._users for key in keys):
+            return too_many(
+                f"With this pod, pods of namespace {namespace} reference {count} ConfigMaps and Secrets in lower "
+                f"cluster {self._context.name}",
+                f"at most {self._limits.references_per_namespace} per namespace",
+                "limits.referencesPerNamespace",
+            )
+        return None
+
+    async def _ensure(self, key: ObjectKey, need: dependencies.Dependency | None) -> Problem | None:
+        try:
+            source = await self._watches.get(key)
+        except Forbidden as error:
+            return unreadable(str(key), error)
+        if source is not None:
+            return await self._copies.follow(key, source)
+        if need is not None and not need.optional:
+            return missing(need)
+        return await self._hold(key)
 
     def claim(self, upper: Object) -> None:
         """A pod that is below already, from before a restart, still needs what it names.
@@ -118,10 +136,15 @@ class DependencyController:
         if upper.uid in self._needs:
             return
         keys = self._keys(upper.namespace, upper.to_dict())
-        self._needs[upper.uid] = frozenset(keys)
+        self._note_needs(upper.uid, keys)
         for key in keys:
-            self._users[key].add(upper.uid)
             self.controller.queue.add(key)
+
+    def _note_needs(self, uid: str, keys: Mapping[ObjectKey, dependencies.Dependency | None]) -> None:
+        self._needs[uid] = {key: need is None or need.optional for key, need in keys.items()}
+        for key in keys:
+            self._named[key.namespace] += key not in self._users
+            self._users[key][uid] = None
 
     def _keys(
         self, namespace: str, upper_pod: dict[str, Any]
@@ -131,13 +154,13 @@ class DependencyController:
             ObjectKey(need.kind, namespace, need.name): need for need in dependencies.dependencies(upper_pod)
         }
         if self._context.settings.enable_serviceaccount and service_account.token_requests(upper_pod):
-            keys[ObjectKey("ConfigMap", namespace, ROOT_CA)] = None
+            keys[ObjectKey("ConfigMap", namespace, service_account.ROOT_CA)] = None
         return keys
 
     def keys_of(self, uid: str) -> dict[ObjectKey, frozenset[str]]:
         """The data keys of everything that a pod names and that exists."""
         found = {}
-        for key in self._needs.get(uid, frozenset()):
+        for key in self._needs.get(uid, ()):
             source = self._watches.peek(key)
             if source is not None:
                 found[key] = frozenset([*(source.field("data") or ()), *(source.field("binaryData") or ())])
@@ -145,26 +168,32 @@ class DependencyController:
 
     def release(self, uid: str) -> None:
         """The upper pod is gone: what nobody else needs goes after a while."""
-        for key in self._needs.pop(uid, frozenset()):
+        for key in self._needs.pop(uid, ()):
             users = self._users[key]
-            users.discard(uid)
+            users.pop(uid, None)
             if not users:
                 del self._users[key]
+                self._named -= Counter([key.namespace])
                 self.controller.queue.add_after(key, _UNUSED_GRACE)
 
     async def reconcile(self, key: ObjectKey) -> Result | None:
         """Bring one lower copy in step with its upper object, or remove it when it has no user."""
         if key not in self._users:
             self._watches.stop(key)
-            self._in_step.pop(key, None)
-            return await self._remove(key)
+            return await self._copies.remove(key, is_needed=lambda: key in self._users)
         source = await self._watches.get(key)
-        if source is None:
-            return await self._remove(key)
-        problem = await self._copy(key, source)
+        problem = await (self._hold(key) if source is None else self._copies.follow(key, source))
         if problem is not None:
             self._context.log.warning("copy is blocked", object=str(key), why=problem.message)
         return None
+
+    async def _hold(self, key: ObjectKey) -> Problem | None:
+        """Hold the lower name of a missing upper object, for pods that run without it or have run with it."""
+        is_optional = {self._needs[uid][key] for uid in self._users[key]}
+        if is_optional == {False}:
+            # Pods that wait for it do not run. Pods that ran with it keep what they have.
+            return None
+        return await self._copies.hold(key, keep_content=False in is_optional)
 
     def _upper_changed(self, key: ObjectKey) -> None:
         self.controller.queue.add(key)
@@ -179,7 +208,7 @@ class DependencyController:
 
         def found(copy: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
             key = key_of(copy)
-            if names.LABEL_TOKEN_OF in copy.labels:
+            if service_account.token_owner(copy.name, copy.labels):
                 return
             made_by_us = copy.labels.get(names.LABEL_NODE) in self._context.nodes
             # After a restart the pods get time to claim it, then it goes; so does what was to go before we saw it.
@@ -187,112 +216,15 @@ class DependencyController:
                 self.controller.queue.add_after(key, _UNUSED_GRACE)
 
         def deleted(copy: Object) -> None:
-            self._in_step.pop(key_of(copy), None)
+            self._copies.forget(key_of(copy))
             meddled(copy)
 
         def meddled(copy: Object) -> None:
-            if names.LABEL_TOKEN_OF not in copy.labels and key_of(copy) in self._users:
+            if not service_account.token_owner(copy.name, copy.labels) and key_of(copy) in self._users:
                 self.controller.queue.add(key_of(copy))
 
-        informer.add_handler(on_add=found, on_update=lambda _old, new: meddled(new), on_delete=deleted)
+        def updated(old: Object, new: Object) -> None:
+            meddled(old)  # it may have lost the annotations that name its original
+            meddled(new)
 
-    def _lower_name(self, key: ObjectKey) -> tuple[str, str]:
-        """Namespace and name of an object's copy. The root CA's differs: each cluster has its own."""
-        name = key.name
-        if key.kind == "ConfigMap" and name == ROOT_CA:
-            name = service_account.root_ca_name(self._context.cluster_id)
-        options = next(iter(self._context.options.values()))
-        return options.namespace_map(key.namespace), name
-
-    def _lock(self, key: ObjectKey) -> asyncio.Lock:
-        """One writer at a time for one copy; the lock is there while somebody has it or waits for it."""
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
-        return lock
-
-    async def _copy(self, key: ObjectKey, source: Object) -> Problem | None:
-        """Have the lower copy there as its original is; a Problem when the name below is not ours."""
-        if self._is_in_step(key, source):
-            return None
-        async with self._lock(key):
-            # Whoever had the lock before may have done it.
-            return None if self._is_in_step(key, source) else await self._write(key, source)
-
-    def _is_in_step(self, key: ObjectKey, source: Object) -> bool:
-        return self._in_step.get(key) == (source, self._cached(key))
-
-    def _cached(self, key: ObjectKey) -> Object | None:
-        """An object's copy as the cache has it."""
-        return self._lower[key.kind].store.get("/".join(self._lower_name(key)))
-
-    async def _write(self, key: ObjectKey, source: Object) -> Problem | None:
-        """Create or patch the lower copy."""
-        namespace, name = self._lower_name(key)
-        options = next(iter(self._context.options.values()))
-        desired = copies.lower_copy(source.to_dict(), options)
-        desired["metadata"]["name"] = name
-        desired["metadata"]["namespace"] = namespace
-        if name != key.name:
-            desired["metadata"].setdefault("annotations", {})[names.ANNOTATION_SOURCE] = key.name
-        resource = KINDS[key.kind]
-        existing = self._cached(key)
-        current = existing.to_dict() if existing is not None else None
-        if current is None:
-            await self._namespaces.ensure(namespace, upper_name=key.namespace)
-            try:
-                await self._context.lower.create(resource, desired, namespace=namespace)
-            except AlreadyExists:
-                current = await self._context.lower.get(resource, name, namespace=namespace)
-            except NotFound:
-                self._namespaces.forget(namespace)
-                raise
-            else:
-                self._in_step[key] = (source, None)
-                return None
-        if not ownership.is_owned(current["metadata"].get("labels") or {}, self._context.cluster_id):
-            return name_taken(f"{key.kind} {namespace}/{name}", self._context.name)
-        patch = copies.copy_patch(current, desired)
-        if patch is None:
-            if existing is not None:
-                self._in_step[key] = (source, existing)
-            return None
-        if not await self._is_ours_to_change(key, source):
-            return None  # the change that our cache lacks brings us here again
-        uid = current["metadata"]["uid"]
-        try:
-            await patch_only(self._context.lower, resource, name, patch, uid=uid, namespace=namespace)
-        except Invalid:
-            # Immutable, or of another type: only a new object can hold the new content.
-            await self._context.lower.delete(resource, name, namespace=namespace, uid=uid)
-            try:
-                await self._context.lower.create(resource, desired, namespace=namespace)
-            except AlreadyExists as error:
-                # Somebody was quicker: whose it is tells the next look.
-                raise Conflict(error.message, code=409, reason="Conflict") from error
-        return None
-
-    async def _is_ours_to_change(self, key: ObjectKey, source: Object) -> bool:
-        was_in_step = key in self._in_step and self._in_step[key][0] is source
-        return not was_in_step or await neighbours.is_current(self._context.upper, KINDS[key.kind], source)
-
-    async def _remove(self, key: ObjectKey) -> Result | None:
-        namespace, name = self._lower_name(key)
-        async with self._lock(key):
-            copy = self._cached(key)
-            if copy is None:
-                return None
-            has_neighbours = await neighbours.have_pods_in(self._context, namespace)
-            # What is gone above is of use to nobody; our watch of it may be behind, so we ask.
-            if (has_neighbours or key in self._users) and await self._exists_above(key):
-                return None if key in self._users else Result(requeue_after=_SHARED_AGAIN)
-            with contextlib.suppress(NotFound, Conflict):
-                await self._context.lower.delete(KINDS[key.kind], name, namespace=namespace, uid=copy.uid)
-            return None
-
-    async def _exists_above(self, key: ObjectKey) -> bool:
-        try:
-            await self._context.upper.get(KINDS[key.kind], key.name, namespace=key.namespace)
-        except NotFound:
-            return False
-        return True
+        informer.add_handler(on_add=found, on_update=updated, on_delete=deleted)

@@ -213,7 +213,9 @@ def _finder(caches: PodCaches) -> translate.FindPod:
 
     def find(namespace: str, name: str, uid: str) -> translate.LowerPod | None:
         upper = caches.upper_pod(uid) if uid else caches.upper_by_name(namespace, name)
-        pod = caches.lower_pod(upper.uid) if upper is not None else None
+        if upper is None or upper.namespace != namespace:
+            return None
+        pod = caches.lower_pod(upper.uid)
         if pod is None:
             return None
         return translate.LowerPod(pod.namespace, pod.name, pod.uid, (pod.spec or {}).get("nodeName", ""))
@@ -239,7 +241,9 @@ async def _write(
             current = from_dict(await context.lower.get(resource, name, namespace=namespace))
         else:
             return
-    if not ownership.is_owned(current.labels, context.cluster_id):
+    upper_uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]
+    upper_namespace = desired["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE]
+    if not ownership.is_owned_by(current, context.cluster_id, upper_namespace, upper_uid=upper_uid):
         context.log.warning("endpoints below are not ours", resource=resource.plural, name=current.key)
         return
     if patch := difference(current.to_dict(), desired):

@@ -28,11 +28,13 @@ from controller_runtime.objects import Object, from_dict
 from controller_runtime.work_queue import WorkQueue
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.preconditions import patch_only
-from virtual_node.controllers.problems import Problem
+from virtual_node.controllers.problems import Problem, no_token
+from virtual_node.controllers.token_requests import request_tokens
 from virtual_node.translate import pod_status, service_account
 from virtual_node.translate.ownership import is_owned, ownership_labels
 from virtual_node.translate.pod_down import PodOptions
 
+_WORKERS = 4
 _REFRESH_AT = 0.8
 """Share of a token's life after which it is renewed, as the kubelet does."""
 _REFRESH_AFTER = 24 * 3600.0
@@ -70,17 +72,22 @@ class IdentityController:
         self._named: dict[str, tuple[str, str]] = {}
         self._due: dict[str, float] = {}
         """Loop time at which a pod's tokens are to be renewed."""
+        self._contents: dict[str, frozenset[int]] = {}
+        """Fingerprints of the Secrets as we wrote or found them."""
         self._found_for: set[str] = set()
         """Upper uids of pods that neither the cache has shown yet nor anybody has called gone: Secrets name them."""
         self._foreign: set[str] = set()
         """Upper uids of pods whose Secret's name is taken below."""
         queue: WorkQueue[str] = WorkQueue(
-            f"identities-{context.name}", rate_limiter=ExponentialBackoff(1.0, 60.0)
+            f"identities-{context.name}",
+            rate_limiter=ExponentialBackoff(1.0, 60.0),
+            flow=lambda uid: self._named.get(uid, ("",))[0],
+            workers=_WORKERS,
         )
         self.controller: Controller[str] = Controller(
-            f"identities-{context.name}", self.reconcile, workers=4, queue=queue
+            f"identities-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
         )
-        secrets.add_handler(on_add=self._found, on_delete=self._gone)
+        secrets.add_handler(on_add=self._found, on_update=self._changed, on_delete=self._gone)
 
     async def run(self) -> None:
         """Refresh and remove tokens until cancelled."""
@@ -99,63 +106,34 @@ class IdentityController:
         requests = service_account.token_requests(upper_pod) if options.service_accounts else []
         if not requests:
             return []
-        namespace = options.namespace_map(upper.namespace)
-        if self._is_fresh(upper.uid):
+        where = self._where(upper_pod)
+        if self._is_fresh(upper.uid, where):
             return []
-        if upper.uid in self._foreign and await self._is_taken(namespace, upper_pod):
+        if upper.uid in self._foreign and await self._is_taken(upper.uid, where):
             # Before any token is made: it could go nowhere.
-            return [self._taken(namespace, upper_pod)]
+            return [self._taken(where)]
         self._foreign.discard(upper.uid)
         try:
-            tokens, first_expiry = await self._request(upper, upper_pod, requests)
+            account = upper_pod["spec"].get("serviceAccountName") or "default"
+            tokens, first_expiry = await request_tokens(self._context.upper, upper, account, requests)
         except ApiError as error:
             if is_retryable(error):
                 raise
-            return [_no_token(upper_pod, error)]
+            return [no_token(service_account.token_volume(upper_pod), error)]
         secret = service_account.token_secret(
-            upper_pod, tokens, labels=ownership_labels(options.owner, upper.uid), namespace=namespace
+            upper_pod, tokens, labels=ownership_labels(options.owner, upper.uid), namespace=where[0]
         )
         annotations = secret["metadata"].setdefault("annotations", {})
         annotations[names.ANNOTATION_TOKEN_EXPIRES] = timestamps.rfc3339(first_expiry)
         # Known before it is there: the answer may be lost, and the pod gone before the next try.
-        self._named[upper.uid] = (namespace, secret["metadata"]["name"])
+        self._named[upper.uid] = where
+        self._contents[upper.uid] = service_account.fingerprint(secret)
         if not await self._write(upper.uid, secret):
             self._named.pop(upper.uid, None)
             self._foreign.add(upper.uid)
-            return [self._taken(namespace, upper_pod)]
+            return [self._taken(where)]
         self._schedule(upper.uid, first_expiry)
         return []
-
-    async def _request(
-        self, upper: Object, upper_pod: dict[str, Any], requests: list[service_account.TokenRequestSpec]
-    ) -> tuple[dict[str, str], datetime]:
-        """The tokens by key, and when the first of them expires."""
-        tokens: dict[str, str] = {}
-        first_expiry: datetime | None = None
-        account = upper_pod["spec"].get("serviceAccountName") or "default"
-        bound_to = {"apiVersion": "v1", "kind": "Pod", "name": upper.name, "uid": upper.uid}
-        for request in requests:
-            body = {
-                "apiVersion": "authentication.k8s.io/v1",
-                "kind": "TokenRequest",
-                "spec": {
-                    "audiences": [request.audience] if request.audience else [],
-                    "expirationSeconds": request.expiration_seconds,
-                    "boundObjectRef": bound_to,
-                },
-            }
-            answer = await self._context.upper.create(
-                resources.SERVICE_ACCOUNTS,
-                body,
-                namespace=upper.namespace,
-                name=account,
-                subresource="token",
-            )
-            tokens[request.key] = answer["status"]["token"]
-            expiry = timestamps.parse(answer["status"]["expirationTimestamp"])
-            first_expiry = expiry if first_expiry is None else min(first_expiry, expiry)
-        assert first_expiry is not None
-        return tokens, first_expiry
 
     async def _write(self, uid: str, secret: dict[str, Any]) -> bool:
         """Create the Secret or patch the one that is there; False when that is not this pod's."""
@@ -172,7 +150,10 @@ class IdentityController:
                 lower,
                 resources.SECRETS,
                 there.name,
-                {"data": secret["data"], "metadata": {"annotations": metadata["annotations"]}},
+                {
+                    "data": secret["data"],
+                    "metadata": {field: metadata[field] for field in ("labels", "annotations")},
+                },
                 uid=there.uid,
                 namespace=there.namespace,
             )
@@ -181,21 +162,19 @@ class IdentityController:
     def _is_of(self, secret: Object, uid: str) -> bool:
         """Whether a lower Secret is ours, and holds the tokens of that pod and nothing else."""
         is_ours = is_owned(secret.labels, self._context.cluster_id)
-        return is_ours and secret.labels.get(names.LABEL_TOKEN_OF) == uid
+        return is_ours and service_account.is_token_secret_of(secret.name, secret.labels, uid)
 
-    async def _is_taken(self, namespace: str, upper_pod: dict[str, Any]) -> bool:
-        name = service_account.token_secret_name(upper_pod)
+    async def _is_taken(self, uid: str, where: tuple[str, str]) -> bool:
         try:
-            there = await self._context.lower.get(resources.SECRETS, name, namespace=namespace)
+            there = await self._context.lower.get(resources.SECRETS, where[1], namespace=where[0])
         except NotFound:
             return False
-        return not self._is_of(from_dict(there), upper_pod["metadata"]["uid"])
+        return not self._is_of(from_dict(there), uid)
 
-    def _taken(self, namespace: str, upper_pod: dict[str, Any]) -> Problem:
+    def _taken(self, where: tuple[str, str]) -> Problem:
         text = (
-            f"Lower cluster {self._context.name} has a Secret {namespace}/"
-            f"{service_account.token_secret_name(upper_pod)} that is not ours, where this pod's tokens belong; "
-            "it is left alone. Delete or rename it"
+            f"Lower cluster {self._context.name} has a Secret {'/'.join(where)} that is not ours, where this pod's "
+            "tokens belong; it is left alone. Delete or rename it"
         )
         return Problem("DependencyConflict", text, "DependencyConflict", text)
 
@@ -209,6 +188,7 @@ class IdentityController:
         self._foreign.discard(uid)
         self._found_for.discard(uid)
         self._due.pop(uid, None)
+        self._contents.pop(uid, None)
         if uid in self._named:
             self.controller.queue.add(uid)
 
@@ -231,8 +211,11 @@ class IdentityController:
     async def _refresh(self, upper: Object) -> Result | None:
         upper_pod = upper.to_dict()
         if pod_status.is_finished(upper_pod):
-            return None  # nobody reads them any more
-        if self._is_fresh(upper.uid):
+            # Nobody reads them any more. Their Secret is deleted with the pod, whatever happened to its labels.
+            if service_account.token_requests(upper_pod):
+                self._named.setdefault(upper.uid, self._where(upper_pod))
+            return None
+        if self._is_fresh(upper.uid, self._where(upper_pod)):
             # They were made again since this look was planned, and of two times for one key the queue keeps the earlier.
             return Result(requeue_after=self._due[upper.uid] - asyncio.get_running_loop().time())
         was_foreign = upper.uid in self._foreign
@@ -259,30 +242,45 @@ class IdentityController:
 
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
         """Know the Secrets of a process before us, and when each has to be renewed; some may be written only now."""
-        uid = secret.labels.get(names.LABEL_TOKEN_OF)
+        uid = service_account.token_owner(secret.name, secret.labels)
         if not uid or secret.labels.get(names.LABEL_NODE) not in self._context.nodes:
             return
         if not initial and uid in self._named:
             return
         self._named[uid] = (secret.namespace, secret.name)
+        self._contents[uid] = service_account.fingerprint(secret.to_dict())
         self._found_for.add(uid)
-        expires = secret.annotations.get(names.ANNOTATION_TOKEN_EXPIRES)
-        if expires:
-            self._schedule(uid, timestamps.parse(expires))
-            self.controller.queue.add_after(uid, _SETTLED)
-        else:
+        try:
+            self._schedule(uid, timestamps.parse(secret.annotations.get(names.ANNOTATION_TOKEN_EXPIRES, "")))
+        except ValueError:
             self.controller.queue.add(uid)
+        else:
+            self.controller.queue.add_after(uid, _SETTLED)
+
+    def _changed(self, old: Object, new: Object) -> None:
+        """Write new tokens where somebody changed the Secret: its pod reads what is in there."""
+        uid = service_account.token_owner(old.name, old.labels)
+        if self._named.get(uid) != (old.namespace, old.name):
+            return
+        if not self._contents.get(uid, frozenset()) <= service_account.fingerprint(new.to_dict()):
+            self._due.pop(uid, None)
+            self.controller.queue.add_after(uid, _MINIMUM_PAUSE)
 
     def _gone(self, secret: Object) -> None:
         """Somebody deleted it below: a pod that starts there needs it."""
-        uid = secret.labels.get(names.LABEL_TOKEN_OF, "")
+        uid = service_account.token_owner(secret.name, secret.labels)
         if self._named.get(uid) == (secret.namespace, secret.name):
             self.controller.queue.add(uid)
 
-    def _is_fresh(self, uid: str) -> bool:
-        if self._due.get(uid, 0.0) <= asyncio.get_running_loop().time():
+    def _where(self, upper_pod: dict[str, Any]) -> tuple[str, str]:
+        namespace = self._context.lower_namespace(upper_pod["metadata"]["namespace"])
+        return namespace, service_account.token_secret_name(upper_pod)
+
+    def _is_fresh(self, uid: str, where: tuple[str, str]) -> bool:
+        """Whether a pod's tokens are in the Secret of that namespace and name, and not due yet."""
+        if self._named.get(uid) != where or self._due.get(uid, 0.0) <= asyncio.get_running_loop().time():
             return False
-        secret = self._secrets.store.get("/".join(self._named[uid])) if uid in self._named else None
+        secret = self._secrets.store.get("/".join(where))
         return secret is not None and self._is_of(secret, uid)
 
     def _schedule(self, uid: str, expires: datetime) -> None:
@@ -290,10 +288,3 @@ class IdentityController:
         pause = max(_MINIMUM_PAUSE, min(remaining * _REFRESH_AT, _REFRESH_AFTER))
         self._due[uid] = asyncio.get_running_loop().time() + pause
         self.controller.queue.add_after(uid, pause)
-
-
-def _no_token(upper_pod: dict[str, Any], error: ApiError) -> Problem:
-    """As the kubelet words it."""
-    volume = service_account.token_volume(upper_pod)
-    text = f'MountVolume.SetUp failed for volume "{volume}" : failed to fetch token: {error.message}'
-    return Problem("FailedMount", text, "ContainerCreating", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -10,6 +11,7 @@ from controller_runtime.client import Client
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.context import ClusterContext
+from virtual_node.translate import ownership
 
 BEHIND = 5.0
 """Seconds until a cache that is behind is looked at again; its event normally comes first."""
@@ -24,6 +26,22 @@ async def lower_named_as(context: ClusterContext, upper: Object) -> Object | Non
         return None
 
 
+def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, known_uid: str) -> bool:
+    """Return whether a pod read from the lower cluster was made for an upper pod.
+
+    Args:
+        context: the two clusters.
+        upper: the upper pod.
+        live: the lower pod.
+        known_uid: uid of the lower pod that this process created or saw with our labels; empty: none. Never take it
+            from the upper pod: its user can write there.
+    """
+    if live.uid == known_uid:
+        return True
+    origin = {"namespace": upper.namespace, "name": upper.name, "uid": upper.uid}
+    return ownership.is_made_for(live, context.cluster_id, origin)
+
+
 async def itself(cluster: Client, pod: Object) -> Object | None:
     """A pod of a cluster as it is now; None: that very one is gone."""
     try:
@@ -35,12 +53,24 @@ async def itself(cluster: Client, pod: Object) -> Object | None:
 
 async def exists_above(context: ClusterContext, uid: str, lower: Object) -> bool:
     """Whether the upper cluster has the pod of that uid, under the name that a lower pod was made with."""
-    namespace = upper_namespace(lower)
+    upper = await _upper_named_as(context, lower)
+    return upper is not None and upper["metadata"]["uid"] == uid
+
+
+async def has_upper_pod(context: ClusterContext, lower: Object) -> bool:
+    """Return whether the upper cluster has the pod that a lower pod was made for.
+
+    Each of the lower pod's two marks suffices: who changes one of them must not have the pod deleted.
+    """
+    upper = await _upper_named_as(context, lower)
+    return upper is not None and ownership.is_made_for(lower, context.cluster_id, upper["metadata"])
+
+
+async def _upper_named_as(context: ClusterContext, lower: Object) -> dict[str, Any] | None:
     try:
-        upper = await context.upper.get(resources.PODS, lower.name, namespace=namespace)
+        return await context.upper.get(resources.PODS, lower.name, namespace=upper_namespace(lower))
     except NotFound:
-        return False
-    return bool(upper["metadata"]["uid"] == uid)
+        return None
 
 
 def upper_namespace(lower: Object) -> str:

@@ -3,44 +3,53 @@
 Reading whole namespaces of Secrets to follow three of them is a right we do not want to need. A list and watch
 with ``metadata.name=…`` is allowed by the Node authoriser and by RBAC ``resourceNames`` alike. Each watch is
 shared by all pods that name the object and ends when the last of them is gone.
+
+Each watch has a connection of its own, so their number is limited, for each namespace and in all (``limits`` in the
+configuration). Further objects are read now and then (``object_polls``). When all watches are used, a namespace with few
+takes one from the namespace with most, so that no tenant forces the others to polling by being first.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from controller_runtime import resources
+import structlog
+
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, Unavailable
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
-from controller_runtime.resources import Resource
+from virtual_node.config import LimitsConfig
+from virtual_node.controllers.object_key import KINDS, ObjectKey
+from virtual_node.controllers.object_polls import ObjectPolls
+from virtual_node.controllers.object_turns import namespace_to_shrink
 
-KINDS: dict[str, Resource] = {"ConfigMap": resources.CONFIG_MAPS, "Secret": resources.SECRETS}
+_log = structlog.get_logger()
 
 _SYNC_TIMEOUT = 10.0
 """Seconds a first look at an object may take before the pod that wants it is retried."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectKey:
-    """One upper ConfigMap or Secret."""
-
-    kind: str
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
-
-
 class ObjectWatches:
-    """A set of single-object informers, started on first use."""
+    """The upper objects that pods reference, each followed from its first use on."""
 
-    def __init__(self, client: Client, *, on_change: Callable[[ObjectKey], None]) -> None:
+    def __init__(
+        self, client: Client, *, on_change: Callable[[ObjectKey], None], limits: LimitsConfig
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: the upper cluster.
+            on_change: called when an object has changed.
+            limits: how many objects are watched; the others are polled.
+        """
         self._client = client
+        self._limits = limits
+        self._polls = ObjectPolls(client, on_change=on_change)
+        self._watched: Counter[str] = Counter()
+        """Watches by namespace."""
         self._on_change = on_change
         self._informers: dict[ObjectKey, tuple[Informer, asyncio.Task[None]]] = {}
         self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
@@ -52,28 +61,36 @@ class ObjectWatches:
             Exception: what one of them ended with by itself. It is a fault of ours, and what it watched would go
                 stale unseen: only a fresh start mends that.
         """
+        polls = asyncio.create_task(self._polls.run(), name="polls of single objects")
+        polls.add_done_callback(self._ended)
         try:
             raise await self._faults.get()
         finally:
-            tasks = [task for _, task in self._informers.values()]
+            tasks = [polls, *(task for _, task in self._informers.values())]
             self._informers.clear()
+            self._watched.clear()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def get(self, key: ObjectKey) -> Object | None:
-        """The object as the upper cluster has it now; starts watching it. None: it does not exist.
+        """The object as the upper cluster has it now; starts following it. None: it does not exist.
 
         Raises:
             ApiError: the upper cluster does not let us read it, or does not answer.
         """
         entry = self._informers.get(key)
         if entry is None:
+            if key in self._polls or not self._make_room(key):
+                return await self._polls.get(key)
+            self._watched[key.namespace] += 1
             entry = self._informers[key] = self._start(key)
         informer = entry[0]
         # One that has failed already goes on trying; the pod that wants it does not wait for that.
         patience = _SYNC_TIMEOUT if informer.last_error is None else 0
         if not informer.has_synced and not await informer.wait_synced(patience):
+            if key in self._polls:  # its watch was given to another namespace meanwhile
+                return await self._polls.get(key)
             error = informer.last_error
             raise error if isinstance(error, ApiError) else Unavailable(f"{key} cannot be read yet: {error}")
         return informer.store.get(f"{key.namespace}/{key.name}")
@@ -81,21 +98,48 @@ class ObjectWatches:
     def peek(self, key: ObjectKey) -> Object | None:
         """The object as last seen, without any waiting."""
         entry = self._informers.get(key)
-        return entry[0].store.get(f"{key.namespace}/{key.name}") if entry is not None else None
-
-    def synced(self, key: ObjectKey) -> bool:
-        """Whether ``peek`` speaks for the upper cluster."""
-        entry = self._informers.get(key)
-        return entry is not None and entry[0].has_synced
+        if entry is None:
+            return self._polls.peek(key)
+        return entry[0].store.get(f"{key.namespace}/{key.name}")
 
     def stop(self, key: ObjectKey) -> None:
         """Nobody needs the object any more."""
+        self._polls.stop(key)
         entry = self._informers.pop(key, None)
         if entry is not None:
+            self._watched -= Counter([key.namespace])
             entry[1].cancel()
 
     def __len__(self) -> int:
-        return len(self._informers)
+        return len(self._informers) + len(self._polls)
+
+    def _make_room(self, key: ObjectKey) -> bool:
+        """Return whether one more object may be watched; may poll one of another namespace for it."""
+        watched = self._watched[key.namespace]
+        is_full = len(self._informers) >= self._limits.watches
+        if watched < self._limits.watches_per_namespace and not is_full:
+            return True
+        if not len(self._polls):
+            _log.info(
+                "objects are polled, because too many are watched",
+                cluster=self._client.cluster,
+                namespace=key.namespace,
+                watched=watched,
+                watched_in_all=len(self._informers),
+            )
+        if watched >= self._limits.watches_per_namespace:
+            return False
+        largest = namespace_to_shrink(self._watched, key.namespace)
+        if largest is None:
+            return False
+        # The oldest watch: it has synced, so its state is known.
+        self._poll_instead(next(other for other in self._informers if other.namespace == largest))
+        return True
+
+    def _poll_instead(self, key: ObjectKey) -> None:
+        found = self.peek(key)
+        self.stop(key)
+        self._polls.take_over(key, found)
 
     def _start(self, key: ObjectKey) -> tuple[Informer, asyncio.Task[None]]:
         informer = Informer(

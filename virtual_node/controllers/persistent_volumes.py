@@ -58,18 +58,38 @@ class VolumeController:
         await self.controller.run()
 
     async def _announce_driver(self) -> None:
-        """Have the inert driver known above before the first mirror is there; an outage is waited out."""
+        """Ensure that the upper cluster has the inert driver before the first mirror; wait out an outage.
+
+        The chart creates it, so that no right to create drivers is needed.
+        """
         backoff = ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
         while True:
             try:
-                await self._context.upper.create(CSI_DRIVERS, translate.csi_driver())
-            except (AlreadyExists, Forbidden):
+                await self._create_driver()
+            except Forbidden as error:
+                self._context.log.warning(
+                    "upper cluster has no CSIDriver for mirrors of volumes; pods may wait for them to be attached",
+                    error=str(error),
+                    next="helm upgrade creates it, or: kubectl apply, as in docs/install.md",
+                )
                 return
             except (ApiError, ConfigError) as error:
                 self._context.log.warning("CSIDriver not created above", error=str(error))
             else:
                 return
             await asyncio.sleep(backoff.when(CSI_DRIVERS.plural))
+
+    async def _create_driver(self) -> None:
+        upper = self._context.upper
+        with contextlib.suppress(Forbidden):  # an account from before this right; it may create
+            try:
+                await upper.get(CSI_DRIVERS, translate.DRIVER)
+            except NotFound:
+                pass
+            else:
+                return
+        with contextlib.suppress(AlreadyExists):
+            await upper.create(CSI_DRIVERS, translate.csi_driver())
 
     async def reconcile(self, name: str) -> None:
         """Bring the mirror of one lower volume in step."""
@@ -90,10 +110,9 @@ class VolumeController:
                     )
             return
         if mirror is None:
-            with contextlib.suppress(AlreadyExists):
-                await self._context.upper.create(resources.PERSISTENT_VOLUMES, desired)
-                self._context.log.info("volume appears above", volume=mirror_name)
-            return
+            mirror = await self._create(desired)
+            if mirror is None or translate.lower_name(mirror, self._context.name) != name:
+                return
         patch = translate.volume_patch(mirror, desired)
         if patch is not None:
             with contextlib.suppress(NotFound):
@@ -104,6 +123,18 @@ class VolumeController:
                     patch,
                     uid=mirror["metadata"]["uid"],
                 )
+
+    async def _create(self, desired: dict[str, Any]) -> dict[str, Any] | None:
+        """Create a mirror; return the volume that has its name: the mirror, if its label was removed."""
+        mirror_name = desired["metadata"]["name"]
+        try:
+            await self._context.upper.create(resources.PERSISTENT_VOLUMES, desired)
+        except AlreadyExists:
+            with contextlib.suppress(NotFound):
+                return await self._context.upper.get(resources.PERSISTENT_VOLUMES, mirror_name)
+        else:
+            self._context.log.info("volume appears above", volume=mirror_name)
+        return None
 
     def _desired(self, lower: dict[str, Any]) -> dict[str, Any] | None:
         """The mirror that there should be; None: the volume is nobody's above."""

@@ -8,29 +8,32 @@ from functools import partial
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import matching, names
+from controller_runtime.api import matching
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
+from controller_runtime.api.policy.decision import summary, violations
+from controller_runtime.api.policy.rules import Effective
+from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from controller_runtime.controller import Result
 from controller_runtime.errors import AlreadyExists, ApiError, NotConnected, NotFound, is_retryable
 from controller_runtime.objects import Object
 from virtual_node import metrics
-from virtual_node.controllers import live_pods
+from virtual_node.controllers import debugging, live_pods, records
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.dependencies import DependencyController
 from virtual_node.controllers.identities import IdentityController
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pod_status import StatusWriter
-from virtual_node.controllers.problems import Problem
+from virtual_node.controllers.problems import NAMESPACE_PROBLEMS, Problem
 from virtual_node.controllers.records import PodRecord
+from virtual_node.controllers.refusals import Refusals
 from virtual_node.controllers.service_links import ServiceLinks
 from virtual_node.controllers.volumes import Volumes
-from virtual_node.translate import own_status, pod_down, pools, volumes
+from virtual_node.translate import own_status, ownership, pod_down, pools, references, volumes
 
 _CONFLICT_RETRY = 30.0
 """Seconds between two looks at a name that somebody else's pod holds below (its end is no event of ours)."""
 _PREDECESSOR_RETRY = 5.0
 """Safety net while a predecessor of the same name ends below; normally its delete event comes first."""
-_QUOTA_RETRY = 10.0
 _DEPENDENCY_RETRY = 60.0
 """Safety net while a dependency is missing; normally its watch brings the pod back at once."""
 
@@ -58,6 +61,7 @@ class PodCreator:
         self._status = status
         self._selects = matching.compile_selector(context.config.pod_selector)
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "down")
+        self.refusals = Refusals()
 
     def adopt(self, upper: Object) -> None:
         """The pod runs below already, from before a restart: what it needs there stays."""
@@ -75,29 +79,30 @@ class PodCreator:
             ApiError: a passing trouble; the caller retries with back-off.
         """
         namespace = self._context.lower_namespace(upper.namespace)
-        await self._namespaces.ensure(namespace, upper_name=upper.namespace)
         return await self._dependencies.ensure(upper, upper_pod, namespace)
 
     async def prepare_debugging(
         self, upper: Object, upper_pod: dict[str, Any], patch: dict[str, Any]
-    ) -> None:
-        """Give debug containers that are about to be added below what a pod's first containers get, in place.
-
-        They may name what no other container does; what cannot be had the lower kubelet tells.
+    ) -> dict[str, Problem]:
+        """Complete the debug containers of a patch, in place, and take those out that must wait; return why they do.
 
         Raises:
             ApiError: a passing trouble; the caller retries with back-off.
         """
-        await self.prepare(upper, upper_pod)
+        found = await self.prepare(upper, upper_pod)
+        ready, waiting = debugging.split(patch["spec"]["ephemeralContainers"], found)
+        patch["spec"]["ephemeralContainers"] = ready
         await self._service_links.ready(upper.namespace)
         self._service_links.add_to_containers(
             patch["spec"], upper_pod, partial(self._dependencies.keys_of, upper.uid)
         )
+        return waiting
 
     def release(self, uid: str) -> None:
         """The upper pod is gone: what only it needed below may go too."""
         self._dependencies.release(uid)
         self._identities.release(uid)
+        self.refusals.forget(uid)
         if self._volumes is not None:
             self._volumes.release(uid)
 
@@ -108,22 +113,21 @@ class PodCreator:
             ApiError: a passing trouble; the caller retries with back-off.
         """
         upper_pod = upper.to_dict()
-        if not_here := self._not_here(upper, upper_pod):
-            await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
-            return None
         options = self._context.options[upper_pod["spec"]["nodeName"]]
         namespace = options.namespace_map(upper.namespace)
         body = pod_down.lower_pod(upper_pod, options)
+        rules = self._context.policy.of(upper.namespace)
+        if not_here := self._not_here(upper, upper_pod, body, rules):
+            self.refusals.forget(upper.uid)
+            await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
+            return None
+        body["spec"] = keep_off_control_plane(body["spec"], rules)
         if await self._has_no_node(upper, body["spec"], record, node_name=options.owner.node_name):
             return None
+        if waiting := self.refusals.pause(upper.uid, record):
+            return waiting
         try:
-            problems = await self.prepare(upper, upper_pod)
-            if self._volumes is not None:
-                problems += await self._volumes.ensure(upper, upper_pod)
-            if problems:
-                return await self._wait_for(upper, upper_pod, record, problems)
-            problems = await self._identities.ensure(upper, upper_pod, options)
-            if problems:
+            if problems := await self._missing(upper, upper_pod, options):
                 return await self._wait_for(upper, upper_pod, record, problems)
             await self._service_links.ready(upper.namespace)
             self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
@@ -140,9 +144,9 @@ class PodCreator:
             message = f"Lower cluster {self._context.name} refused the pod: {error.message}"
             await self._refused(upper, record, reason, message)
             if reason == "ExceededQuota":
-                # Not a failure of ours; quota is freed at any moment, and no watch of ours tells when.
-                return Result(requeue_after=_QUOTA_RETRY)
-            raise
+                return self.refusals.refused_by_quota(upper.uid, namespace, body["spec"])
+            return self.refusals.refused(upper.uid, namespace, record)
+        self.refusals.created(upper.uid, record)
         record.lower_uid = created["metadata"]["uid"]
         record.created_at = asyncio.get_running_loop().time()
         if record.wanted_at:
@@ -155,6 +159,20 @@ class PodCreator:
         record.complaint = ""
         return None
 
+    async def _missing(
+        self, upper: Object, upper_pod: dict[str, Any], options: pod_down.PodOptions
+    ) -> list[Problem]:
+        """Make what a new pod needs in the lower cluster; return what cannot be made."""
+        namespace = options.namespace_map(upper.namespace)
+        if problem := await self._namespaces.ensure(
+            namespace, upper_name=upper.namespace, is_for_new_pod=True
+        ):
+            return [problem]
+        problems = await self.prepare(upper, upper_pod)
+        if self._volumes is not None:
+            problems += await self._volumes.ensure(upper, upper_pod)
+        return problems or await self._identities.ensure(upper, upper_pod, options)
+
     async def _has_no_node(
         self, upper: Object, spec: dict[str, Any], record: PodRecord, *, node_name: str
     ) -> bool:
@@ -164,7 +182,8 @@ class PodCreator:
         if not why:
             pools.keep_to(spec, pool)
             return False
-        if _is_news(record, "FailedScheduling", why):
+        self.refusals.forget(upper.uid)
+        if record.is_news("FailedScheduling", why):
             status = own_status.unschedulable(upper.to_dict(), message=why, now=datetime.now(UTC))
             await self._complain(upper, record, "FailedScheduling", why, status)
         return True
@@ -186,23 +205,28 @@ class PodCreator:
     async def _wait_for(
         self, upper: Object, upper_pod: dict[str, Any], record: PodRecord, problems: list[Problem]
     ) -> Result:
+        self.refusals.forget(upper.uid)
         first = problems[0]
-        if _is_news(record, first.event_reason, first.message):
+        if first.event_reason in NAMESPACE_PROBLEMS:
+            await self._refused(upper, record, "NotAllowed", first.message, event=first.event_reason)
+        elif record.is_news(first.event_reason, first.message):
             status = own_status.pending(upper_pod, reason=first.waiting_reason, message=first.waiting_message)
             await self._complain(upper, record, first.event_reason, first.message, status)
         return Result(requeue_after=_DEPENDENCY_RETRY)
 
     async def _name_is_taken(self, upper: Object, record: PodRecord) -> Result | None:
+        self.refusals.forget(upper.uid)
         there = await live_pods.lower_named_as(self._context, upper)
         if there is None:
             return Result(requeue_after=0)
-        if there.labels.get(names.LABEL_UPPER_CLUSTER) != self._context.cluster_id:
-            return await self._name_conflict(upper, record, f"a pod {there.key} that is not ours")
-        if there.labels.get(names.LABEL_UPPER_UID) == upper.uid:
-            # Ours: created before a restart or by a request whose answer was lost. The informer brings it.
+        if live_pods.is_lower_pod_of(self._context, upper, there, known_uid=record.lower_uid):
+            # Ours: created before a restart or by a request whose answer was lost. The informer brings it, unless its
+            # labels were removed.
             record.lower_uid = there.uid
             record.created_at = asyncio.get_running_loop().time()
-            return None
+            return Result(requeue_after=_PREDECESSOR_RETRY)
+        if not ownership.is_owned(there.labels, self._context.cluster_id):
+            return await self._name_conflict(upper, record, f"a pod {there.key} that is not ours")
         namespace = live_pods.upper_namespace(there)
         if namespace != upper.namespace:
             return await self._name_conflict(
@@ -218,15 +242,17 @@ class PodCreator:
 
     async def _name_conflict(self, upper: Object, record: PodRecord, what: str) -> Result:
         message = f"Lower cluster {self._context.name} has {what}; it is left alone. Delete or rename one of the two"
-        if _is_news(record, "NameConflict", message):
+        if record.is_news("NameConflict", message):
             status = own_status.pending(
                 upper.to_dict(), reason="NameConflict", message=message, pod_reason="NameConflict"
             )
             await self._complain(upper, record, "NameConflict", message, status)
         return Result(requeue_after=_CONFLICT_RETRY)
 
-    def _not_here(self, upper: Object, upper_pod: dict[str, Any]) -> str:
-        """Why the policy keeps a pod out of this lower cluster; empty when it does not."""
+    def _not_here(
+        self, upper: Object, upper_pod: dict[str, Any], body: dict[str, Any], rules: Effective
+    ) -> str:
+        """Return why the configuration keeps a pod out of this lower cluster; empty: it does not. ``body`` is judged."""
         if upper.namespace == NEVER_MIRRORED:
             return f"Pods in {NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes"
         if not self._namespaces.allowed(upper.namespace):
@@ -239,23 +265,24 @@ class PodCreator:
                 f"Lower cluster {self._context.name} does not take pods with these labels "
                 "(podSelector in the virtual node's configuration)"
             )
-        if upper_pod["spec"].get("resourceClaims"):
+        if what := references.not_mirrored(upper_pod):
             return (
-                "Pods with resourceClaims are not mirrored to lower clusters: claims are objects of the upper cluster; "
+                f"Pods with {what} are not mirrored to lower clusters: the object stays in the upper cluster; "
                 "keep this pod off virtual nodes"
             )
-        path = volumes.refused_host_path(upper_pod, self._context.config.volumes.allowed_host_paths)
-        if path:
+        if self._volumes is None and volumes.claim_names(upper_pod):
             return (
-                f"Lower cluster {self._context.name} does not let pods mount the host path {path} "
-                "(volumes.allowedHostPaths in the virtual node's configuration)"
+                f"Claims do not follow pods to lower cluster {self._context.name} "
+                "(enableControllers in the virtual node's configuration lacks PVControllers)"
             )
+        if found := violations(body, rules):
+            return f"Lower cluster {self._context.name} does not take the pod: {summary(found)}"
         return ""
 
     async def _refused(
         self, upper: Object, record: PodRecord, reason: str, message: str, *, event: str = "FailedCreate"
     ) -> None:
-        if _is_news(record, event, message):
+        if record.is_news(event, message):
             status = own_status.refused(
                 upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
             )
@@ -267,15 +294,6 @@ class PodCreator:
     ) -> None:
         """Write a problem into the pod, then tell it as an event; once, and again only if it could not be written."""
         await self._status.say(upper, status)
-        record.complaint = _complaint(reason, message)
+        record.complaint = records.complaint(reason, message)
         self._context.recorder.event(upper, "Warning", reason, message)
         self._context.log.info("pod has to wait", pod=upper.key, uid=upper.uid, reason=reason, why=message)
-
-
-def _is_news(record: PodRecord, reason: str, message: str) -> bool:
-    """Whether a problem is another one than the pod's last."""
-    return record.complaint != _complaint(reason, message)
-
-
-def _complaint(reason: str, message: str) -> str:
-    return f"{reason}: {message}"

@@ -39,13 +39,13 @@ class PodRemover:
         Returns a requeue when it does exist, and only the cache does not show it yet.
         """
         if lower is not None and lower.metadata.deletion_timestamp is None:
-            if record is None and await live_pods.exists_above(self._context, uid, lower):
+            if record is None and await live_pods.has_upper_pod(self._context, lower):
                 return Result(requeue_after=live_pods.BEHIND)
-            self._creator.release(uid)
             await live_pods.delete_below(self._context, lower, grace_period_seconds=None)
-        else:
+        elif lower is None:
+            # Not earlier: until it has ended, the lower pod may read whatever has the names that it references.
             self._creator.release(uid)
-            last = record.last_lower if record is not None and lower is None else None
+            last = record.last_lower if record is not None else None
             if last is not None and (live := await self._stripped(last)):
                 await live_pods.delete_below(self._context, live, grace_period_seconds=None)
         return None
@@ -59,7 +59,9 @@ class PodRemover:
             # The cache has shown none, but one may have been made a moment ago, or have lost its labels while nobody
             # looked; the name above is not free before that has ended.
             live = await live_pods.lower_named_as(self._context, upper)
-            if live is not None and (live.uid == made or live.labels.get(names.LABEL_UPPER_UID) == upper.uid):
+            if live is not None and live_pods.is_lower_pod_of(
+                self._context, upper, live, known_uid=record.lower_uid
+            ):
                 await self._end_below(upper, live, record)
                 return Result(requeue_after=live_pods.BEHIND)
         if record.last_lower is not None and (live := await self._stripped(record.last_lower)):

@@ -86,7 +86,8 @@ class StatusWriter:
             await self._context.upper.patch(
                 resources.PODS,
                 upper.name,
-                patch,
+                # Of this very state: a request of a killed process that arrives later changes nothing.
+                {**patch, "metadata": {**patch["metadata"], "resourceVersion": upper.resource_version}},
                 namespace=upper.namespace,
                 subresource="status",
                 patch_type=PatchType.STRATEGIC,

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.policy.decision import summary
 from controller_runtime.client import PatchType
-from controller_runtime.errors import ApiError, Invalid, NotFound, is_retryable
+from controller_runtime.errors import ApiError, Conflict, Invalid, NotFound, is_retryable
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.preconditions import patch_only
+from virtual_node.controllers.problems import Problem
 from virtual_node.controllers.records import PodRecord
-from virtual_node.translate import pod_down, pod_update
+from virtual_node.translate import pod_down, pod_policy, pod_update
 
 _FIRST_GENERATION = 1
 """Of a pod in whose spec nothing has changed since it was created (KEP-5067; 0 where the API server counts none)."""
+
+_RESTORE_PAUSE = 30.0
+"""Seconds between two times that metadata of one lower pod is restored: somebody may change it again at once."""
 
 
 class PodUpdater:
@@ -30,15 +38,20 @@ class PodUpdater:
     async def follow(self, upper: Object, lower: Object, record: PodRecord) -> None:
         """Bring the lower pod's spec and metadata to what the upper pod asks, if that changed.
 
+        Labels and annotations that were changed in the lower cluster are restored. Images and resources are not:
+        admission or an autoscaler there may have set them.
+
         Raises:
             ApiError: the lower cluster does not take the change for now; the caller retries.
         """
-        synced = record.synced
-        if synced is upper or lower.metadata.deletion_timestamp is not None:
+        if lower.metadata.deletion_timestamp is not None:
             return
-        if synced is not None and same_wish(synced, upper):
+        shown = lower
+        is_same_wish = record.synced is not None and same_wish(record.synced, upper)
+        if is_same_wish:
             record.synced = upper
-            return
+            if record.followed is not None and _same_metadata(record.followed, shown):
+                return
         lower = record.written or lower
         upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
         options = self._context.options[upper_pod["spec"]["nodeName"]]
@@ -50,14 +63,45 @@ class PodUpdater:
         if not record.resized and pod_update.has_been_asked(lower_pod, desired, is_as_created=is_as_created):
             main = {field: change for field, change in main.items() if field != "spec"}
             resize = None
-        if changes.ephemeral_containers:
-            await self._creator.prepare_debugging(upper, upper_pod, changes.ephemeral_containers)
+        changes, refused = pod_policy.allowed_changes(
+            lower_pod, replace(changes, metadata_and_spec=main), self._context.policy.of(upper.namespace)
+        )
+        self._tell_refused(upper, record, summary(refused))
+        main = changes.metadata_and_spec or {}
+        if is_same_wish:
+            await self._restore(lower, record, main)
+            record.followed = shown
+            return
+        debugging = changes.ephemeral_containers
+        waiting: dict[str, Problem] = {}
+        if debugging:
+            waiting = await self._creator.prepare_debugging(upper, upper_pod, debugging)
+            self._tell_waiting(upper, record, waiting)
+            if not debugging["spec"]["ephemeralContainers"]:
+                debugging = None
         record.synced = None  # a part of it may go down; then what was wanted before is a change, too
-        patches = ((resize, "resize"), (changes.ephemeral_containers, "ephemeralcontainers"), (main, None))
+        patches = ((resize, "resize"), (debugging, "ephemeralcontainers"), (main, None))
         reached = await self._send(upper, lower, record, patches)
-        if reached is not None:
+        if reached is not None and not waiting:
             record.synced = upper
-            record.reached = reached
+            record.followed = shown
+            is_spec_refused = any(not one.field.startswith("metadata.") for one in refused)
+            record.reached = 0 if is_spec_refused else reached
+
+    async def _restore(self, lower: Object, record: PodRecord, changes: Mapping[str, Any]) -> None:
+        """Restore labels and annotations that were changed in the lower cluster, but not in a loop."""
+        patch = {field: change for field, change in changes.items() if field == "metadata"}
+        if not record.reached:  # refused: the note must not call it asked for
+            patch = pod_update.without_note(patch, lower.annotations)
+        if not patch:
+            return
+        now = asyncio.get_running_loop().time()
+        if record.restored_at is not None and now - record.restored_at < _RESTORE_PAUSE:
+            raise Conflict(f"labels or annotations of pod {lower.key} are changed again and again", code=409)
+        record.restored_at = now
+        self._context.log.warning("metadata of a lower pod was changed; it is restored", pod=lower.key)
+        with contextlib.suppress(NotFound):
+            await self._patch(lower, record, patch, subresource=None)
 
     async def _send(
         self,
@@ -78,7 +122,7 @@ class PodUpdater:
         is_resize_due = False
         for patch, subresource in patches:
             if is_resize_due and subresource is None:
-                patch = pod_update.without_resize(patch or {}, lower.annotations)  # noqa: PLW2901 - but for the note
+                patch = pod_update.without_note(patch or {}, lower.annotations)  # noqa: PLW2901 - but for the note
             try:
                 reached.append(await self._patch(lower, record, patch, subresource=subresource))
                 if patch and subresource == "resize":
@@ -89,6 +133,8 @@ class PodUpdater:
                 # The lower cluster will refuse the same change for ever: say so once, keep the pod running.
                 reached.append(0)
                 self._refused(upper, error.message)
+                if subresource is None and record.resized:
+                    await self._note_resize(lower, record, patch or {})
             except NotFound as error:
                 if subresource is None or _names_the_pod(error):
                     return None  # deleted meanwhile: its event follows
@@ -106,6 +152,30 @@ class PodUpdater:
         if postponed is not None:
             raise postponed
         return 0 if 0 in reached else max(reached)
+
+    async def _note_resize(self, lower: Object, record: PodRecord, refused: Mapping[str, Any]) -> None:
+        """Note on the lower pod that it is not as it was last asked for: a resize went down, the rest was refused.
+
+        Without the note, a process that starts later would not carry down that the resize is taken back.
+        """
+        note = pod_update.without_note(refused, lower.annotations).get("metadata")
+        if note:
+            with contextlib.suppress(Invalid, NotFound):
+                await self._patch(lower, record, {"metadata": note}, subresource=None)
+
+    def _tell_waiting(self, upper: Object, record: PodRecord, waiting: Mapping[str, Problem]) -> None:
+        """Report debug containers that wait, once."""
+        told = "; ".join(f"Debug container {name} waits: {one.message}" for name, one in waiting.items())
+        if told and record.debugging != told:
+            reason = next(iter(waiting.values())).event_reason
+            self._context.recorder.event(upper, "Warning", reason, told)
+        record.debugging = told
+
+    def _tell_refused(self, upper: Object, record: PodRecord, why: str) -> None:
+        """Report changes that the policy refuses, once."""
+        if why and record.refused != why:
+            self._refused(upper, f"its policy does not allow the change: {why}")
+        record.refused = why
 
     def _refused(self, upper: Object, why: str) -> None:
         self._context.recorder.event(
@@ -125,6 +195,7 @@ class PodUpdater:
             lower.name,
             patch,
             uid=lower.uid,
+            resource_version=(record.written or lower).resource_version,
             namespace=lower.namespace,
             subresource=subresource,
             patch_type=PatchType.STRATEGIC,
@@ -146,6 +217,10 @@ def same_wish(old: Object, new: Object) -> bool:
         and old.labels == new.labels
         and (old.annotations == new.annotations or _carried(old) == _carried(new))
     )
+
+
+def _same_metadata(old: Object, new: Object) -> bool:
+    return old is new or (old.labels == new.labels and old.annotations == new.annotations)
 
 
 def _carried(pod: Object) -> dict[str, str]:

@@ -68,12 +68,17 @@ class PodController:
         self._updater = PodUpdater(context, creator=creator)
         self._records: dict[str, PodRecord] = {}
         self._remover = PodRemover(context, status=status, creator=creator)
+        workers = context.settings.pod_sync_workers
         queue: WorkQueue[str] = WorkQueue(
-            f"pods-{context.name}", rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
+            f"pods-{context.name}",
+            rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
+            flow=self._namespace,
+            workers=workers,
         )
         self.controller: Controller[str] = Controller(
-            f"pods-{context.name}", self.reconcile, workers=context.settings.pod_sync_workers, queue=queue
+            f"pods-{context.name}", self.reconcile, workers=workers, queue=queue
         )
+        creator.refusals.attach(queue.add_after)
         self._watch_caches()
 
     def enqueue(self, uid: str) -> None:
@@ -102,6 +107,14 @@ class PodController:
         """How many upper pods are in this controller's care."""
         return len(self._records)
 
+    def _namespace(self, uid: str) -> str:
+        """Return whom a pod is for: namespaces take turns, so a tenant with thousands of pods delays no other."""
+        upper = self._caches.upper_pod(uid)
+        if upper is not None:
+            return upper.namespace
+        lower = self._caches.lower_pod(uid)
+        return "" if lower is None else lower.namespace
+
     def _watch_caches(self) -> None:
         queue = self.controller.queue
 
@@ -117,12 +130,14 @@ class PodController:
 
         def lower_updated(old: Object, new: Object) -> None:
             lower_changed(new)
+            self._note_end(old, new)
             uid = old.labels.get(names.LABEL_UPPER_UID)
             if uid and uid != new.labels.get(names.LABEL_UPPER_UID):
                 # Somebody took it off: its pod has no lower one now, as far as the cache can tell.
                 queue.add(uid)
 
         def lower_deleted(pod: Object) -> None:
+            self._creator.refusals.freed(pod.namespace)
             uid = pod.labels.get(names.LABEL_UPPER_UID)
             if not uid:
                 return
@@ -148,6 +163,11 @@ class PodController:
             on_delete=lower_deleted,
         )
 
+    def _note_end(self, old: Object, new: Object) -> None:
+        """Have pods that wait for a quota try again when a lower pod has finished."""
+        if not old.has_status_equal(new) and pod_status.is_finished({"status": new.status or {}}):
+            self._creator.refusals.freed(new.namespace)
+
     async def reconcile(self, uid: str) -> Result | None:
         """Do the next thing for the upper pod of that uid; see the module's table."""
         upper = self._caches.upper_pod(uid)
@@ -161,6 +181,9 @@ class PodController:
         if record is None:
             record = self._records[uid] = PodRecord()
             record.wanted_at = asyncio.get_running_loop().time()
+        may_start = lower is None and self._may_start(upper, record)
+        if not may_start:
+            self._creator.refusals.forget(uid)  # or its namespace would wait for it to ask again
         if lower is not None and (not record.observed or record.last_lower is not lower):
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:
@@ -176,16 +199,22 @@ class PodController:
                 await self._status.mirror(upper, lower, record)
                 raise
             return await self._status.mirror(upper, lower, record)
-        lower_uid = record.lower_uid or mirrored_as(
-            upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid
+        if self._has_started(upper, record):
+            return await self._lower_missing(upper, record)
+        return await self._creator.create(upper, record) if may_start else None
+
+    @staticmethod
+    def _has_started(upper: Object, record: PodRecord) -> bool:
+        """Whether there has been a lower pod. A forged mark or start time only makes this very pod fail."""
+        mark = mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
+        return bool(record.lower_uid or mark or (upper.status or {}).get("startTime"))
+
+    def _may_start(self, upper: Object, record: PodRecord) -> bool:
+        """Whether an upper pod without a lower one is to get one."""
+        is_over = upper.metadata.deletion_timestamp is not None or pod_status.is_finished(
+            {"status": upper.status or {}}
         )
-        status = upper.status or {}
-        # A status cannot be copied along with a pod, so what has a start time has been below, whoever marked it.
-        if lower_uid or status.get("startTime"):
-            return await self._lower_missing(upper, record, lower_uid)
-        if pod_status.is_finished({"status": status}):
-            return None
-        return await self._creator.create(upper, record)
+        return not is_over and not self._has_started(upper, record)
 
     def _in_flight(self, record: PodRecord) -> Result | None:
         """A requeue while the informer has yet to show a pod that we have just created."""
@@ -195,19 +224,24 @@ class PodController:
                 return Result(requeue_after=max(_OBSERVE_TIMEOUT - waited, SHORTEST_PAUSE))
         return None
 
-    async def _lower_missing(self, upper: Object, record: PodRecord, lower_uid: str) -> Result | None:
+    async def _lower_missing(self, upper: Object, record: PodRecord) -> Result | None:
         """The lower pod was there and is not in the cache any more: make sure, then report it lost."""
         if waiting := self._in_flight(record):
             return waiting
-        if pod_status.is_finished({"status": upper.status or {}}):
+        is_finished = pod_status.is_finished({"status": upper.status or {}})
+        if is_finished and record.is_gone:
             return None
         live = await live_pods.lower_named_as(self._context, upper)
-        if live is not None and live.uid == lower_uid and not self._has_our_labels(upper, live):
-            await self._claim_again(upper, live)
+        if live is not None and live_pods.is_lower_pod_of(
+            self._context, upper, live, known_uid=record.lower_uid
+        ):
+            if not self._has_our_labels(upper, live):
+                await self._claim_again(upper, live)
+            # Otherwise the cache is behind: its event will come, this is only the safety net.
             return Result(requeue_after=_OBSERVE_TIMEOUT)
-        if live is not None and live.labels.get(names.LABEL_UPPER_UID) == upper.uid:
-            # The cache is behind; its event will come, this is only the safety net.
-            return Result(requeue_after=_OBSERVE_TIMEOUT)
+        if is_finished:
+            record.is_gone = True
+            return None
         last = record.last_lower
         if last is not None and pod_status.is_finished({"status": last.status or {}}):
             return await self._status.mirror(upper, last, record)

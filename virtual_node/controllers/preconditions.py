@@ -25,6 +25,7 @@ async def patch_only(
     patch: Mapping[str, Any],
     *,
     uid: str,
+    resource_version: str | None = None,
     namespace: str | None = None,
     subresource: str | None = None,
     patch_type: PatchType = PatchType.MERGE,
@@ -37,16 +38,21 @@ async def patch_only(
         name: its name.
         patch: a merge or strategic merge patch; it is not changed.
         uid: of the object that the caller looked at.
+        resource_version: of the state that the caller looked at; None: any state. A request of a process that was
+            killed may arrive minutes later: with a version it changes nothing then.
         namespace: its namespace, if it has one.
         subresource: such as ``resize``.
         patch_type: how the patch is to be read.
 
     Raises:
         NotFound: it is gone.
-        Conflict: another object has its name by now; nothing was changed.
+        Conflict: another object has its name by now, or it has another version; nothing was changed.
         ApiError: anything else.
     """
-    body = {**patch, "metadata": {**(patch.get("metadata") or {}), "uid": uid}}
+    metadata = {**(patch.get("metadata") or {}), "uid": uid}
+    if resource_version is not None:
+        metadata["resourceVersion"] = resource_version
+    body = {**patch, "metadata": metadata}
     options: dict[str, Any] = {}
     if subresource is not None:
         options["subresource"] = subresource

@@ -34,6 +34,12 @@ class PodRecord:
     """A resize has gone below, and the lower pod's own note of what was asked for does not tell of it yet."""
     synced: Object | None = None
     """The upper pod whose spec and metadata the lower pod is known to have."""
+    followed: Object | None = None
+    """The lower pod, as the informer showed it, whose labels and annotations were last compared with ``synced``."""
+    restored_at: float | None = None
+    """Loop time at which labels or annotations that others had changed below were last put back."""
+    is_gone: bool = False
+    """The upper pod has finished, and the lower cluster, when asked, had no pod of ours for it."""
     reached: int = 0
     """Generation of the lower pod at which it has what ``synced`` asks for; 0: not known, or it was refused."""
     delete_sent: int | None = None
@@ -44,18 +50,37 @@ class PodRecord:
     """Loop time at which the upper pod was first seen; 0: measured, or found already mirrored."""
     changed_at: float = 0.0
     """Loop time of the first lower change that is not upstream yet; 0: none."""
+    refused: str = ""
+    """The last changes of the running pod that the policy refused, so that they are reported once."""
     complaint: str = ""
     """The last problem written into the upper pod, so that it is written once."""
+    debugging: str = ""
+    """The last event about debug containers that wait, so that it is written once."""
+
+    refusals: int = 0
+    """How often the lower cluster has refused the pod, its quotas left out."""
+    retry_at: float = 0.0
+    """Loop time before which a refused pod is not tried again."""
+
+    def is_news(self, reason: str, message: str) -> bool:
+        """Return whether a problem is another one than the last."""
+        return self.complaint != complaint(reason, message)
 
     def saw(self, lower: Object) -> None:
         """Note that the informer shows the lower pod."""
         if lower.uid != self.lower_uid:
             self.delete_sent = None
         self.lower_uid = lower.uid
+        self.is_gone = False
         self.observed = True
         self.last_lower = lower
         if self.written is not None and not _is_older(lower, self.written):
             self.written = None
+
+
+def complaint(reason: str, message: str) -> str:
+    """A problem as a record remembers it."""
+    return f"{reason}: {message}"
 
 
 def _is_older(pod: Object, other: Object) -> bool:

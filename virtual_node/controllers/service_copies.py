@@ -18,6 +18,7 @@ from virtual_node.controllers import neighbours
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.preconditions import patch_only
+from virtual_node.controllers.problems import Problem, service_taken
 from virtual_node.translate import ownership
 from virtual_node.translate import services as translate
 
@@ -68,8 +69,8 @@ class ServiceCopies:
         """Whether another installation wants a copy, be it for its pods."""
         return self.is_always_elsewhere(copy) or await neighbours.have_pods_in(self._context, copy.namespace)
 
-    async def ensure(self, upper: Object, namespace: str) -> bool:
-        """Create or patch the copy of an upper Service; False when the name below is not ours.
+    async def ensure(self, upper: Object, namespace: str) -> Problem | None:
+        """Create or patch the copy of an upper Service; return a Problem when its name or namespace is not ours.
 
         Raises:
             ApiError: the lower cluster refuses; the caller retries.
@@ -79,12 +80,16 @@ class ServiceCopies:
         desired = self._desired(whole, namespace)
         existing = self._lower.store.get(f"{namespace}/{upper.name}")
         if existing is None:
+            if problem := await self._namespaces.ensure(namespace, upper_name=upper.namespace):
+                return problem
             existing = await self._create(whole, desired)
             if existing is None:
                 self._in_step[upper.key] = upper
-                return True
-        if not ownership.is_owned(existing.labels, self._context.cluster_id):
-            return False
+                return None
+        if not ownership.is_owned_by(
+            existing, self._context.cluster_id, upper.namespace, upper_uid=upper.uid
+        ):
+            return service_taken(existing.key, self._context.name)
         self.foreign.pop(upper.key, None)
         current = existing.to_dict()
         is_replaced = translate.must_replace(current, desired)
@@ -93,7 +98,7 @@ class ServiceCopies:
         if (is_replaced or (patch and was_in_step)) and not await neighbours.is_current(
             self._context.upper, resources.SERVICES, upper
         ):
-            return True  # the change that our cache lacks brings us here again
+            return None  # the change that our cache lacks brings us here again
         self._in_step[upper.key] = upper
         if is_replaced:
             await self.delete(existing)
@@ -104,7 +109,14 @@ class ServiceCopies:
             await self._patch(existing, patch)
         elif self._mark in existing.annotations and self._mark not in desired["metadata"]["annotations"]:
             await self.unmark(existing)
-        return True
+        return None
+
+    def of(self, upper_namespace: str, name: str) -> Object | None:
+        """Return the copy of an upper Service as the cache has it; None also if its name is another's copy."""
+        copy = self._lower.store.get(f"{self._context.lower_namespace(upper_namespace)}/{name}")
+        if copy is None or not ownership.is_owned_by(copy, self._context.cluster_id, upper_namespace):
+            return None
+        return copy
 
     async def unmark(self, copy: Object) -> None:
         """We do not always want a copy any more, whoever else does."""
@@ -140,7 +152,6 @@ class ServiceCopies:
         if whole["metadata"]["uid"] == self.foreign.get(f"{whole['metadata']['namespace']}/{name}"):
             with contextlib.suppress(NotFound):
                 return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
-        await self._namespaces.ensure(namespace, upper_name=whole["metadata"]["namespace"])
         try:
             try:
                 await lower.create(resources.SERVICES, desired, namespace=namespace)

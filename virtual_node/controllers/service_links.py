@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 
 from controller_runtime.api import names
 from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
 from virtual_node.config import KUBERNETES_SERVICE_UPPER
 from virtual_node.controllers.context import ClusterContext
-from virtual_node.controllers.object_watch import ObjectKey
+from virtual_node.controllers.object_key import ObjectKey
 from virtual_node.translate import service_environment
 
 INDEX_NAMESPACE = "namespace"
@@ -105,14 +106,13 @@ class ServiceLinks:
 
     def _address(self, service: Mapping[str, Any]) -> str:
         """Where the Service answers below: the copy's address, or its own where it has no copy."""
-        upper_ip = str(service["spec"].get("clusterIP") or "")
-        if not upper_ip or upper_ip == "None":
+        upper_ip = _cluster_ip(service["spec"])
+        if not upper_ip:
             return ""
         metadata = service["metadata"]
         namespace = self._context.lower_namespace(metadata["namespace"])
         copy = self._lower.store.get(f"{namespace}/{metadata['name']}")
-        lower_ip = str(((copy.spec if copy is not None else None) or {}).get("clusterIP") or "")
-        return lower_ip if lower_ip and lower_ip != "None" else upper_ip
+        return (_cluster_ip(copy.spec or {}) if copy is not None else "") or upper_ip
 
     def _master(self, annotations: Mapping[str, str]) -> tuple[str, int] | None:
         """The apiserver that the pod asks for: the upper one's address, or None for the lower kubelet's choice."""
@@ -123,6 +123,19 @@ class ServiceLinks:
             return None
         url = urlsplit(self._context.settings.kubernetes_service_url or self._context.upper.config.server)
         return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+
+
+def has_address(service: Object, copy: Object | None) -> bool:
+    """Whether an upper Service's copy exists and has an address if the Service has one; else it is to be replaced."""
+    if copy is None:
+        return False
+    return bool(_cluster_ip(copy.spec or {})) or not _cluster_ip(service.spec or {})
+
+
+def _cluster_ip(spec: Mapping[str, Any]) -> str:
+    """A Service's address; empty: it has none (headless, ExternalName)."""
+    address = str(spec.get("clusterIP") or "")
+    return "" if address == "None" else address
 
 
 def _wants_links(upper_pod: Mapping[str, Any]) -> bool:

@@ -34,8 +34,9 @@ from virtual_node.controllers.endpoint_slices import (
     upper_slices,
 )
 from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.problems import SERVICE_CONFLICT, Problem
 from virtual_node.controllers.service_copies import ServiceCopies, upper_service
-from virtual_node.controllers.service_links import INDEX_NAMESPACE
+from virtual_node.controllers.service_links import INDEX_NAMESPACE, has_address
 from virtual_node.controllers.services_users import GRACE, NamespaceUsers
 
 _FOREIGN_AGAIN = 600.0
@@ -81,7 +82,10 @@ class ServiceController:
         self._progress = asyncio.Event()
         """Set, and replaced, whenever a copy appears or turns out to be impossible."""
         queue: WorkQueue[str] = WorkQueue(
-            f"services-{context.name}", rate_limiter=ExponentialBackoff(0.2, 60.0)
+            f"services-{context.name}",
+            rate_limiter=ExponentialBackoff(0.2, 60.0),
+            flow=lambda key: key.partition("/")[0],
+            workers=_WORKERS,
         )
         self.controller: Controller[str] = Controller(
             f"services-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
@@ -124,23 +128,23 @@ class ServiceController:
         if upper is None or upper.metadata.deletion_timestamp is not None:
             self._copies.forget(key)
             self._refused.discard(key)
-            if not self._is_there(key, lower_namespace, name):
+            if not self._is_there(key):
                 return None
             if upper is None and await self._exists_above(namespace, name):
                 return Result(requeue_after=_BEHIND)
-            return await self._remove(key, lower_namespace, name)
+            return await self._remove(key)
         if not self._is_wanted(upper):
             return await self._remove_unused(upper, lower_namespace)
         try:
-            is_ours = await self._copies.ensure(upper, lower_namespace)
+            problem = await self._copies.ensure(upper, lower_namespace)
         except ApiError as error:
             self._failed(upper, error)
             raise
         self._refused.discard(key)
-        if not is_ours:
-            self._complain(upper, lower_namespace)
+        if problem is not None:
+            self._complain(upper, problem)
             await self._endpoints.remove(key)
-            return Result(requeue_after=_FOREIGN_AGAIN)
+            return Result(requeue_after=_FOREIGN_AGAIN if problem.event_reason == SERVICE_CONFLICT else GRACE)
         await self._endpoints.sync(upper, lower_namespace)
         return None
 
@@ -160,7 +164,7 @@ class ServiceController:
     def _unsettled(self, namespace: str) -> bool:
         lower_namespace = self._context.lower_namespace(namespace)
         return any(
-            f"{lower_namespace}/{service.name}" not in self._lower.store
+            not has_address(service, self._lower.store.get(f"{lower_namespace}/{service.name}"))
             and service.key not in self._copies.foreign
             and service.key not in self._refused
             and service.metadata.deletion_timestamp is None
@@ -181,9 +185,9 @@ class ServiceController:
 
     async def _remove_unused(self, upper: Object, namespace: str) -> Result | None:
         """Nobody of ours uses it any more: give others a while to come, and those of other processes their due."""
-        if not self._is_there(upper.key, namespace, upper.name):
+        if not self._is_there(upper.key):
             return None
-        copy = self._lower.store.get(f"{namespace}/{upper.name}")
+        copy = self._copies.of(upper.namespace, upper.name)
         if copy is not None:
             await self._copies.unmark(copy)
             if self._copies.is_always_elsewhere(copy):
@@ -196,18 +200,20 @@ class ServiceController:
             return Result(requeue_after=GRACE)
         if copy is not None:
             self._copies.unused[upper.key] = copy.uid
-        return await self._remove(upper.key, namespace, upper.name)
+        return await self._remove(upper.key)
 
-    async def _remove(self, key: str, namespace: str, name: str) -> Result | None:
+    async def _remove(self, key: str) -> Result | None:
         assert self._endpoints is not None
         await self._endpoints.remove(key)
-        if (copy := self._lower.store.get(f"{namespace}/{name}")) is not None:
+        namespace, _, name = key.partition("/")
+        if (copy := self._copies.of(namespace, name)) is not None:
             await self._copies.delete(copy)
         return None
 
-    def _is_there(self, key: str, namespace: str, name: str) -> bool:
+    def _is_there(self, key: str) -> bool:
         assert self._endpoints is not None
-        return f"{namespace}/{name}" in self._lower.store or bool(
+        namespace, _, name = key.partition("/")
+        return self._copies.of(namespace, name) is not None or bool(
             self._endpoints.lower.store.by_index(INDEX_SERVICE, key)
         )
 
@@ -230,21 +236,17 @@ class ServiceController:
                 f"Lower cluster {self._context.name} refused the Service: {error.message}",
             )
 
-    def _complain(self, upper: Object, namespace: str) -> None:
-        """Say once that the name is taken."""
+    def _complain(self, upper: Object, problem: Problem) -> None:
+        """Report once that the lower name or namespace is not ours."""
         if self._copies.foreign.get(upper.key) == upper.uid:
             return
         self._copies.foreign[upper.key] = upper.uid
         self._progressed()
         metrics.FOREIGN_SERVICES.labels(self._context.name).inc()
-        # That each cluster has a "kubernetes" and a "kube-dns" of its own is as it should be.
+        # Each cluster has a "kubernetes", a "kube-dns" and a kube-system of its own.
         is_always = self._copies.is_always(upper.namespace, upper.name)
         self._context.recorder.event(
-            upper,
-            "Normal" if is_always else "Warning",
-            "ServiceConflict",
-            f"Lower cluster {self._context.name} has a Service {namespace}/{upper.name} that is not ours; it is "
-            "left alone, and pods there use it instead of this one",
+            upper, "Normal" if is_always else "Warning", problem.event_reason, problem.message
         )
 
     async def _choose(self) -> EndpointMirror:
@@ -290,8 +292,6 @@ class ServiceController:
 
 
 def _on_any_change(informer: Informer, handler: Callable[[Object], None]) -> None:
-    """Call a handler with whatever came, went, or was and is now different."""
-
     def updated(old: Object, new: Object) -> None:
         handler(old)
         handler(new)

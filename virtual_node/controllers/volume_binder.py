@@ -15,10 +15,13 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.policy.decision import summary, violations
+from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.objects import Object
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.volume_caches import VolumeCaches
+from virtual_node.controllers.waiting_pods import WaitingPods
 from virtual_node.translate import pod_down, pools, volumes
 from virtual_node.translate import volume_binder as translate
 
@@ -32,6 +35,7 @@ class VolumeBinder:
     def __init__(self, context: ClusterContext, caches: VolumeCaches) -> None:
         self._context = context
         self._caches = caches
+        self._waiting = WaitingPods(context, caches.upper_claims.store)
 
     def on_change(self, changed: Callable[[str], None]) -> None:
         """Be told the claims (namespace/name above) of every placeholder that changes."""
@@ -53,7 +57,7 @@ class VolumeBinder:
             node: the virtual node that the upper scheduler has selected.
         """
         placeholder = self._of(key)
-        consumer = await self._consumer(key)
+        consumer = await self._waiting.oldest(key)
         if placeholder is not None:
             if (
                 consumer is None
@@ -65,7 +69,9 @@ class VolumeBinder:
             if said:
                 await self._remove(placeholder)
             return said
-        return "" if consumer is None else await self._create(consumer, node)
+        if consumer is None or not self._are_ours(consumer):
+            return ""
+        return await self._create(consumer, node)
 
     async def done(self, key: str) -> None:
         """A claim needs no placeholder any more, for it is bound or going; it goes when none of its claims does."""
@@ -80,31 +86,34 @@ class VolumeBinder:
                 return
         await self._remove(placeholder)
 
-    async def _consumer(self, key: str) -> dict[str, Any] | None:
-        """The unbound upper pod that waits for a claim: the oldest, which is what a scheduler has in hand."""
-        namespace, _, name = key.partition("/")
-        waiting = await self._context.upper.list(
-            resources.PODS, namespace=namespace, field_selector="spec.nodeName=,status.phase=Pending"
-        )
-        pods = [pod.to_dict() for pod in waiting.items if pod.metadata.deletion_timestamp is None]
-        found = [pod for pod in pods if name in volumes.claim_names(pod)]
-        return min(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
+    async def refusal(self, key: str, node: str) -> str | None:
+        """Return why this cluster takes no volume for the pod that waits for a claim.
+
+        Empty: the volume can be made. None: no upper pod that is not bound yet names the claim.
+
+        Args:
+            key: the upper claim.
+            node: the virtual node that the upper scheduler has selected.
+        """
+        consumer = await self._waiting.oldest(key)
+        return None if consumer is None else self._placeholder(consumer, node)[1]
+
+    def _are_ours(self, consumer: dict[str, Any]) -> bool:
+        """Whether each claim of a pod has a lower one that was made for it: the placeholder must use no other."""
+        namespace = consumer["metadata"]["namespace"]
+        lower_namespace = self._context.lower_namespace(namespace)
+        for name in volumes.claim_names(consumer):
+            upper = self._caches.upper_claims.store.get(f"{namespace}/{name}")
+            lower = self._caches.lower_claims.store.get(f"{lower_namespace}/{name}")
+            if upper is None or lower is None or lower.labels.get(names.LABEL_UPPER_UID) != upper.uid:
+                return False
+        return True
 
     async def _create(self, consumer: dict[str, Any], node: str) -> str:
         """Make the placeholder; why that is of no use, empty when it was made."""
-        options = self._context.options[node]
-        as_bound = {**consumer, "spec": {**consumer["spec"], "nodeName": node}}
-        body = translate.binder_pod(
-            pod_down.lower_pod(as_bound, options),
-            uid=consumer["metadata"]["uid"],
-            cluster_id=self._context.cluster_id,
-            claims=volumes.claim_names(consumer),
-            image=self._context.config.volumes.binder_image,
-        )
-        pool = self._context.nodes[node].node_selector
-        if why := pools.contradiction(body["spec"], pool, node_name=node, cluster=self._context.name):
+        body, why = self._placeholder(consumer, node)
+        if why:
             return why
-        pools.keep_to(body["spec"], pool)
         with contextlib.suppress(AlreadyExists):
             await self._context.lower.create(resources.PODS, body, namespace=body["metadata"]["namespace"])
             self._context.log.info(
@@ -112,6 +121,28 @@ class VolumeBinder:
                 pod=f"{consumer['metadata']['namespace']}/{consumer['metadata']['name']}",
             )
         return ""
+
+    def _placeholder(self, consumer: dict[str, Any], node: str) -> tuple[dict[str, Any], str]:
+        """Return the placeholder of a pod, and why the lower cluster cannot take that pod; empty: it can."""
+        options = self._context.options[node]
+        as_bound = {**consumer, "spec": {**consumer["spec"], "nodeName": node}}
+        lower = pod_down.lower_pod(as_bound, options)
+        rules = self._context.policy.of(consumer["metadata"]["namespace"])
+        if found := violations(lower, rules):
+            return {}, f"lower cluster {self._context.name} does not take the pod: {summary(found)}"
+        lower["spec"] = keep_off_control_plane(lower["spec"], rules)
+        body = translate.binder_pod(
+            lower,
+            uid=consumer["metadata"]["uid"],
+            cluster_id=self._context.cluster_id,
+            claims=volumes.claim_names(consumer),
+            image=self._context.config.volumes.binder_image,
+        )
+        pool = self._context.nodes[node].node_selector
+        if why := pools.contradiction(body["spec"], pool, node_name=node, cluster=self._context.name):
+            return {}, why
+        pools.keep_to(body["spec"], pool)
+        return body, ""
 
     async def _remove(self, placeholder: Object) -> None:
         if placeholder.metadata.deletion_timestamp is not None:

@@ -16,10 +16,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
+from controller_runtime.certificates import common_name
 from controller_runtime.client import Client
-from controller_runtime.errors import NotFound
+from controller_runtime.errors import NotFound, Unavailable
 from controller_runtime.resources import CONFIG_MAPS, TOKEN_REVIEWS
 
 from .review_cache import ReviewCache
@@ -131,15 +133,13 @@ def bearer_token(request: web.BaseRequest) -> str | None:
 def user_from_certificate(certificate: Mapping[str, Any]) -> UserInfo | None:
     """Read the user from a verified client certificate: common name, organisations as groups.
 
-    Of several common names the last counts, as in Go: who approved the certificate has seen that one.
-
     Args:
         certificate: What `ssl.SSLSocket.getpeercert` gives; empty without a certificate.
     """
-    names = [pair for relative in certificate.get("subject", ()) for pair in relative]
-    common = next((value for key, value in reversed(names) if key == "commonName"), "")
+    common = common_name(certificate)
     if not common:
         return None
+    names = [pair for relative in certificate.get("subject", ()) for pair in relative]
     return UserInfo(common, groups=_with_authenticated(v for key, v in names if key == "organizationName"))
 
 
@@ -150,14 +150,31 @@ async def review_token(client: Client, token: str) -> UserInfo | None:
         ApiError: It could not tell.
     """
     body = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": {"token": token}}
-    review = await client.create(TOKEN_REVIEWS, body)
-    status = review.get("status") or {}
-    user = status.get("user") or {}
-    if status.get("authenticated") is not True or not user.get("username"):
+    try:
+        status = msgspec.convert(await client.create(TOKEN_REVIEWS, body), _TokenReview).status
+    except msgspec.ValidationError as error:
+        raise Unavailable(f"TokenReview: the answer is malformed: {error}") from None
+    user = status.user if status is not None and status.authenticated else None
+    if user is None or not user.username:
         return None
-    extra = tuple(sorted((key, tuple(values)) for key, values in (user.get("extra") or {}).items()))
-    groups = _with_authenticated(user.get("groups") or ())
-    return UserInfo(user["username"], user.get("uid", ""), groups, extra)
+    extra = tuple(sorted((key, tuple(values)) for key, values in (user.extra or {}).items()))
+    return UserInfo(user.username, user.uid, _with_authenticated(user.groups or ()), extra)
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] | None = None
+    extra: dict[str, list[str]] | None = None
+
+
+class _TokenReviewStatus(msgspec.Struct):
+    authenticated: bool = False
+    user: _User | None = None
+
+
+class _TokenReview(msgspec.Struct):
+    status: _TokenReviewStatus | None = None
 
 
 def _with_authenticated(groups: Iterable[str]) -> tuple[str, ...]:

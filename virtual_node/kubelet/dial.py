@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from controller_runtime.kubeconfig import ClusterConfig
+from controller_runtime.raw_connection import Connection, start_tls
 
 from .http_head import END_OF_HEAD, Headers, RequestHead, ResponseHead, parse_response_head
-from .splice import Connection
-from .tls import start_tls
 
-MAX_HEAD = 256 * 1024
+MAX_HEAD = 64 * 1024
 """Bytes of a response head; a Kubernetes apiserver sends well under four thousand."""
 
-MAX_ERROR_BODY = 1024 * 1024
+MAX_ERROR_BODY = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
     """Read the body of an answer that is not a 101, and close its connection.
 
     Returns:
-        At most a megabyte; what came before a failure or after `within` seconds when there is one.
+        At most 64 KiB; what came before a failure or after `within` seconds when there is one.
     """
     reader = asyncio.StreamReader()
     transport = answer.connection.transport
@@ -111,7 +110,7 @@ async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
         try:
             async with asyncio.timeout(within):
                 await _read_body(reader, answer.head, body)
-        except (TimeoutError, OSError, EOFError, ValueError):
+        except (TimeoutError, OSError, EOFError, ValueError, asyncio.LimitOverrunError):
             pass
         return bytes(body)
     finally:
@@ -242,14 +241,16 @@ class HeadReader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Look for the end of the head."""
+        if self._done.done():
+            return
+        searched = max(0, len(self._buffer) - len(END_OF_HEAD))
         self._buffer += data
-        head, end, rest = bytes(self._buffer).partition(END_OF_HEAD)
-        if not end:
+        end = self._buffer.find(END_OF_HEAD, searched)
+        if end < 0:
             if len(self._buffer) > MAX_HEAD:
                 self._fail(ValueError("the answer's head is too long"))
             return
-        if self._done.done():
-            return
+        head, rest = bytes(self._buffer[:end]), bytes(self._buffer[end + len(END_OF_HEAD) :])
         if self._transport is not None:
             self._transport.pause_reading()
         self._done.set_result((head, rest))

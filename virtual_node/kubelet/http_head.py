@@ -15,7 +15,7 @@ Headers = tuple[tuple[str, str], ...]
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[\x21-\x7e]+")
 _FORBIDDEN_IN_VALUE = re.compile(r"[\x00\r\n]")
-_STATUS_LINE = re.compile(r"HTTP/1\.[01] (\d{3})(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?")
+_STATUS_LINE = re.compile(r"HTTP/1\.[01] ([1-9]\d\d)(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class LogRoutes:
             raise Refusal(404, f"container {quoted(container)} not found in pod {quoted(pod)}")
         path = PODS.path(namespace=target.namespace, name=target.name, subresource="log")
         params = {"container": container, **options}
-        with self._registry.track("logs"):
+        with self._registry.track("logs", request):
             try:
                 async with target.client.stream(
                     "GET", path, params=params, read_timeout=self._idle_timeout

@@ -21,6 +21,10 @@ _PATIENCE = 8.0
 _REFUSED = 60.0
 """Seconds before a question that all kubelets refused is put to them again."""
 _AT_ONCE = 32
+_MOST_NODES = 5000
+"""Nodes that are asked; a hostile lower cluster may have any number."""
+_MOST_PARTS = 1_000_000
+"""Lines, or JSON values, of one answer: each takes fifty bytes of memory and more, however short it is."""
 _SMALL = 64 * 1024
 """Bytes that are read in less time than it takes to have another thread read them."""
 
@@ -65,20 +69,27 @@ class LowerKubelets:
         loop = asyncio.get_running_loop()
         if loop.time() < self._refused_until.get(path, 0.0):
             return Answers({}, refused=True)
-        nodes = self._nodes()
+        nodes = self._nodes()[:_MOST_NODES]
         found: dict[str, T] = {}
         failures: list[Exception] = []
         limit = asyncio.Semaphore(_AT_ONCE)
 
         async def ask(node: str) -> None:
             try:
-                async with limit:
-                    answer = await self._lower.request(
-                        "GET", f"/api/v1/nodes/{node}/proxy/{path}", timeout=_TIMEOUT, flow="metrics"
-                    )
+                url = f"/api/v1/nodes/{node}/proxy/{path}"
+                async with limit, self._lower.receive("GET", url, timeout=_TIMEOUT, flow="metrics") as answer:
                     found[node] = await self._read(answer, read)
-            except (ApiError, ConfigError, ValueError) as error:
+            except (ApiError, ConfigError) as error:
                 failures.append(error)
+            except (
+                ValueError,
+                LookupError,
+                TypeError,
+                ArithmeticError,
+                AttributeError,
+                RecursionError,
+            ) as error:
+                failures.append(ValueError(f"not what a kubelet sends: {error!r}"))
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
@@ -101,6 +112,8 @@ class LowerKubelets:
     async def _read(self, answer: bytes, read: Callable[[bytes], T]) -> T:
         if len(answer) < _SMALL:
             return read(answer)
+        if len(answer) > _MOST_PARTS and sum(map(answer.count, (b"\n", b"[", b"{"))) > _MOST_PARTS:
+            raise ValueError(f"more than {_MOST_PARTS:,} lines or values")
         # More would not be faster, and name resolution waits for the same few threads.
         async with self._one_thread:
             return await asyncio.to_thread(read, answer)

@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from controller_runtime.api.decoding import decoder
 from controller_runtime.client import Client
-from controller_runtime.serving import metrics_handler
+from controller_runtime.metrics_page import MetricsPage
 from virtual_node.translate import prometheus_text, stats
 from virtual_node.translate.node_usage import CounterSum
 from virtual_node.translate.prometheus_text import Exposition, PodNames, Pods
@@ -63,7 +64,7 @@ class MetricsRoutes:
     def routes(self) -> list[web.RouteDef]:
         """To be served beside the others."""
         return [
-            web.get("/metrics", metrics_handler),
+            web.get("/metrics", MetricsPage().get),
             self._route("/metrics/resource", self._resource, _TEXT),
             self._route("/metrics/cadvisor", partial(self._merged, "metrics/cadvisor"), _TEXT),
             self._route("/metrics/probes", partial(self._merged, "metrics/probes"), _TEXT),
@@ -150,7 +151,10 @@ def _decode(raw: bytes) -> str:
 
 def _read_summary(raw: bytes) -> dict[str, Any]:
     """Raises: ValueError: it is none."""
-    found = msgspec.json.decode(raw, type=dict[str, Any])
+    found = _decode_object(raw)
     if not isinstance(found.get("node"), dict):
         raise ValueError("a summary without a node")
     return found
+
+
+_decode_object = decoder(dict[str, Any])

@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import msgspec
-
 from controller_runtime.api import names, quantity, timestamps
+from controller_runtime.api.decoding import decode
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.flags import parse_duration
@@ -101,7 +100,7 @@ class MetricsApi:
         except (ApiError, ConfigError) as error:
             _log.debug("the lower cluster's metrics API does not serve us", what=what, why=str(error))
             return []
-        items: list[dict[str, Any]] = msgspec.json.decode(answer).get("items") or []
+        items: list[dict[str, Any]] = decode(answer).get("items") or []
         return items
 
 

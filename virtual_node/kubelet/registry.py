@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
+from aiohttp import web
 from prometheus_client import Counter, Gauge
 
 from .errors import Refusal
+from .stream_limits import StreamLimits
 
 STREAMS = Gauge("virtual_node_kubelet_streams", "Streams open now, by what they are.", ["verb"])
 STREAM_BYTES = Counter(
@@ -19,9 +21,14 @@ STREAM_BYTES = Counter(
 
 
 class StreamRegistry:
-    """Knows the task of every open stream."""
+    """Knows the task of every open stream.
 
-    def __init__(self) -> None:
+    Args:
+        limits: How many may be open; shared with other ports.
+    """
+
+    def __init__(self, limits: StreamLimits | None = None) -> None:
+        self._limits = limits or StreamLimits()
         self._tasks: dict[object, asyncio.Task[object]] = {}
         self._changed = asyncio.Event()
         self._draining = False
@@ -30,28 +37,30 @@ class StreamRegistry:
         return len(self._tasks)
 
     @contextlib.contextmanager
-    def track(self, verb: str) -> Iterator[None]:
+    def track(self, verb: str, request: web.Request) -> Iterator[None]:
         """Count the current task as a stream for as long as the block runs.
 
         Args:
             verb: exec, attach, portforward, logs or run.
+            request: What asks for it; its path has the pod's namespace.
 
         Raises:
-            Refusal: 503 when the node is shutting down.
+            Refusal: 503 when the node is shutting down, 400 or 429 when too many are open.
         """
         if self._draining:
             raise Refusal(503, "the virtual node is shutting down")
         task = asyncio.current_task()
         assert task is not None
         key = object()
-        self._tasks[key] = task
-        STREAMS.labels(verb).inc()
-        try:
-            yield
-        finally:
-            del self._tasks[key]
-            STREAMS.labels(verb).dec()
-            self._changed.set()
+        with self._limits.hold(verb, request.match_info["namespace"], request.raw_path):
+            self._tasks[key] = task
+            STREAMS.labels(verb).inc()
+            try:
+                yield
+            finally:
+                del self._tasks[key]
+                STREAMS.labels(verb).dec()
+                self._changed.set()
 
     async def drain(self, grace: float) -> int:
         """Take no more streams, give those open some time to end by themselves, then cancel them.

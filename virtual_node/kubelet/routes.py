@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import Counter
 
+from controller_runtime.accepting import count_requests, peer_of
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.log import get_logger
 
@@ -16,7 +18,6 @@ from .authentication import AuthenticationError, Authenticator, UserInfo
 from .authorization import Attributes, Authorizer, request_attributes
 from .backend import Backend
 from .errors import Refusal
-from .front import MAX_HEAD
 from .logs import LogRoutes
 from .pods import PodRoutes
 from .registry import StreamRegistry
@@ -28,6 +29,14 @@ REQUESTS = Counter(
     "Requests to the kubelet API by the first part of their route.",
     ["path", "method", "code"],
 )
+
+MAX_HEAD = 1024 * 1024
+"""Bytes of a request head, as Go's net/http allows: ``kubectl exec`` carries whole scripts in the URL."""
+
+STREAM = re.compile(
+    rb"(?:GET|POST) /(?:exec|attach|portForward)/[^\r\n]*\r\n(?:[^\r\n]*\r\n)*?upgrade[ \t]*:", re.IGNORECASE
+)
+"""Matches the head of a request whose handler takes the connection over."""
 
 _log = get_logger(component="kubelet")
 
@@ -64,7 +73,7 @@ def make_app(
     logs = LogRoutes(backend, registry, idle_timeout=idle_timeout)
     run = RunRoutes(backend, registry, idle_timeout=idle_timeout, answer_timeout=answer_timeout)
     pods = PodRoutes(backend)
-    app = web.Application(middlewares=[_guard(authenticator, authorizer)])
+    app = web.Application(middlewares=[count_requests, _guard(authenticator, authorizer)])
     app.add_routes(
         [
             web.get("/healthz", _healthz, allow_head=False),
@@ -95,9 +104,8 @@ HANDLER_ARGS: dict[str, Any] = {
     "max_line_size": MAX_HEAD,
     "max_field_size": 64 * 1024,
     "lingering_time": 0.5,
-    # A client that hangs up ends its log stream and the lower request behind it.
-    "handler_cancellation": True,
 }
+"""Arguments of aiohttp's protocol. Only authorized callers send it more than one head (`Gate`, ``hold``)."""
 
 
 def _get_and_post(path: str, handler: Handler) -> list[web.RouteDef]:
@@ -112,10 +120,13 @@ def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middl
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         route = _route(request)
+        peer = peer_of(request)
         try:
             user = await _authenticate(request, authenticator)
             request[USER] = user
             await _authorize(user, authorizer, request_attributes(request.method, route))
+            if peer is not None:
+                peer.trust()
             response = await handler(request)
         except (Refusal, web.HTTPException) as error:
             response = _refused(error)
@@ -129,8 +140,10 @@ def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middl
         if not response.prepared and request.writer.output_size > 0:
             # The answer had begun: a second one must not follow it, nor may it look complete.
             raise ConnectionResetError("the answer broke off")
-        if not response.prepared and "Upgrade" in request.headers:
-            # What the client sends next on this connection is the stream it hoped for.
+        if not response.prepared and (
+            "Upgrade" in request.headers or (peer is not None and not peer.is_trusted)
+        ):
+            # What the client sends next on this connection is the stream it hoped for, or nothing that is read.
             response.force_close()
         method = request.method if request.method in _METHODS else "other"
         REQUESTS.labels(_bucket(request, route), method, response.status).inc()

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-import msgspec
 from aiohttp import web
 from yarl import URL
 
+from controller_runtime.api.decoding import decode
 from controller_runtime.errors import ApiError, ConfigError, Unauthorized, error_from_response
 from controller_runtime.resources import PODS
 
@@ -57,7 +57,7 @@ class RunRoutes:
         if container not in container_names(target.pod):
             raise Refusal(404, f"container not found ({quoted(container)})")
         command = request.query.get("cmd", "").split(" ")
-        with self._registry.track("run"):
+        with self._registry.track("run", request):
             output = await run_command(target, container, command, patience=self._patience)
         if output.failure:
             raise Refusal(500, output.failure)
@@ -92,7 +92,7 @@ class Output:
         elif channel == bytes([_STDERR]):
             self.stderr += data
         elif channel == bytes([_ERROR]):
-            self.failure = self._failure(msgspec.json.decode(data), command)
+            self.failure = self._failure(decode(data), command)
         if len(self.stdout) + len(self.stderr) > MAX_OUTPUT:
             raise Refusal(500, f"the output is longer than {MAX_OUTPUT} bytes")
 

@@ -10,16 +10,27 @@ from typing import Protocol
 
 from aiohttp import web
 
+from controller_runtime.accepting import Gate
+from controller_runtime.connections import ConnectionLimits, Connections
 from controller_runtime.log import get_logger
 
 from .authentication import Authenticator
 from .authorization import Authorizer
 from .backend import Backend
-from .front import Gate
 from .registry import StreamRegistry
-from .routes import HANDLER_ARGS, Handler, make_app
+from .routes import HANDLER_ARGS, MAX_HEAD, STREAM, Handler, make_app
+from .stream_limits import StreamLimits
+
+_BACKLOG = 128
 
 _log = get_logger(component="kubelet")
+
+
+def connection_limits(total: int = 1200, strangers: int = 128) -> ConnectionLimits:
+    """Return the limits of connections to the kubelet API."""
+    return ConnectionLimits(
+        total=total, strangers=strangers, verified_head_bytes=MAX_HEAD, held_bytes=16 * MAX_HEAD
+    )
 
 
 class ServerCertificate(Protocol):
@@ -48,6 +59,8 @@ class KubeletServer:
         answer_timeout: Seconds a lower apiserver may take to answer an upgrade.
         grace: Seconds given to open streams when the server stops.
         extra_routes: More routes under the same authentication and authorization.
+        connections: Limits of the connections; shared by the virtual nodes of a process.
+        stream_limits: Limits of the streams; shared in the same way.
     """
 
     def __init__(
@@ -64,7 +77,10 @@ class KubeletServer:
         answer_timeout: float = 60.0,
         grace: float = 10.0,
         extra_routes: Sequence[web.AbstractRouteDef] = (),
+        connections: Connections | None = None,
+        stream_limits: StreamLimits | None = None,
     ) -> None:
+        self._connections = connections or Connections("kubelet", connection_limits())
         self._address = address
         self._port = port
         self._tls = tls
@@ -73,7 +89,7 @@ class KubeletServer:
         self._reviewers: list[Authenticator | Authorizer] = [authenticator]
         if authorizer is not None:
             self._reviewers.append(authorizer)
-        self.streams = StreamRegistry()
+        self.streams = StreamRegistry(stream_limits)
         app = make_app(
             backend,
             self.streams,
@@ -88,7 +104,8 @@ class KubeletServer:
             app,
             handle_signals=False,
             shutdown_timeout=1.0,
-            **HANDLER_ARGS,
+            # A client that hangs up ends its log stream and the lower request behind it.
+            handler_cancellation=True,
         )
         self._gate: Gate | None = None
         self._listener: asyncio.Server | None = None
@@ -109,11 +126,18 @@ class KubeletServer:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        self._gate = Gate(server, lambda: None if self._tls is None else self._tls.context)
+        self._gate = Gate(
+            server,
+            lambda: None if self._tls is None else self._tls.context,
+            connections=self._connections,
+            options=HANDLER_ARGS,
+            hold=True,
+            stream=STREAM,
+        )
         try:
             # Known to us before it listens: cancelled in between, its port would be taken as long as the process runs.
             self._listener = await asyncio.get_running_loop().create_server(
-                self._gate, self._address or None, self._port, backlog=512, start_serving=False
+                self._gate, self._address or None, self._port, backlog=_BACKLOG, start_serving=False
             )
             await self._listener.start_serving()
         except BaseException:

@@ -16,29 +16,14 @@ do the same).
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from controller_runtime.raw_connection import Connection, keep_alive
 
 HIGH_WATER = 256 * 1024
 """Bytes waiting to be written to one side before the other side's reading is paused."""
 
 _DRAIN_CHECK, _DRAIN_CHECK_MAX = 0.02, 1.0
-_KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_PROBES = 30, 10, 6
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """A connected transport, and the socket transport beneath it when it speaks TLS."""
-
-    transport: asyncio.Transport
-    raw: asyncio.Transport
-
-    def unsent(self) -> int:
-        """Count the bytes written but not yet taken by the kernel."""
-        size = self.transport.get_write_buffer_size()
-        return size if self.raw is self.transport else size + self.raw.get_write_buffer_size()
 
 
 class Splice:
@@ -214,25 +199,3 @@ class End(asyncio.Protocol):
                 self._splice.touch()
             slower = min(2 * delay, _DRAIN_CHECK_MAX)
             loop.call_later(delay, self._close_when_sent, deadline, unsent, slower)
-
-
-def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Have the kernel notice a peer that vanished, within about a minute and a half of silence.
-
-    While bytes are under way it gives up only after all its retransmissions, in a quarter of an hour, as everywhere in
-    Kubernetes: a shorter limit (TCP_USER_TIMEOUT) would end streams of slow readers, too.
-    """
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
-        return
-    options = (
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPIDLE", None), _KEEPALIVE_IDLE),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPINTVL", None), _KEEPALIVE_INTERVAL),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPCNT", None), _KEEPALIVE_PROBES),
-    )
-    with contextlib.suppress(OSError):
-        for level, option, value in options:
-            if option is not None:
-                sock.setsockopt(level, option, value)

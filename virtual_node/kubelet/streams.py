@@ -7,18 +7,19 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from controller_runtime.accepting import Front
 from controller_runtime.errors import ConfigError
 from controller_runtime.log import get_logger
+from controller_runtime.raw_connection import Connection
 from controller_runtime.resources import PODS
 
 from .authentication import UserInfo
 from .backend import Backend, PodTarget, container_names
 from .dial import Answer, DialError, UpgradeRequest, dial, read_error_body
 from .errors import Refusal, quoted, unreachable
-from .front import Front
 from .http_head import ResponseHead
 from .registry import STREAM_BYTES, StreamRegistry
-from .splice import Connection, Splice
+from .splice import Splice
 from .stream_request import (
     Query,
     answered_headers,
@@ -88,7 +89,7 @@ class StreamRoutes:
             raise Refusal(400, "Upgrade request required: SPDY/3.1 or websocket")
         if request.can_read_body:
             raise Refusal(400, "an upgrade request has no body")
-        with self._registry.track(verb):
+        with self._registry.track(verb, request):
             answer = await self._ask(request, target, verb, query)
             if answer.head.status != 101:
                 return await _relay(answer, target)

@@ -45,7 +45,12 @@ def lower_claim(
     annotations = {
         key: value
         for key, value in (metadata.get("annotations") or {}).items()
-        if key != names.ANNOTATION_LAST_APPLIED and not key.startswith(_CONTROLLERS_OWN)
+        if key != names.ANNOTATION_LAST_APPLIED
+        and not key.startswith(_CONTROLLERS_OWN)
+        and not names.is_reserved(key)
+    }
+    labels = {
+        key: value for key, value in (metadata.get("labels") or {}).items() if not names.is_reserved(key)
     }
     return {
         "apiVersion": "v1",
@@ -53,11 +58,10 @@ def lower_claim(
         "metadata": {
             "name": metadata["name"],
             "namespace": namespace,
-            "labels": {**(metadata.get("labels") or {}), **ownership_labels(owner, metadata["uid"])},
+            "labels": {**labels, **ownership_labels(owner, metadata["uid"])},
             "annotations": {
                 **annotations,
-                names.ANNOTATION_GLOBAL: "true",
-                names.ANNOTATION_UPPER_NAMESPACE: metadata["namespace"],
+                **_marks(metadata),
             },
         },
         "spec": spec,
@@ -67,6 +71,28 @@ def lower_claim(
 def selected_node(claim: Mapping[str, Any]) -> str:
     """The node that the scheduler has chosen for a claim's first consumer; empty: none yet."""
     return str((claim["metadata"].get("annotations") or {}).get(SELECTED_NODE) or "")
+
+
+def source_claims(claim: Mapping[str, Any]) -> list[str]:
+    """Return the claims of the same namespace that a claim is cloned from, each once."""
+    return list(dict.fromkeys(one["name"] for one in _sources(claim) if _is_claim(one)))
+
+
+def foreign_source(claim: Mapping[str, Any]) -> str:
+    """Return a data source that is not a claim of the same namespace (``VolumeSnapshot nightly``); empty: there is none.
+
+    In the lower cluster its name would mean an object that we did not make, with data of others.
+    """
+    return next((f"{one.get('kind')} {one.get('name')}" for one in _sources(claim) if not _is_claim(one)), "")
+
+
+def _sources(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for field in ("dataSource", "dataSourceRef") if (one := claim["spec"].get(field))]
+
+
+def _is_claim(source: Mapping[str, Any]) -> bool:
+    is_core = not source.get("apiGroup") and source.get("kind") == "PersistentVolumeClaim"
+    return is_core and not source.get("namespace")
 
 
 def is_bound(claim: Mapping[str, Any]) -> bool:
@@ -84,12 +110,16 @@ def may_go_below(upper: Mapping[str, Any]) -> bool:
     return PROTECTION not in (upper["metadata"].get("finalizers") or ())
 
 
-def resize_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A merge patch for a lower claim that is to grow; None when it is large enough."""
+def claim_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A merge patch for a lower claim that is to grow, or that has lost our annotations; None when it is as wanted."""
+    patch: dict[str, Any] = {}
     wanted = _request(upper)
-    if not wanted or quantity.amount(wanted) <= quantity.amount(_request(lower) or "0"):
-        return None
-    return {"spec": {"resources": {"requests": {"storage": wanted}}}}
+    if wanted and quantity.amount(wanted) > quantity.amount(_request(lower) or "0"):
+        patch["spec"] = {"resources": {"requests": {"storage": wanted}}}
+    marks, annotations = _marks(upper["metadata"]), lower["metadata"].get("annotations") or {}
+    if not marks.items() <= annotations.items():
+        patch["metadata"] = {"annotations": marks}
+    return patch or None
 
 
 def status_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -119,6 +149,10 @@ def finalizers_patch(
     if wanted == present:
         return None
     return {"metadata": {"finalizers": wanted or None, "resourceVersion": metadata["resourceVersion"]}}
+
+
+def _marks(metadata: Mapping[str, Any]) -> dict[str, str]:
+    return {names.ANNOTATION_GLOBAL: "true", names.ANNOTATION_UPPER_NAMESPACE: metadata["namespace"]}
 
 
 def _request(claim: Mapping[str, Any]) -> str:

@@ -10,6 +10,8 @@ from virtual_node.translate.ownership import ownership_labels
 from virtual_node.translate.pod_down import PodOptions
 
 _CONTENT = ("data", "binaryData", "immutable", "type")
+_NOT_OF_COPIES = (names.ANNOTATION_PLACEHOLDER, names.LABEL_TOKEN_OF, names.ANNOTATION_TOKEN_EXPIRES)
+"""Keys that a copy must not have. A placeholder has the first; earlier releases copied the others from users' objects."""
 _TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 - a type, not a token
 
 
@@ -23,7 +25,12 @@ def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     kept = {
         key: value
         for key, value in (metadata.get("annotations") or {}).items()
-        if key != names.ANNOTATION_LAST_APPLIED and not key.startswith("kubernetes.io/service-account.")
+        if key != names.ANNOTATION_LAST_APPLIED
+        and not key.startswith("kubernetes.io/service-account.")
+        and not names.is_reserved(key)
+    }
+    labels = {
+        key: value for key, value in (metadata.get("labels") or {}).items() if not names.is_reserved(key)
     }
     copy: dict[str, Any] = {
         "apiVersion": upper.get("apiVersion", "v1"),
@@ -31,7 +38,7 @@ def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
         "metadata": {
             "name": metadata["name"],
             "namespace": options.namespace_map(metadata["namespace"]),
-            "labels": {**(metadata.get("labels") or {}), **ownership_labels(options.owner, metadata["uid"])},
+            "labels": {**labels, **ownership_labels(options.owner, metadata["uid"])},
             "annotations": {
                 **kept,
                 names.ANNOTATION_GLOBAL: "true",
@@ -45,6 +52,32 @@ def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     if copy.get("type") == _TOKEN_TYPE:
         copy["type"] = "Opaque"
     return copy
+
+
+def placeholder(kind: str, *, upper_namespace: str, options: PodOptions) -> dict[str, Any]:
+    """Return an object without data that holds a lower name while the upper cluster has no such object.
+
+    The caller sets its name.
+
+    Args:
+        kind: ``ConfigMap`` or ``Secret``.
+        upper_namespace: the namespace of the missing upper object.
+        options: translation options.
+    """
+    owner = options.owner
+    return {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {
+            "namespace": options.namespace_map(upper_namespace),
+            "labels": {names.LABEL_UPPER_CLUSTER: owner.cluster_id, names.LABEL_NODE: owner.node_name},
+            "annotations": {
+                names.ANNOTATION_GLOBAL: "true",
+                names.ANNOTATION_PLACEHOLDER: "true",
+                names.ANNOTATION_UPPER_NAMESPACE: upper_namespace,
+            },
+        },
+    }
 
 
 def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -69,6 +102,7 @@ def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str
         if field == "labels" and names.LABEL_NODE in change and names.LABEL_NODE in current:
             # Copies are shared by the virtual nodes of one upper cluster: the first one's name stays.
             del change[names.LABEL_NODE]
+        change |= {key: None for key in _NOT_OF_COPIES if key in current and key not in wanted}
         if change:
             metadata[field] = change
     if metadata:

@@ -23,8 +23,6 @@ from controller_runtime.api import names
 ANNOTATION_UID = f"{names.DOMAIN}/downward-uid"
 ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"
 ANNOTATION_ANNOTATIONS = f"{names.DOMAIN}/downward-annotations"
-_ANNOTATIONS_ABOVE = (names.ANNOTATION_LAST_APPLIED, names.ANNOTATION_LOWER_UID)
-"""Annotations of an upper pod that are not carried below."""
 _LONGEST = 100 * 1024
 """Bytes of annotations that are repeated; an object may have 256 KiB of them in all."""
 _SIMPLE_ESCAPES = {
@@ -55,7 +53,7 @@ def literal(
             value = upper["spec"].get("serviceAccountName", "")
         case str() if (field := _subscript(path)) is not None:
             kind, key = field
-            if not (key in tripped if kind == "labels" else key in _ANNOTATIONS_ABOVE):
+            if key not in tripped and key != names.ANNOTATION_LAST_APPLIED and not names.is_reserved(key):
                 return variable
             value = (upper["metadata"].get(kind) or {}).get(key, "")
         case _:

@@ -180,10 +180,11 @@ def _endpoint(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known
 
 def _pod(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> LowerPod | None:
     target = upper.get("targetRef")
-    if not target or target.get("kind") != "Pod":
+    if not target or target.get("kind") != "Pod" or target.get("namespace", namespace) != namespace:
+        # Users write slices, too: where another namespace's pod runs is not for them to learn.
         return None
     name = target.get("name", "")
-    found = find_pod(target.get("namespace") or namespace, name, target.get("uid", ""))
+    found = find_pod(namespace, name, target.get("uid", ""))
     return found or known.get((upper["addresses"][0], name))
 
 

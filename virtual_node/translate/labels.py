@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 
 from controller_runtime.api import names
+from controller_runtime.api.decoding import decode
 
 
 def trip(labels: Mapping[str, str] | None, ignored: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -21,7 +22,7 @@ def restore(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | N
     text = (annotations or {}).get(names.ANNOTATION_TRIPPED_LABELS)
     if text:
         try:
-            tripped = json.loads(text)
+            tripped = decode(text)
         except ValueError:
             return restored
         if isinstance(tripped, dict):

@@ -91,7 +91,12 @@ def upper_volume(
 
 
 def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A merge patch of what may change on a mirror: capacity, reclaim policy, and the claim of a free one."""
+    """A merge patch for a mirror: capacity, reclaim policy, the claim of a free one, and our labels and annotations."""
+    metadata = {
+        field: missing
+        for field in ("labels", "annotations")
+        if (missing := _missing(mirror["metadata"].get(field) or {}, desired["metadata"][field]))
+    }
     change = {
         field: desired["spec"][field]
         for field in ("capacity", "persistentVolumeReclaimPolicy")
@@ -99,7 +104,14 @@ def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
     }
     if "claimRef" in desired["spec"] and not mirror["spec"].get("claimRef"):
         change["claimRef"] = desired["spec"]["claimRef"]
-    return {"spec": change} if change else None
+    patch = {"metadata": metadata} if metadata else {}
+    if change:
+        patch["spec"] = change
+    return patch or None
+
+
+def _missing(current: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in wanted.items() if current.get(key) != value}
 
 
 def claim_reference(claim: Mapping[str, Any]) -> dict[str, str]:

@@ -8,11 +8,12 @@ others added below (sidecars, CNI annotations, labels) is left alone: we remembe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.api.decoding import decode
 from virtual_node.translate.pod_down import PodOptions, ephemeral_containers
 
 
@@ -66,8 +67,8 @@ def has_been_asked(
     return is_as_created if asked is None else asked == _applied(desired["metadata"]).get("spec")
 
 
-def without_resize(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
-    """A patch of ``pod_patch`` that does not note the resources as asked for: they are to be tried again.
+def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
+    """A patch of ``pod_patch`` that does not note the spec as asked for: what is missing is to be tried again.
 
     The note stays as the lower pod has it. Where the patch changes images, it names neither what was asked for before
     nor what is wanted now: whichever of the two is wanted next is a change.
@@ -90,9 +91,39 @@ def without_resize(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict
     return {**patch, "metadata": {**metadata, "annotations": {**annotations, names.ANNOTATION_APPLIED: text}}}
 
 
+def without_annotations(
+    patch: Mapping[str, Any], keys: Collection[str], current: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a patch of ``pod_patch`` that does not set some annotations, and does not newly note them as ours.
+
+    An annotation that is noted as ours is removed when the upper pod loses it. So one that a program of the lower cluster
+    has set must not be noted, and one that was carried earlier must stay noted.
+
+    Args:
+        patch: of metadata and spec.
+        keys: the annotations; empty: the patch stays as it is.
+        current: the lower pod's annotations.
+    """
+    if not keys:
+        return dict(patch)
+    metadata = patch["metadata"]
+    annotations = {key: value for key, value in metadata["annotations"].items() if key not in keys}
+    if names.ANNOTATION_APPLIED in annotations:
+        note = _applied(metadata)
+        ours = _applied({"annotations": current}).get("annotations") or ()
+        note["annotations"] = [key for key in note["annotations"] if key not in keys or key in ours]
+        text = json.dumps(note, separators=(",", ":"))
+        annotations[names.ANNOTATION_APPLIED] = text
+        if current.get(names.ANNOTATION_APPLIED) == text:
+            del annotations[names.ANNOTATION_APPLIED]
+    metadata = {**metadata, "annotations": annotations}
+    kept = {**patch, "metadata": {field: change for field, change in metadata.items() if change}}
+    return {field: change for field, change in kept.items() if change}
+
+
 def _applied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        found = json.loads((metadata.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))
+        found = decode((metadata.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))
     except ValueError:  # somebody's meddling; it is written anew
         return {}
     return found if isinstance(found, dict) else {}

@@ -14,6 +14,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+_LARGEST = 1e18
+_LATEST = 4e12
+"""Milliseconds: the year 2096."""
 _NODE_METRIC = re.compile(r"(node_\w+)(?:\{[^}]*\})? (\S+)(?: (\d+))?$")
 
 
@@ -86,8 +89,15 @@ def node_samples(text: str) -> dict[str, tuple[float, int]]:
     found: dict[str, tuple[float, int]] = {}
     for line in text.splitlines():
         if line.startswith("node_") and (match := _NODE_METRIC.match(line)):
-            found[match[1]] = (float(match[2]), int(match[3] or 0))
+            value, at = float(match[2]), float(match[3] or 0)
+            if is_plausible(value, at):
+                found[match[1]] = (value, int(at))
     return found
+
+
+def is_plausible(value: float, at: float) -> bool:
+    """Return whether a sample's value and time (ms) can be counted with: a lower kubelet may send any number."""
+    return abs(value) < _LARGEST and 0 <= at < _LATEST
 
 
 def node_exposition(cpu_seconds: float, memory_bytes: float, *, at: int) -> str:

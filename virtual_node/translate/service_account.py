@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import names
+from controller_runtime.api import access_volume, names
 
-ROOT_CA = "kube-root-ca.crt"
+ROOT_CA = access_volume.ROOT_CA
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-_ACCESS_VOLUME = "kube-api-access-"
 _DEFAULT_EXPIRATION = 3600
 
 
@@ -41,7 +40,34 @@ def root_ca_name(cluster_id: str) -> str:
 def token_secret_name(pod: Mapping[str, Any]) -> str:
     """Name below of the Secret with a pod's tokens: stable, and never longer than a name may be."""
     metadata = pod["metadata"]
-    return f"{metadata['name'][:200].rstrip('.')}-token-{metadata['uid'][:8]}"
+    return access_volume.token_secret_name(metadata["name"], metadata["uid"])
+
+
+def token_owner(name: str, labels: Mapping[str, str]) -> str:
+    """Return the uid of the upper pod whose tokens a lower Secret of ours holds; empty: it is no token Secret.
+
+    The label alone does not count: earlier releases copied such a label of a user's Secret.
+    """
+    uid = labels.get(names.LABEL_TOKEN_OF, "")
+    return uid if uid and name.endswith(f"-token-{uid[:8]}") else ""
+
+
+def is_token_secret_of(name: str, labels: Mapping[str, str], uid: str) -> bool:
+    """Return whether a lower Secret of ours holds that upper pod's tokens: each of two labels suffices.
+
+    No copy has the pod's uid in its labels, whatever its original is called.
+    """
+    is_named_so = name.endswith(f"-token-{uid[:8]}")
+    return is_named_so and uid in {labels.get(names.LABEL_TOKEN_OF), labels.get(names.LABEL_UPPER_UID)}
+
+
+def fingerprint(secret: Mapping[str, Any]) -> frozenset[int]:
+    """Return hashes of a token Secret's content, labels and annotations."""
+    metadata = secret["metadata"]
+    parts = (("data", secret), ("labels", metadata), ("annotations", metadata))
+    return frozenset(
+        hash((field, key, value)) for field, where in parts for key, value in (where.get(field) or {}).items()
+    )
 
 
 def token_requests(pod: Mapping[str, Any]) -> list[TokenRequestSpec]:
@@ -103,21 +129,58 @@ def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], *, cluster
         rewritten = []
         for source in sources:
             token = source.get("serviceAccountToken")
-            config_map = source.get("configMap")
             if token is not None:
                 item = {"key": f"token-{count}", "path": token["path"]}
                 count += 1
                 rewritten.append({"secret": {"name": secret, "items": [item]}})
-            elif config_map is not None and config_map.get("name") == ROOT_CA:
-                rewritten.append({"configMap": {**config_map, "name": root_ca_name(cluster_id)}})
             else:
                 rewritten.append(source)
         volumes.append({**volume, "projected": {**volume["projected"], "sources": rewritten}})
     if volumes:
         spec["volumes"] = volumes
+    with_upper_root_ca(spec, cluster_id=cluster_id)
     spec["automountServiceAccountToken"] = False
     spec.pop("serviceAccountName", None)
     spec.pop("serviceAccount", None)
+
+
+def with_upper_root_ca(spec: dict[str, Any], *, cluster_id: str) -> None:
+    """Rewrite references to the root CA ConfigMap in a spec, in place, to the copy of the upper cluster's."""
+    name = root_ca_name(cluster_id)
+
+    def renamed(source: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+        reference = source.get(field)
+        if not reference or reference.get("name") != ROOT_CA:
+            return source
+        return {**source, field: {**reference, "name": name}}
+
+    if spec.get("volumes"):
+        volumes = [renamed(volume, "configMap") for volume in spec["volumes"]]
+        spec["volumes"] = [
+            {**volume, "projected": {**projected, "sources": [renamed(one, "configMap") for one in sources]}}
+            if (projected := volume.get("projected")) and (sources := projected.get("sources"))
+            else volume
+            for volume in volumes
+        ]
+    for kind in ("containers", "initContainers", "ephemeralContainers"):
+        if spec.get(kind):
+            spec[kind] = [_with_sources(container, renamed) for container in spec[kind]]
+
+
+def _with_sources(
+    container: Mapping[str, Any], renamed: Callable[[Mapping[str, Any], str], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    changed: dict[str, Any] = {}
+    if sources := container.get("envFrom"):
+        changed["envFrom"] = [renamed(source, "configMapRef") for source in sources]
+    if variables := container.get("env"):
+        changed["env"] = [
+            {**variable, "valueFrom": renamed(source, "configMapKeyRef")}
+            if (source := variable.get("valueFrom"))
+            else variable
+            for variable in variables
+        ]
+    return {**container, **changed} if changed else container
 
 
 def with_lower_identity(spec: dict[str, Any]) -> None:
@@ -133,7 +196,7 @@ def with_lower_identity(spec: dict[str, Any]) -> None:
 
 def is_injected(volume: Mapping[str, Any]) -> bool:
     """Whether admission, not the user, made this volume."""
-    return volume["name"].startswith(_ACCESS_VOLUME) and any(
+    return volume["name"].startswith(access_volume.PREFIX) and any(
         "serviceAccountToken" in source for source in (volume.get("projected") or {}).get("sources") or ()
     )
 

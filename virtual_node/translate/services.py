@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.api.decoding import decode
 
 _KEPT = (
     *("sessionAffinity", "sessionAffinityConfig"),
@@ -93,14 +94,15 @@ def lower_service(
 def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
     """Whether a lower Service can become the desired one only as a new object.
 
-    It stands for an upper Service that is gone, or differs in what is fixed at creation: having an address
+    Its label names an upper Service that is gone (one whose label was removed keeps its address), or it differs in what is fixed at creation: having an address
     (https://kubernetes.io/docs/concepts/services-networking/service/#headless-services), or being a name only.
     The first IP family is fixed, too, but above as well; below it is what the lower cluster could give.
     """
     old, new = lower["spec"], desired["spec"]
-    made_for = (lower["metadata"].get("labels") or {}).get(names.LABEL_UPPER_UID)
+    uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]
+    made_for = (lower["metadata"].get("labels") or {}).get(names.LABEL_UPPER_UID, uid)
     return bool(
-        made_for != desired["metadata"]["labels"][names.LABEL_UPPER_UID]
+        made_for != uid
         or (old.get("type") == "ExternalName") != (new["type"] == "ExternalName")
         or (old.get("clusterIP") == _NONE) != (new.get("clusterIP") == _NONE)
     )
@@ -154,7 +156,11 @@ def mirrored_metadata(
     """
     skip = {names.ANNOTATION_LAST_APPLIED, *left_out}
     carried, annotations = (
-        {key: value for key, value in (upper.get(field) or {}).items() if key not in skip}
+        {
+            key: value
+            for key, value in (upper.get(field) or {}).items()
+            if key not in skip and not names.is_reserved(key)
+        }
         for field in ("labels", "annotations")
     )
     applied = {
@@ -188,7 +194,7 @@ def metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict
 
 def _applied(annotations: Mapping[str, str]) -> dict[str, list[str]]:
     try:
-        found = json.loads(annotations.get(names.ANNOTATION_APPLIED, "{}"))
+        found = decode(annotations.get(names.ANNOTATION_APPLIED, "{}"))
     except ValueError:  # somebody's meddling; it is written anew
         return {}
     return found if isinstance(found, dict) else {}

@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime.api import timestamps
+from virtual_node.translate import prometheus_text
 from virtual_node.translate.prometheus_text import Pods
 
 _SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)(?: (?P<at>\d+))?$")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r'\b(\w++)="([^"\\]*+(?:\\.[^"\\]*+)*+)"')
 _NODE = {
     "node_cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
     "node_memory_working_set_bytes": ("memory", "workingSetBytes", 1),
@@ -72,7 +73,9 @@ def from_resource_metrics(text: str, node_name: str) -> dict[str, Any]:
         match = _SAMPLE.match(line)
         if match is None:
             continue
-        name, value, moment = match["name"], float(match["value"]), int(match["at"] or 0)
+        name, value, moment = match["name"], float(match["value"]), float(match["at"] or 0)
+        if not prometheus_text.is_plausible(value, moment):
+            continue
         labels = dict(_LABEL.findall(match["labels"] or ""))
         if name in _NODE:
             part, field, factor = _NODE[name]
@@ -94,7 +97,7 @@ def from_resource_metrics(text: str, node_name: str) -> dict[str, Any]:
     }
 
 
-def _rfc3339(milliseconds: int) -> str:
+def _rfc3339(milliseconds: float) -> str:
     return timestamps.rfc3339(datetime.fromtimestamp(milliseconds / 1000, UTC))
 
 

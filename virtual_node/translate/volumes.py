@@ -1,9 +1,8 @@
-"""What a pod says about volumes: the claims it names, and host paths that a policy must allow. Pure."""
+"""The claims that a pod's volumes name. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -35,14 +34,3 @@ def with_claims(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:
         else volume
         for volume in volumes
     ]
-
-
-def refused_host_path(pod: Mapping[str, Any], allowed: Sequence[str]) -> str:
-    """The first host path that is below none of the allowed ones; empty when there is none."""
-    for volume in pod["spec"].get("volumes") or ():
-        if "hostPath" not in volume:
-            continue
-        path = PurePosixPath(volume["hostPath"].get("path") or "/")
-        if ".." in path.parts or not any(path.is_relative_to(prefix) for prefix in allowed):
-            return str(path)
-    return ""

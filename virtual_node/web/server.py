@@ -7,16 +7,19 @@ address is given, and meant for loopback or ``kubectl port-forward``.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from controller_runtime.serving import HttpsServer, parse_address
+from controller_runtime.bodies import RETRY_AFTER
+from controller_runtime.connections import ConnectionLimits
+from controller_runtime.listening import is_loopback, parse_address
+from controller_runtime.serving import HttpsServer
 from virtual_node.web.overview import Overview
 
 _STATIC = Path(__file__).parent / "static"
@@ -35,6 +38,10 @@ _HEADERS = {
 _PORT = re.compile(r":\d+$")
 _INTERVAL = 1.0
 """Seconds between two looks for a browser that is watching."""
+_MOST_PICTURES = 16
+"""Searches that are answered within an interval; who looks for the same shares one."""
+_MOST_STREAMS = 64
+"""Browsers that watch."""
 _KEEP_ALIVE = 20.0
 """Seconds after which a quiet stream says that it is alive, so that proxies do not cut it."""
 
@@ -52,10 +59,20 @@ class WebServer(HttpsServer):
 
     def __init__(self, address: str, *, overview: Overview) -> None:
         host, port = parse_address(address)
-        guards = [_for_this_machine] if _is_loopback(host) else []
-        super().__init__(host, port, middlewares=guards, health=False, metrics=False, shutdown_timeout=1.0)
+        guards = [_for_our_own_page, *([_for_this_machine] if is_loopback(host) else [])]
+        super().__init__(
+            host,
+            port,
+            middlewares=guards,
+            health=False,
+            metrics=False,
+            shutdown_timeout=1.0,
+            limits=ConnectionLimits(total=128, strangers=128),
+            name="page",
+        )
         self._overview = overview
         self._pictures: dict[str, tuple[float, bytes]] = {}
+        self._streams = 0
         for path, (file, kind) in _FILES.items():
             self.add_route("GET", path, _file(file, kind))
         self.add_route("GET", "/api/state", self._state)
@@ -63,9 +80,20 @@ class WebServer(HttpsServer):
 
     async def _state(self, request: web.Request) -> web.Response:
         body = self._picture(request.query.get("search", ""))
+        if body is None:
+            return _busy()
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
+        if self._streams >= _MOST_STREAMS:
+            return _busy()
+        self._streams += 1
+        try:
+            return await self._send_changes(request)
+        finally:
+            self._streams -= 1
+
+    async def _send_changes(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         search = request.query.get("search", "")
@@ -73,7 +101,7 @@ class WebServer(HttpsServer):
         sent, sent_at = b"", loop.time()
         while True:
             body = self._picture(search)
-            if body != sent:
+            if body is not None and body != sent:
                 await response.write(b"data: " + body + b"\n\n")
                 sent, sent_at = body, loop.time()
             elif loop.time() - sent_at > _KEEP_ALIVE:
@@ -81,13 +109,30 @@ class WebServer(HttpsServer):
                 sent_at = loop.time()
             await asyncio.sleep(_INTERVAL)
 
-    def _picture(self, search: str) -> bytes:
-        """One for all who look for the same: with ten thousand pods it takes 50 ms, in which nothing else happens."""
+    def _picture(self, search: str) -> bytes | None:
+        """Return the page's data; one for all who look for the same. None where too many look for something else."""
         now = asyncio.get_running_loop().time()
         self._pictures = {one: made for one, made in self._pictures.items() if now - made[0] < _INTERVAL}
         if search not in self._pictures:
+            if len(self._pictures) >= _MOST_PICTURES:
+                return None
             self._pictures[search] = now, msgspec.json.encode(self._overview.snapshot(search=search))
         return self._pictures[search][1]
+
+
+@web.middleware
+async def _for_our_own_page(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse data to other websites: their scripts cannot read it, but could have the process search all day."""
+    site = request.headers.get("Sec-Fetch-Site", "same-origin")
+    origin = request.headers.get("Origin")
+    is_own = site in {"same-origin", "none"} and (origin is None or urlsplit(origin).netloc == request.host)
+    if is_own or not request.path.startswith("/api/"):
+        return await handler(request)
+    return web.Response(status=403, text="this data is for the page of the same address only\n")
+
+
+def _busy() -> web.Response:
+    return web.Response(status=503, text="too many readers of the page\n", headers=RETRY_AFTER)
 
 
 @web.middleware
@@ -97,20 +142,11 @@ async def _for_this_machine(request: web.Request, handler: Handler) -> web.Strea
     Any website may give its name our address while somebody looks at it (DNS rebinding): their browser would then
     hand the page to that website.
     """
-    if _is_loopback(_PORT.sub("", request.host).strip("[]")):
+    if is_loopback(_PORT.sub("", request.host).strip("[]")):
         return await handler(request)
     return web.Response(
         status=403, text="this page is for http://localhost only; a proxy must say so as Host\n"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _file(name: str, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:

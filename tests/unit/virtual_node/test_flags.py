@@ -103,6 +103,19 @@ def test_lower_kubeconfig_is_required():
         flags.parse([], {})
 
 
+def test_adopted_namespaces_are_a_list_of_patterns():
+    """None by default; a file has a setting of its own."""
+    assert parse().config.clusters[0].namespaces.adopt == []
+    adopting = parse("--adopt-namespaces=default,team-*").config.clusters[0].namespaces
+    assert adopting.adopt == ["default", "team-*"]
+
+
+def test_the_preset_of_the_policy_is_a_flag():
+    """The default is the policy's own; a file has a setting of its own."""
+    assert parse().config.clusters[0].policy.preset is None
+    assert parse("--policy-preset=privileged").config.clusters[0].policy.preset == "privileged"
+
+
 def test_unknown_controller_and_bad_label_warn():
     """As with tensile-kube, an unknown controller or an odd label is skipped, but not silently."""
     options = parse("--enable-controllers=PVControllers,Foo", VKUBELET_NODE_LABEL="a:b:c")

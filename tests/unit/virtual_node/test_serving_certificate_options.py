@@ -10,7 +10,7 @@ import pytest
 
 from controller_runtime.errors import ConfigError
 from virtual_node import config_file, flags, manifests, rights
-from virtual_node.config import API_VERSION, KIND
+from virtual_node.config import API_VERSION, KIND, NodeConfig
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,11 @@ def test_a_flag_that_contradicts_the_file_is_named(tmp_path):
 @pytest.mark.parametrize("approve", [False, True])
 def test_rights_are_for_our_own_nodes_and_no_others(approve):
     """Impersonation is granted by name, and approval only where it is configured."""
-    table = rights.upper_csr(["vn-b", "vn-a"], approve=approve)
+    config = config_file.parse(_document({"servingCertificate": "CSR", "approveServingCertificate": approve}))
+    config.clusters[0].nodes = [NodeConfig(name=name) for name in ("vn-b", "vn-a")]
+    table = rights.upper(config)
     rules = manifests.cluster_role(table)["rules"]
-    named = {rule["resources"][0]: rule.get("resourceNames") for rule in rules}
+    named = {resource: rule.get("resourceNames") for rule in rules for resource in rule["resources"]}
     assert named["users"] == ["system:node:vn-a", "system:node:vn-b"]
     assert named["groups"] == ["system:nodes"]
     assert ("signers" in named) == approve

@@ -63,8 +63,8 @@ class Api:
     async def patch(self, _resource, name, patch, *, namespace=None, subresource=None):
         self.patched.append((name, patch))
 
-    async def request(self, _verb, path, **_more):
-        lists = {"/api/v1": b'{"resources":[]}', "/apis": b'{"groups":[]}'}
+    async def read(self, path, **_more):
+        lists: dict[str, Any] = {"/api/v1": {"resources": []}, "/apis": {"groups": []}}
         return lists[path]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,14 +36,14 @@ class ReadOnly(Api):
     async def patch(self, *_args: Any, **_more: Any) -> None:
         raise AssertionError("patched")
 
-    async def request(self, _verb, path, **_more):
+    async def read(self, path, **_more):
         if path == "/api/v1":
             kind = {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": ["list"]}
-            return json.dumps({"resources": [kind]}).encode()
+            return {"resources": [kind]}
         if path.endswith("/pods"):
             pods = [one.to_dict() for one in self.objects if one.kind == "Pod"]
-            return json.dumps({"items": pods}).encode()
-        return await super().request(_verb, path)
+            return {"items": pods}
+        return await super().read(path)
 
 
 async def _rehearse(monkeypatch: Any, *apis: ReadOnly, arguments: Sequence[str] = ()) -> None:

@@ -95,15 +95,17 @@ async def test_everything_is_read_once():
 
 
 async def test_rights_that_are_missing_are_named():
-    """As RBAC spells them, with their namespace."""
+    """As RBAC spells them, with their namespace; `nodes/proxy` is asked for the virtual nodes alone."""
 
     def review(request: web.Request) -> web.StreamResponse:
         return reply({"status": {"allowed": False}})
 
     facts, server = await _look(**{REVIEWS: review})
-    assert {"list nodes", "get nodes/proxy", "create pods in shop"} <= set(facts.denied)
+    assert {"list nodes", "get nodes/vn/proxy", "create pods in shop"} <= set(facts.denied)
     asked = [one.json["spec"]["resourceAttributes"] for one in server.asked if one.path == REVIEWS]
-    assert {"nodes/proxy", "pods/log"} <= {f"{one['resource']}/{one['subresource']}" for one in asked}
+    assert {"nodes/vn/proxy", "pods//log"} <= {
+        f"{one['resource']}/{one['name']}/{one['subresource']}" for one in asked
+    }
 
 
 async def test_a_refusal_is_noted_and_the_rest_is_read():

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import yaml
 from controller_runtime.certificates import server_context
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.key_pairs import make_ca, self_signed, sign
-from virtual_node.commands import inspect_expiries
+from tests.unit.virtual_node.commands.clusters import healthy
+from virtual_node.commands import inspect_expiries, inspection_skew
+from virtual_node.commands.inspection_facts import INFO, LEGACY_TOKEN
 
 END = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -72,6 +75,16 @@ def test_a_token_inside_a_kubeconfig(tmp_path):
     path = kubeconfig(tmp_path, token=jwt({"exp": END.timestamp()}))
     (found,) = inspect_expiries.of_kubeconfig("paris", path, context="", in_cluster=False)
     assert (found.kind, found.ends, found.renewed) == ("Token", END, False)
+
+
+def test_names_a_legacy_token_as_information(tmp_path):
+    """A token that never expires, as earlier releases made it, is no worry, but it is said."""
+    path = kubeconfig(tmp_path, token=jwt({"sub": "system:serviceaccount:virtual-node:virtual-node"}))
+    found = inspect_expiries.of_kubeconfig("paris", path, context="", in_cluster=False)
+    assert [one.kind for one in found] == [LEGACY_TOKEN]
+    (finding,) = inspection_skew.expiring(replace(healthy(), expiries=found))
+    assert (finding.severity, finding.message) == (INFO, "the token never expires")
+    assert "lower-cluster register" in finding.next_step
 
 
 @pytest.mark.parametrize(

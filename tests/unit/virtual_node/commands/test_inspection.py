@@ -10,6 +10,7 @@ import pytest
 from tests.unit.virtual_node.commands.clusters import (
     NOW,
     OWNER,
+    Change,
     ago,
     both,
     bound_claim,
@@ -40,6 +41,25 @@ REFUSED = {"type": "virtual-node.io/Admitted", "status": "False", "message": "ex
 POD, NODE = "shop/web", "vn"
 
 
+def native_namespace(adopt: bool | list[str] = False) -> Change:  # noqa: FBT001, FBT002 - the setting, which is both
+    """The lower namespace of the pods is not ours."""
+
+    def change(facts: Facts) -> None:
+        facts.lowers[0].objects["Namespace"].clear()
+        facts.lowers[0].adopt = adopt
+
+    return change
+
+
+def test_namespaces_to_adopt_are_listed_with_the_setting():
+    """As it is to be written, with the patterns that are there already."""
+    facts = healthy()
+    native_namespace(["team-*"])(facts)
+    (found,) = [one for one in inspection.inspect(facts) if one.check == "adopt"]
+    assert "shop (1)" in found.message
+    assert "clusters[].namespaces.adopt of paris to [team-*, shop]" in found.next_step
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -51,6 +71,15 @@ POD, NODE = "shop/web", "vn"
         (leaking("Pod", **BINDER), [("error", "leaked", "Pod", "shop/old")]),
         (leaking("ConfigMap"), [("warning", "leaked", "ConfigMap", "shop/old")]),
         (leaking("Secret"), [("warning", "leaked", "Secret", "shop/old")]),
+        (
+            both(
+                leaking("Secret"),
+                lambda facts: facts.lowers[0].objects["Pod"][0]["spec"].update(
+                    imagePullSecrets=[{"name": "old"}]
+                ),
+            ),
+            [],
+        ),
         (leaking("Secret", **TOKEN), [("warning", "leaked", "Secret", "shop/old")]),
         (leaking("Secret", **LIVE_TOKEN), []),
         (leaking("Service"), [("warning", "leaked", "Service", "shop/old")]),
@@ -62,6 +91,11 @@ POD, NODE = "shop/web", "vn"
         (gone("Namespace"), [("warning", "leaked", "Namespace", "shop")]),
         (both(gone("Namespace"), lambda facts: setattr(facts.lowers[0], "removes_namespaces", False)), []),
         (leaking("Pod", labels=ownership_labels(OWNER, "u-web")), [("error", "doubled", "Pod", "shop/old")]),
+        # --- adopt
+        (native_namespace(), [("warning", "adopt", "Cluster", "paris")]),
+        (native_namespace(["team-*"]), [("warning", "adopt", "Cluster", "paris")]),
+        (native_namespace(["sh*"]), []),
+        (native_namespace(adopt=True), []),
         # --- missing
         (lambda facts: facts.lowers[0].objects["Pod"].clear(), [("error", "missing", "Pod", POD)]),
         (
@@ -83,6 +117,8 @@ POD, NODE = "shop/web", "vn"
             [],
         ),
         (lambda facts: facts.lowers[0].objects.pop("Pod"), []),
+        # --- policy
+        (sets(upper, "spec", "hostNetwork", True), [("warning", "policy", "Cluster", "paris")]),
         # --- drift
         (sets(upper, "spec", "containers", 0, "image", "web:2"), [("error", "drift", "Pod", POD)]),
         (sets(upper, "spec", "tolerations", [{"key": "gpu"}]), [("error", "drift", "Pod", POD)]),
@@ -272,3 +308,14 @@ def test_a_strangers_virtual_node_has_a_release_of_its_own():
     facts = _released("0.2.0")
     facts.upper.objects["Node"].append(node("vk", type="virtual-kubelet"))
     assert [one for one in worries(facts=facts) if one[1] == "release"] == []
+
+
+def test_running_pods_that_break_the_policy_are_listed_by_rule():
+    """An upgrade, or a stricter policy, refuses their successors."""
+    facts = healthy()
+    sets(upper, "spec", "hostPID", True)(facts)
+    sets(upper, "spec", "priorityClassName", "system-node-critical")(facts)
+    (found,) = [one for one in inspection.inspect(facts) if one.check == "policy"]
+    assert found.message.startswith("its policy would refuse running pods (1)")
+    assert found.message.endswith("hostNamespaces (shop/web); priorityClasses (shop/web)")
+    assert "clusters[].policy of paris" in found.next_step

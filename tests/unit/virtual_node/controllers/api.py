@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
-from controller_runtime.objects import WatchEvent, from_dict
+from controller_runtime.objects import Object, WatchEvent, from_dict
 from controller_runtime.outage import Outage
 from controller_runtime.resources import Resource
 from tests.unit.virtual_node.controllers.patches import merged
@@ -36,6 +36,7 @@ class Api:
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
         self.outage = Outage()
+        self.turn = asyncio.Lock()
         self.config = SimpleNamespace(server=f"https://{cluster}:6443")
         self.objects: dict[tuple[str, str], Body] = {}
         self.calls: list[tuple[str, str, str]] = []
@@ -99,13 +100,13 @@ class Api:
 
     async def list(
         self, resource: Resource, *, namespace: str | None = None, label_selector: str | None = None,
-        field_selector: str | None = None, **_rest: Any,
+        field_selector: str | None = None, transform: Callable[[Object], Object] | None = None, **_rest: Any,
     ) -> Any:  # fmt: skip
         """Read those that are selected."""
         self._ask("list", resource.plural, field_selector or label_selector or "")
         chosen = _selection(namespace, label_selector, field_selector)
         items = [
-            from_dict(body)
+            transform(from_dict(body)) if transform else from_dict(body)
             for (plural, _), body in self.objects.items()
             if plural == resource.plural and chosen(body)
         ]

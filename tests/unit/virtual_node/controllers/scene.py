@@ -12,6 +12,7 @@ import structlog
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.policy.config import Policy
 from controller_runtime.informer import Informer
 from tests.unit.virtual_node.controllers.api import Api, Body
 from virtual_node import config as configuration
@@ -32,7 +33,16 @@ KEY = "shop/web"
 class Scene:
     """Two clusters, one virtual node ``vn``, and pods that are mirrored between them."""
 
-    def __init__(self, upper: Api, lower: Api, *, node: str = "vn", **settings: Any) -> None:
+    def __init__(
+        self,
+        upper: Api,
+        lower: Api,
+        *,
+        node: str = "vn",
+        namespaces: configuration.NamespaceConfig | None = None,
+        policy: Policy | None = None,
+        **settings: Any,
+    ) -> None:
         self.upper, self.lower, self.node = upper, lower, node
         self.events: list[tuple[str, str]] = []
         recorder: Any = SimpleNamespace(
@@ -42,7 +52,10 @@ class Scene:
         self.context = context = ClusterContext(
             name="lower1", cluster_id=CLUSTER, upper=clients[0], lower=clients[1],
             settings=configuration.Config(**{"enable_serviceaccount": False, **settings}),
-            config=configuration.ClusterConfig(name="lower1", kubeconfig="k", node_name=node),
+            config=configuration.ClusterConfig(
+                name="lower1", kubeconfig="k", node_name=node,
+                namespaces=namespaces or configuration.NamespaceConfig(), policy=policy or Policy(),
+            ),
             nodes={node: configuration.NodeConfig(name=node)}, recorder=recorder, log=structlog.get_logger(),
         )  # fmt: skip
         ours = f"{names.LABEL_UPPER_CLUSTER}={CLUSTER}"
@@ -65,7 +78,11 @@ class Scene:
         upper_namespaces = Informer(context.upper, resources.NAMESPACES)
         lower_namespaces = Informer(context.lower, resources.NAMESPACES, label_selector=ours)
         self.namespaces = Namespaces(
-            context, upper=upper_namespaces, lower=lower_namespaces, config=context.config.namespaces
+            context,
+            upper=upper_namespaces,
+            lower=lower_namespaces,
+            pods=self.caches.lower,
+            config=context.config.namespaces,
         )
         self.dependencies = DependencyController(
             context, namespaces=self.namespaces, config_maps=config_maps, secrets=secrets,
@@ -105,9 +122,9 @@ class Scene:
 
     # --- what a test does and sees ----------------------------------------------------------------
 
-    def bind(self, name: str = "web", *, uid: str = "u-1", **spec: Any) -> Body:
+    def bind(self, name: str = "web", *, uid: str = "u-1", namespace: str = "shop", **spec: Any) -> Body:
         """An upper pod is bound to the virtual node."""
-        return self.upper.put("pods", pod(name, uid=uid, nodeName=self.node, **spec))
+        return self.upper.put("pods", pod(name, uid=uid, namespace=namespace, nodeName=self.node, **spec))
 
     def above(self, name: str = "web") -> Body:
         """The upper pod; KeyError where there is none."""
@@ -130,13 +147,13 @@ async def _nothing(*_what: Any) -> None:
     pass
 
 
-def pod(name: str, *, uid: str, **spec: Any) -> Body:
+def pod(name: str, *, uid: str, namespace: str = "shop", **spec: Any) -> Body:
     """A pod as the API server gives it."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": name, "namespace": "shop", "uid": uid, "generation": 1,
+            "name": name, "namespace": namespace, "uid": uid, "generation": 1,
             "creationTimestamp": "2026-01-01T00:00:00Z",
         },
         "spec": {"containers": [{"name": "main", "image": "web:1"}], **spec},

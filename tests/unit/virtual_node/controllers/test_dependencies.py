@@ -79,7 +79,7 @@ class Scene:
         context: Any = SimpleNamespace(
             name="lower1", cluster_id=CLUSTER, upper=SimpleNamespace(cluster="upper"), lower=client,
             nodes={"vn": None}, options={"vn": options}, log=structlog.get_logger(),
-            settings=configuration.Config(enable_serviceaccount=False),
+            settings=configuration.Config(enable_serviceaccount=False), lower_namespace=options.namespace_map,
         )  # fmt: skip
         self.copies = Informer(client, resources.CONFIG_MAPS)
         namespaces: Any = SimpleNamespace()

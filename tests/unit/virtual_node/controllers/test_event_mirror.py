@@ -51,6 +51,7 @@ class _Server:
         self, *there: Object, change: WatchEvent | None = None, error: Exception | None = None
     ) -> None:
         self.outage = Outage()
+        self.turn = asyncio.Lock()
         self.there = list(there)
         self.asked = self.lists = 0
         self._change = change

@@ -25,6 +25,7 @@ class _NoCredentials:
     def __init__(self) -> None:
         self.asked = 0
         self.outage = Outage()
+        self.turn = asyncio.Lock()
 
     async def ping(self, **_more: Any) -> None:
         self._refuse()

@@ -167,7 +167,7 @@ async def test_a_namespace_that_is_made_again_while_it_is_looked_into_stays():
         scene.upper.vanish("pods", KEY)
         scene.lower.vanish("pods", KEY)
 
-        async def find(namespace: str) -> Found:
+        async def find(namespace: str, *, upper_name: str) -> Found:
             scene.upper.put("namespaces", {"metadata": {"name": namespace}})
             scene.bind(uid="u-2")
             await asyncio.sleep(3)

@@ -260,3 +260,91 @@ async def test_a_change_that_is_taken_back_before_the_cache_below_shows_it_is_ta
         await asyncio.sleep(10)
         assert scene.below()["spec"] == before["spec"]
         assert scene.below()["metadata"]["labels"] == before["metadata"]["labels"]
+
+
+async def test_metadata_that_is_changed_in_the_lower_cluster_is_restored_but_not_in_a_loop():
+    """Somebody below who changes a label at once after every restoration costs a patch in thirty seconds at most."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        expected = scene.below()["metadata"]
+        for change in (
+            {"labels": {names.LABEL_VIRTUAL_POD: None}},
+            {"annotations": {names.ANNOTATION_APPLIED: "x"}},
+        ):
+            scene.lower.change("pods", KEY, metadata=change)
+            await asyncio.sleep(60)
+            assert {field: scene.below()["metadata"][field] for field in change} == {
+                field: expected[field] for field in change
+            }
+        before = len(scene.lower.asked("patch", "pods"))
+        for number in range(60):
+            scene.lower.change("pods", KEY, metadata={"labels": {names.LABEL_VIRTUAL_POD: str(number)}})
+            await asyncio.sleep(1)
+        assert 1 <= len(scene.lower.asked("patch", "pods")) - before <= 3
+
+
+async def test_a_changed_label_does_not_make_a_running_lower_pod_an_orphan():
+    """The other mark still names its upper pod: the label is restored, and nothing is deleted."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        before = scene.below()
+        scene.lower.change("pods", KEY, metadata={"labels": {names.LABEL_UPPER_UID: "another"}})
+        await asyncio.sleep(60)
+        after = scene.below()
+        assert (after["metadata"]["uid"], after["metadata"]["labels"]) == (
+            before["metadata"]["uid"], before["metadata"]["labels"],
+        )  # fmt: skip
+        assert "deletionTimestamp" not in after["metadata"]
+
+
+@pytest.mark.parametrize("label", [names.LABEL_UPPER_CLUSTER, names.LABEL_UPPER_UID, names.LABEL_NODE])
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_finished_pod_gets_its_labels_back(label, is_restarted):
+    """Without them nobody would delete it in the lower cluster when its upper pod goes."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind()
+        await asyncio.sleep(10)
+        lower.change("pods", KEY, status={"phase": "Succeeded"})
+        await asyncio.sleep(10)
+        if not is_restarted:
+            lower.change("pods", KEY, metadata={"labels": {label: None}})
+            await asyncio.sleep(60)
+    if is_restarted:
+        lower.change("pods", KEY, metadata={"labels": {label: None}})
+    async with mirroring(Scene(upper, lower)):
+        await asyncio.sleep(60)
+        assert label in lower.the("pods", KEY)["metadata"]["labels"]
+        upper.vanish("pods", KEY)
+        await asyncio.sleep(10)
+        below = lower.find("pods", KEY)
+        assert below is None or "deletionTimestamp" in below["metadata"]
+
+
+async def test_a_resize_is_taken_back_after_a_refused_image_and_a_restart():
+    """The lower pod notes that it is not what was last asked for: the process that resized it is gone."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    container = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "1"}}}
+    async with mirroring(first):
+        first.bind(containers=[container])
+        await asyncio.sleep(10)
+        patch = lower.patch
+
+        async def refusing_patch(*arguments, **options):
+            if "bad image" in str(arguments):
+                raise Invalid("spec.containers[0].image: Invalid value")
+            return await patch(*arguments, **options)
+
+        lower.patch = refusing_patch  # type: ignore[method-assign]
+        resize(first, cpu="2", image="bad image")
+        await asyncio.sleep(10)
+        assert first.below()["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "2"
+    async with mirroring(Scene(upper, lower)):
+        await asyncio.sleep(10)
+        upper.change("pods", KEY, spec={"containers": [container]}, metadata={"generation": 3})
+        await asyncio.sleep(10)
+        assert lower.the("pods", KEY)["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "1"

@@ -13,6 +13,7 @@ from controller_runtime.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.controllers.pods import PodController
+from virtual_node.controllers.refusals import Refusals
 
 
 def _pod(uid: str, **labels: str) -> Object:
@@ -55,7 +56,7 @@ async def test_a_change_that_is_refused_below_holds_no_status_up(monkeypatch: py
         ),
     )
     context: Any = SimpleNamespace(name="a", settings=SimpleNamespace(pod_sync_workers=1))
-    creator: Any = SimpleNamespace(adopt=lambda _upper: None)
+    creator: Any = SimpleNamespace(adopt=lambda _upper: None, refusals=Refusals())
     status: Any = _Status()
     pods = PodController(context, caches, creator=creator, status=status)
     upper, lower = _pod("u-1"), _pod("l-1", **{"virtual-node.io/upper-uid": "u-1"})

@@ -51,6 +51,13 @@ async def test_subresource_and_kind_of_patch_are_passed_on():
     assert api.sent == [({"spec": {}, "metadata": {"uid": "u-1"}}, options)]
 
 
+async def test_a_patch_may_carry_the_version_of_its_object():
+    """The API server refuses it once the object has changed."""
+    api = Api()
+    await _patch(api, {}, resource_version="7")
+    assert api.sent == [({"metadata": {"uid": "u-1", "resourceVersion": "7"}}, {"namespace": "shop"})]
+
+
 async def test_another_object_of_that_name_is_a_conflict():
     """What is Invalid for its uid is not wrong in itself: the caller looks again and need not give up."""
     with pytest.raises(Conflict, match="Pod web is another one by now"):

@@ -12,11 +12,11 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.errors import Forbidden, Unavailable
+from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from controller_runtime.informer import Informer
 from tests.unit.virtual_node.controllers.api import Api, Body
 from tests.unit.virtual_node.controllers.scene import CLUSTER, Scene, clusters, pod
-from virtual_node.config import NodeConfig
+from virtual_node.config import NamespaceConfig, NodeConfig
 from virtual_node.controllers.volumes import Volumes
 from virtual_node.translate import claims, persistent_volumes, volume_binder
 
@@ -30,9 +30,9 @@ MIRROR = "lower1-pv-1"
 class VolumeScene:
     """The controllers of claims and volumes."""
 
-    def __init__(self, upper: Api, lower: Api) -> None:
+    def __init__(self, upper: Api, lower: Api, **settings: Any) -> None:
         self.upper, self.lower = upper, lower
-        self.scene = Scene(upper, lower)
+        self.scene = Scene(upper, lower, **settings)
         self.nodes = Informer(self.scene.context.lower, resources.NODES)
         self.volumes = Volumes(
             self.scene.context,
@@ -103,6 +103,22 @@ async def test_an_outage_above_at_the_start_ends_nothing():
         upper.fault = lambda _verb, _plural, _key: None
         await asyncio.sleep(60)
         assert upper.find("csidrivers", persistent_volumes.DRIVER) is not None
+
+
+async def test_uses_the_csi_driver_that_the_chart_made():
+    """There is no right to create one then; a table from before has no right to look, and creates."""
+    for right, is_there in (("create", True), ("get", False)):
+        upper, lower = clusters()
+        if is_there:
+            upper.put("csidrivers", persistent_volumes.csi_driver())
+
+        def refuse(verb: str, plural: str, _key: str, right: str = right) -> ApiError | None:
+            return Forbidden("no", code=403) if (verb, plural) == (right, "csidrivers") else None
+
+        upper.fault = refuse
+        async with following(VolumeScene(upper, lower)):
+            await asyncio.sleep(10)
+            assert upper.find("csidrivers", persistent_volumes.DRIVER) is not None
 
 
 async def test_a_pod_does_not_wait_for_ever_for_claims_that_cannot_be_read():
@@ -202,6 +218,46 @@ async def test_no_volume_is_bound_for_a_pod_that_selects_nodes_of_another_pool(w
             assert "pool=gpu" in message
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"hostNetwork": True},
+        {"priorityClassName": "system-node-critical"},
+        {"tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]},
+    ],
+)
+async def test_no_volume_is_bound_for_a_pod_that_the_policy_refuses(spec):
+    """Its placeholder would have the same scheduling, and preempt pods of other tenants."""
+    upper, lower = clusters()
+    upper.put(
+        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={claims.SELECTED_NODE: "vn"})
+    )
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes, **spec))
+    scene = VolumeScene(upper, lower)
+    async with following(scene):
+        await asyncio.sleep(30)
+        assert lower.asked("create", "pods") == []
+        ((reason, message), *_) = scene.scene.events
+        assert reason == "ProvisioningFailed"
+        assert "clusters[lower1].policy" in message
+
+
+async def test_a_placeholder_is_kept_off_control_plane_nodes_as_its_pod_is():
+    """The volume would be where the pod cannot go."""
+    upper, lower = clusters()
+    upper.put(
+        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={claims.SELECTED_NODE: "vn"})
+    )
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    tolerations = [{"operator": "Exists"}]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes, tolerations=tolerations))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(30)
+        placeholder = lower.the("pods", f"shop/{volume_binder.binder_name('u-1')}")
+        assert "DoesNotExist" in json.dumps(placeholder["spec"]["affinity"])
+
+
 async def test_a_claim_that_was_bound_meanwhile_is_not_deleted_as_unbound():
     """The cache is behind since an outage below: the orphan has a volume by now, and perhaps data."""
     upper, lower = clusters()
@@ -237,6 +293,25 @@ async def test_an_unbound_orphan_goes():
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(60)
         assert lower.find("persistentvolumeclaims", KEY) is None
+
+
+@pytest.mark.parametrize("made_for", ["shop", "market"])
+async def test_claim_made_for_another_upper_namespace_is_no_orphan_of_this_one(made_for):
+    """Two upper namespaces lead to one lower one; the claim of one of them goes, the lower claim may be the other's."""
+    upper, lower = clusters()
+    both = NamespaceConfig(map={"shop": "both", "market": "both"})
+    scene = VolumeScene(upper, lower, namespaces=both)
+    scene.scene.context.config.volumes.orphans = "Delete"
+    upper.put("persistentvolumeclaims", claim(uid="c-1"))
+    upper.put("persistentvolumeclaims", claim(uid="c-2", namespace="market"))
+    told = {names.ANNOTATION_UPPER_NAMESPACE: made_for}
+    below = claim(uid="l-1", namespace="both", labels=OURS, annotations=told, bound_to="pv-1")
+    lower.put("persistentvolumeclaims", {**below, "status": {"phase": "Bound"}})
+    async with following(scene):
+        upper.vanish("persistentvolumeclaims", "market/data")
+        await asyncio.sleep(60)
+        expected = ["both/data"] if made_for == "market" else []
+        assert lower.asked("delete", "persistentvolumeclaims") == expected
 
 
 @pytest.mark.parametrize(

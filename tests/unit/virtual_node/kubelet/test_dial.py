@@ -148,6 +148,40 @@ async def test_a_refusal_that_ends_with_its_connection(pki: Pki, caplog: pytest.
     assert caplog.messages == []
 
 
+async def test_a_head_without_end_is_refused() -> None:
+    """A lower API server cannot fill the memory with a response head."""
+
+    async def script(exchange: Exchange) -> None:
+        with contextlib.suppress(ConnectionError):
+            exchange.writer.write(b"HTTP/1.1 101 Switching Protocols\r\n")
+            while True:
+                exchange.writer.write(b"A: b\r\n" * 1000)
+                await exchange.writer.drain()
+
+    async with LowerServer(script) as lower:
+        config = ClusterConfig(f"http://127.0.0.1:{lower.port}")
+        with pytest.raises(DialError, match="head is too long"):
+            await dial(config, REQUEST, answer_timeout=5)
+
+
+@pytest.mark.parametrize(
+    "body", [b"x" * 10_000_000, b"Transfer-Encoding", b"1" * 1_000_000], ids=["long", "chunk", "line"]
+)
+async def test_an_error_body_is_bounded(body: bytes) -> None:
+    """Of a refusal's body 64 KiB are read, whatever its framing."""
+
+    async def script(exchange: Exchange) -> None:
+        head = b"" if body.startswith(b"x") else b"Transfer-Encoding: chunked\r\n"
+        with contextlib.suppress(ConnectionError):
+            exchange.writer.write(b"HTTP/1.1 403 Forbidden\r\n" + head + b"\r\n" + body)
+            await exchange.writer.drain()
+            exchange.writer.close()
+
+    async with LowerServer(script) as lower:
+        answer = await dial(ClusterConfig(f"http://127.0.0.1:{lower.port}"), REQUEST, answer_timeout=5)
+        assert len(await read_error_body(answer)) <= 64 * 1024
+
+
 @contextlib.asynccontextmanager
 async def _proxy(refusal: bytes = b"") -> AsyncIterator[tuple[int, list[str]]]:
     """A proxy that tunnels where it is asked to, or refuses."""

@@ -10,10 +10,11 @@ import warnings
 import pytest
 
 from controller_runtime.certificates import CertificateReloader, make_ca, sign
-from tests.unit.virtual_node.kubelet.conftest import Pki, Serve
-from virtual_node.kubelet import front
-from virtual_node.kubelet.front import Front, Gate
-from virtual_node.kubelet.splice import Connection
+from controller_runtime.connections import Connections
+from tests.unit.virtual_node.kubelet.conftest import Pki, Rig, Serve
+from tests.unit.virtual_node.kubelet.stream_client import closed, echo, upgrade
+from virtual_node.kubelet import Authenticator
+from virtual_node.kubelet.server import connection_limits
 
 
 async def test_a_head_may_come_byte_by_byte(serve: Serve) -> None:
@@ -37,15 +38,48 @@ async def test_a_connection_serves_many_requests(serve: Serve) -> None:
         writer.close()
 
 
-async def test_a_long_command_line_passes_and_an_endless_head_does_not(serve: Serve) -> None:
-    """Nearly a megabyte of URL is a request; more than a megabyte of head is refused unread."""
+@pytest.mark.parametrize("wire", ["tls"])
+async def test_only_a_verified_client_may_send_a_long_head(serve: Serve, pki: Pki) -> None:
+    """Nearly a megabyte of URL is a request of the API server; without a client certificate 16 KiB are the most."""
+    target = "/exec/shop/web-1/nope?output=1&command="
+    known = pki.client_context(sign(pki.ca, "kube-apiserver", usage="client"))
     async with serve(1) as node:
-        command = "x" * 1_000_000
-        code, _, body = await node.ask(f"/exec/shop/web-1/nope?output=1&command={command}", method="POST")
+        code, _, body = await node.ask(target + "x" * 1_000_000, method="POST", context=known)
         assert (code, body) == (404, 'container not found ("nope")')
+        assert (await node.ask(target + "x" * 1_100_000, method="POST", context=known))[0] == 431
+        assert (await node.ask(target + "x" * 15_000, method="POST"))[0] == 404
+        assert (await node.ask(target + "x" * 17_000, method="POST"))[0] == 431
+
+
+@pytest.mark.parametrize("wire", ["tls"])
+async def test_flood_of_idle_connections_keeps_nobody_out(rig: Rig, pki: Pki) -> None:
+    """The API server is answered, an open stream goes on, and the oldest idle connections are closed."""
+    connections = Connections("flooded", connection_limits(total=40, strangers=20))
+    async with rig(echo, connections=connections) as (_, node):
+        _, stream, writer = await upgrade(node)
+        flood = [await node.connect() for _ in range(60)]
+        known = pki.client_context(sign(pki.ca, "kube-apiserver", usage="client"))
+        for _ in range(3):
+            assert (await node.ask("/pods", context=known))[0] == 200
+        writer.write(b"still here")
+        assert await stream.readexactly(10) == b"still here"
+        assert len(connections) <= 21
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionError):
+                assert await flood[0][0].read() == b""
+        for _, idle in flood:
+            idle.close()
+        await closed(writer)
+
+
+async def test_reads_nothing_behind_the_first_head_of_a_caller_it_refuses(serve: Serve) -> None:
+    """A second head could be as long as those of authorized callers; the connection ends with the answer."""
+    async with serve(1, authenticator=Authenticator(None)) as node:
         reader, writer = await node.connect()
-        writer.write(b"GET / HTTP/1.1\r\n" + b"X: " + b"x" * (front.MAX_HEAD + 1))
-        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 431 ")
+        writer.write(b"GET /pods HTTP/1.1\r\nHost: node\r\n\r\n" * 2)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
         writer.close()
 
 
@@ -81,43 +115,6 @@ async def test_tls_1_2_is_the_least(serve: Serve, pki: Pki) -> None:
             await node.connect(context)
 
 
-@pytest.mark.looptime
-async def test_a_connection_that_says_nothing_is_dropped() -> None:
-    """Half a head keeps a connection for half a minute, no longer."""
-    gate = Gate(asyncio.Protocol, lambda: None)
-    transport = _Transport()
-    half = Front(gate)
-    half.begin(Connection(transport, transport))
-    half.data_received(b"GET / HT")
-    await asyncio.sleep(front.HEAD_TIMEOUT - 1)
-    assert transport.aborts == 0
-    await asyncio.sleep(2)
-    assert transport.aborts == 1
-    half.connection_lost(None)
-    assert not gate.fronts
-
-
-async def test_what_comes_before_the_handshake_is_announced_is_kept() -> None:
-    """A client that sends its request with the end of its handshake is answered."""
-    got: list[bytes] = []
-
-    class Handler(asyncio.Protocol):
-        def data_received(self, data: bytes) -> None:
-            got.append(data)
-
-    gate = Gate(Handler, lambda: None)
-    transport = _Transport()
-    early = Front(gate)
-    early.data_received(b"GET / HTTP/1.1\r\n\r\nmore")
-    early.begin(Connection(transport, transport))
-    assert got == [b"GET / HTTP/1.1\r\n\r\nmore"]
-    lost = Front(gate)
-    lost.data_received(b"GET /")
-    lost.connection_lost(None)
-    lost.begin(Connection(transport, transport))
-    assert not gate.fronts
-
-
 @pytest.mark.parametrize("wire", ["tls"])
 async def test_a_renewed_authority_counts_at_the_next_connection(serve: Serve, pki: Pki) -> None:
     """Certificate and client CA are asked for anew; a connection made before ends with its next answer."""
@@ -141,17 +138,3 @@ async def test_a_renewed_authority_counts_at_the_next_connection(serve: Serve, p
         assert b"\r\nConnection: close\r\n" in await reader.readuntil(b"\r\n\r\n")
         assert await reader.read() == b"ok"
         writer.close()
-
-
-class _Transport(asyncio.Transport):
-    """Nothing but what a front calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.aborts = 0
-
-    def abort(self) -> None:
-        self.aborts += 1
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Ignore."""

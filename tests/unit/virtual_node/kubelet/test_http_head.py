@@ -62,6 +62,7 @@ def test_a_response_head_is_read() -> None:
         b"",
         b"HTTP/2 200",
         b"HTTP/1.1 20 OK",
+        b"HTTP/1.1 001 OK",
         b"SSH-2.0-OpenSSH",
         b"HTTP/1.1 200 OK\r\nno colon",
         b"HTTP/1.1 200 OK\r\n folded: line",

@@ -16,10 +16,11 @@ from weakref import ref
 
 import pytest
 
+from controller_runtime import accepting
 from tests.unit.virtual_node.kubelet.conftest import Node, Rig, Serve
 from tests.unit.virtual_node.kubelet.lower import Exchange
 from tests.unit.virtual_node.kubelet.stream_client import EXEC, SPDY, closed, echo, rest_of, upgrade
-from virtual_node.kubelet import front, splice
+from virtual_node.kubelet import splice
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ref[Any]]]:
 
     gc.collect()
     gc.disable()
-    for kind in (SSLProtocol, front.Front, splice.Splice, splice.End):
+    for kind in (SSLProtocol, accepting.Front, splice.Splice, splice.End):
         remember(kind)
     yield found
     gc.enable()

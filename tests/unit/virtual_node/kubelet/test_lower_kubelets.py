@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,11 +14,12 @@ from virtual_node.kubelet.lower_kubelets import LowerKubelets
 
 
 class _Lower:
-    async def request(self, *_: Any, **_more: Any) -> bytes:
-        return self.answer
+    def __init__(self, size: int, *, answer: bytes = b"") -> None:
+        self.answer = answer or bytes(size)
 
-    def __init__(self, size: int) -> None:
-        self.answer = bytes(size)
+    @asynccontextmanager
+    async def receive(self, *_: Any, **_more: Any) -> AsyncIterator[bytes]:
+        yield self.answer
 
 
 @pytest.mark.parametrize(("size", "beside"), [(1000, False), (1_000_000, True)])
@@ -43,3 +46,25 @@ async def test_big_answers_are_read_one_at_a_time() -> None:
     answers = await LowerKubelets(lower, lambda: [f"n{number}" for number in range(10)]).ask("x", read)
     assert len(answers.by_node) == 10
     assert most == 1
+
+
+@pytest.mark.parametrize("answer", [b"a\n" * 1_100_000, b"[" * 1_100_000, b"{}" * 1_100_000])
+async def test_answers_of_many_small_parts_are_not_read(answer: bytes) -> None:
+    """Lines and values cost many times their bytes: a hostile lower cluster must not choose how many there are."""
+    lower: Any = _Lower(0, answer=answer)
+    found = await LowerKubelets(lower, lambda: ["n1"]).ask("x", len)
+    assert found.by_node == {}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda raw: raw[10**9], lambda raw: len(raw) / 0, lambda raw: {b"x": 1}[raw], lambda raw: raw.nothing],
+)
+async def test_answers_that_make_no_sense_cost_only_themselves(read: Callable[[Any], Any]) -> None:
+    """Whatever a kubelet's data makes of the reader, other nodes' answers are used."""
+    lower: Any = _Lower(10)
+    nodes = iter(["bad", "good"])
+    found = await LowerKubelets(lower, lambda: ["n1", "n2"]).ask(
+        "x", lambda raw: read(raw) if next(nodes) == "bad" else "good"
+    )
+    assert list(found.by_node.values()) == ["good"]

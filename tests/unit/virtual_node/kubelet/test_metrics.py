@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -55,6 +57,10 @@ class _Lower:
                 {"metadata": {"namespace": "u-shop", "name": "web"}, **sample, "containers": [container]}
             ]
         return msgspec.json.encode({"items": items})
+
+    @asynccontextmanager
+    async def receive(self, method: str, path: str, **more: Any) -> AsyncIterator[bytes]:
+        yield await self.request(method, path, **more)
 
     async def _node(self, name: str, timeout: float) -> bytes:  # noqa: ASYNC109
         if name in self.silent:

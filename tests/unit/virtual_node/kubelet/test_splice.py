@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from virtual_node.kubelet.splice import Connection, Splice
+from controller_runtime.raw_connection import Connection
+from virtual_node.kubelet.splice import Splice
 
 
 class _FakeTransport(asyncio.Transport):

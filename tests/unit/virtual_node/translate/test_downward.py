@@ -44,6 +44,7 @@ def _reference(path: str) -> dict[str, Any]:
         ("spec.nodeName", "virtual"),
         ("spec.serviceAccountName", "robot"),
         ("metadata.labels['queue']", "gold"),
+        ("metadata.annotations['virtual-node.io/lower-uid']", "l-1"),
     ],
 )
 def test_what_differs_below_becomes_the_upper_value(path, value):

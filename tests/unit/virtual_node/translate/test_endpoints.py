@@ -73,6 +73,13 @@ def test_our_own_pod_is_named_as_it_is_below():
     }
 
 
+def test_pod_of_another_namespace_is_not_named():
+    """Users can write slices: one of theirs does not tell where somebody else's pod runs."""
+    target = {"kind": "Pod", "namespace": "victim", "name": "pod-mine", "uid": "mine"}
+    (found,) = below(piece(endpoint("10.1.0.1", targetRef=target)))["endpoints"]
+    assert not {"targetRef", "nodeName"} & found.keys()
+
+
 @pytest.mark.parametrize(
     ("ip", "uid", "stays"),
     [("10.2.0.1", "theirs", True), ("10.2.0.2", "theirs", False), ("10.2.0.1", "x", False)],

@@ -43,6 +43,23 @@ def test_identity_fields_are_cleared_and_ownership_is_marked():
     assert "kubectl.kubernetes.io/last-applied-configuration" not in metadata["annotations"]
 
 
+def test_users_keys_under_our_domain_do_not_reach_the_lower_pod():
+    """On a lower pod such keys are our record: a user's would be taken for it."""
+    pod = upper_pod()
+    forged = {
+        "virtual-node.io/made-for": "another/pod/of/theirs",
+        "virtual-node.io/binder-of": "x",
+        "always.virtual-node.io/vn": "true",
+    }
+    pod["metadata"]["labels"] |= forged
+    pod["metadata"]["annotations"] |= forged
+    metadata = pod_down.lower_pod(pod, OPTIONS)["metadata"]
+    uid = "11111111-2222-3333-4444-555555555555"
+    assert metadata["annotations"]["virtual-node.io/made-for"] == f"{CLUSTER}/shop/web-0/{uid}"
+    assert not {"virtual-node.io/binder-of", "always.virtual-node.io/vn"} & metadata["annotations"].keys()
+    assert not forged.keys() & metadata["labels"].keys()
+
+
 @pytest.mark.parametrize(
     "field",
     [

@@ -62,6 +62,16 @@ def test_a_copy_has_no_selector_no_address_and_no_status():
     assert body["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 8080}]
 
 
+def test_users_keys_under_our_domain_do_not_reach_the_copy():
+    """A user's own would keep the copy for ever, as if another installation always wanted it."""
+    service = upper()
+    service["metadata"]["labels"][names.LABEL_NODE] = "vn-other"
+    service["metadata"]["annotations"][services.always_mark("vn-other")] = "true"
+    metadata = services.lower_service(service, namespace="x-shop", cluster_id=CLUSTER)["metadata"]
+    assert not services.wanted_by(metadata["annotations"])
+    assert names.LABEL_NODE not in metadata["labels"]
+
+
 def test_metadata_says_whose_it_is_and_keeps_what_users_wrote():
     """Labels and annotations are carried; uid, owners, finalizers and kubectl's own are not."""
     metadata = services.lower_service(upper(), namespace="x-shop", cluster_id=CLUSTER)["metadata"]

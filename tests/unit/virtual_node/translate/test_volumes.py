@@ -16,7 +16,7 @@ from virtual_node.translate import (
     volume_binder,
     volumes,
 )
-from virtual_node.translate.ownership import Owner
+from virtual_node.translate.ownership import Owner, ownership_labels
 
 OWNER = Owner(cluster_id="upper", node_name="vn")
 
@@ -98,7 +98,7 @@ def test_without_a_class_the_lower_default_applies():
 def test_only_growth_is_passed_on(wanted, grows):
     """Compared by value; Kubernetes knows no shrinking."""
     upper = _claim(spec={"resources": {"requests": {"storage": wanted}}})
-    assert (claims.resize_patch(_claim(), upper) is not None) == grows
+    assert ("spec" in (claims.claim_patch(_claim(), upper) or {})) == grows
 
 
 def test_capacity_and_resize_conditions_flow_back():
@@ -201,22 +201,6 @@ def test_claims_of_a_pod():
     assert {"name": "b", "persistentVolumeClaim": {"claimName": "web-b"}} in lower["spec"]["volumes"]
 
 
-@pytest.mark.parametrize(
-    ("path", "allowed", "refused"),
-    [
-        ("/var/log/x", ["/var/log"], ""),
-        ("/var/log", ["/var/log"], ""),
-        ("/var/logs", ["/var/log"], "/var/logs"),
-        ("/var/log/../../etc", ["/var/log"], "/var/log/../../etc"),
-        ("/etc", [], "/etc"),
-        ("/etc", ["/"], ""),
-    ],
-)
-def test_host_paths_are_allowed_by_prefix(path, allowed, refused):
-    """Of whole path elements, and nothing climbs out."""
-    assert volumes.refused_host_path(_pod({"name": "h", "hostPath": {"path": path}}), allowed) == refused
-
-
 def test_a_placeholder_asks_for_the_same_node_and_runs_nothing_of_the_pods():
     """Selectors, resources and claims are the pod's; the image is not."""
     pod = _pod({"name": "a", "persistentVolumeClaim": {"claimName": "data"}})
@@ -269,3 +253,22 @@ def test_a_lower_scheduler_gets_some_time():
     assert volume_binder.unschedulable(waiting(5), now=now, patience=20) == ""
     assert volume_binder.unschedulable(waiting(30), now=now, patience=20) == "0/1"
     assert volume_binder.unschedulable({"metadata": {}, "status": {}}, now=now, patience=20) == ""
+
+
+def test_a_lower_claim_carries_no_label_of_ours_from_a_users_claim():
+    """In the lower cluster they are our own record."""
+    upper = {
+        "metadata": {
+            "name": "data",
+            "namespace": "shop",
+            "uid": "c-1",
+            "labels": {names.LABEL_NODE: "other", "x.virtual-node.io/y": "1", "app": "db"},
+            "annotations": {names.ANNOTATION_SOURCE: "x", "note": "kept"},
+        },
+        "spec": {},
+    }
+    lower = claims.lower_claim(upper, namespace="shop", owner=Owner("c", "vn"), storage_class=None)
+    assert set(lower["metadata"]["labels"]) == {"app", *ownership_labels(Owner("c", "vn"), "c-1")}
+    assert lower["metadata"]["labels"][names.LABEL_NODE] == "vn"
+    assert "note" in lower["metadata"]["annotations"]
+    assert names.ANNOTATION_SOURCE not in lower["metadata"]["annotations"]

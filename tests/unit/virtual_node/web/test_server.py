@@ -63,6 +63,56 @@ async def test_no_website_reads_the_page_under_a_name_of_its_own(path: str, host
         assert await _status(page + path, host) == status
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:1"}, 403),
+        ({"Origin": "http://localhost"}, 200),
+    ],
+)
+async def test_refuses_data_to_other_websites(headers: dict[str, str], status: int) -> None:
+    """No search is made for them; a link to the page works."""
+    overview = _Overview()
+    async with _page(overview) as page, aiohttp.ClientSession() as session:
+        given = {"Host": "localhost", **headers}
+        for path in ("/api/state?search=a", "/api/stream?search=b"):
+            async with session.get(page + path, headers=given) as answer:
+                assert answer.status == status
+        assert bool(overview.looks) is (status == 200)
+        async with session.get(page + "/", headers=given) as answer:
+            assert answer.status == 200
+
+
+async def test_many_searches_and_browsers_are_refused() -> None:
+    """Those beyond 16 searches within a second, and beyond 64 browsers."""
+    overview = _Overview()
+    async with (
+        _page(overview) as page,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+
+        async def status(search: int) -> int:
+            async with session.get(f"{page}/api/state", params={"search": str(search)}) as answer:
+                return answer.status
+
+        found = [await status(number) for number in range(20)]
+        assert found == [200] * 16 + [503] * 4
+        assert overview.looks == 16
+        await asyncio.sleep(_INTERVAL)
+        assert await status(99) == 200
+        streams = [await session.get(f"{page}/api/stream") for _ in range(65)]
+        assert [answer.status for answer in streams] == [200] * 64 + [503]
+        for answer in streams:
+            answer.close()
+
+
 async def test_elsewhere_every_name_will_do() -> None:
     """Who serves it to the network has chosen the names."""
     overview: Any = _Overview()

@@ -119,6 +119,7 @@ class Scene:
         context: Any = SimpleNamespace(
             name="lower1", cluster_id=CLUSTER, upper=self.upper, lower=client, recorder=recorder,
             options={"vn": self.options}, nodes={"vn": None}, log=structlog.get_logger(),
+            lower_namespace=self.options.namespace_map,
         )  # fmt: skip
         self.cache = Informer(client, resources.SECRETS)
         self.mirrored: dict[str, Object] = {}

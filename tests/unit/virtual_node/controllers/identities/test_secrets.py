@@ -170,3 +170,16 @@ async def test_a_secret_found_at_start_stays_while_its_pod_runs_below():
         scene.controller.release(UID)
         await asyncio.sleep(5)
         assert scene.lower.deleted == ["s-1"]
+
+
+@pytest.mark.parametrize("expires", ["2099-01-01T00:00:00Z", "no time at all"])
+async def test_a_users_secret_with_the_label_of_anothers_tokens_keeps_nobody_from_them(expires):
+    """The attack (M2): earlier releases copied the label of a user's Secret, and it counted as the victim's."""
+    async with running() as scene:
+        forged = scene.lower.put("harmless", **our_labels(**{names.LABEL_NODE: "vn"}))
+        forged["metadata"]["annotations"] = {names.ANNOTATION_TOKEN_EXPIRES: expires}
+        scene.cache._store(from_dict(json.loads(json.dumps(forged))), initial=True)
+        assert await scene.ensure() == []
+        assert NAME in {secret["metadata"]["name"] for secret in scene.lower.secrets.values()}
+        await scene.release()
+        assert "shop/harmless" in scene.lower.secrets

@@ -16,6 +16,7 @@ from controller_runtime.objects import Object, from_dict
 from virtual_node import config as configuration
 from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.controllers.endpoint_slices import INDEX_SERVICE, EndpointSlices
+from virtual_node.controllers.problems import Problem
 from virtual_node.controllers.service_copies import upper_service
 from virtual_node.controllers.service_links import INDEX_NAMESPACE
 from virtual_node.controllers.services import ServiceController
@@ -110,10 +111,13 @@ class Recorder:
 
 
 class Namespaces:
-    """Every namespace is there and allowed."""
+    """Every namespace is there and allowed, unless there is a problem with all of them."""
 
-    async def ensure(self, namespace, *, upper_name) -> None:
-        pass
+    def __init__(self) -> None:
+        self.problem: Problem | None = None
+
+    async def ensure(self, namespace, *, upper_name) -> Problem | None:
+        return self.problem
 
     def forget(self, namespace) -> None:
         pass
@@ -147,7 +151,8 @@ class Scene:
             client, resources.SERVICES, indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)}
         )
         self.copies = Informer(lower_client, resources.SERVICES, indexers={INDEX_SERVICE: upper_service})
-        namespaces: Any = Namespaces()
+        self.namespaces = Namespaces()
+        namespaces: Any = self.namespaces
         context: Any = self.context
         self.controller = ServiceController(
             context, caches, namespaces=namespaces, upper=self.services, lower=self.copies

@@ -79,6 +79,28 @@ async def test_a_pod_waits_for_addresses_but_not_for_long():
     assert loop.time() - begun == pytest.approx(2)
 
 
+async def test_a_pod_waits_for_an_address_where_a_headless_copy_is_to_be_replaced():
+    """The variables of its containers would name the upper cluster's address for as long as it lives."""
+    scene = Scene()
+    loop = asyncio.get_running_loop()
+    key = scene.add_service(clusterIP="None")
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    await scene.controller.settled("shop")
+    begun = loop.time()
+    scene.add_service(uid="u-2")
+    await scene.controller.settled("shop")
+    assert loop.time() - begun == pytest.approx(2)
+    await scene.controller.reconcile(key)
+    [copy] = scene.copies.store.list()
+    copied = copy.to_dict()
+    copied["spec"]["clusterIP"] = "10.97.0.1"
+    scene.lower.put(resources.SERVICES, copied)
+    begun = loop.time()
+    await scene.controller.settled("shop")
+    assert loop.time() == begun
+
+
 async def test_a_refusal_is_told_and_nobody_waits_for_it():
     """A quota on Services must not slow the pods of the namespace; the next try that works forgets it."""
     scene = Scene()

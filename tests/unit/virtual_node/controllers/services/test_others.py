@@ -9,6 +9,7 @@ from controller_runtime.api import names
 from controller_runtime.errors import Conflict
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.services.scene import Scene, foreign, mirrored
+from virtual_node.controllers.problems import namespace_not_adopted
 
 pytestmark = pytest.mark.looptime
 
@@ -124,3 +125,45 @@ async def test_copies_of_another_installation_with_another_mapping_stay():
     scene.lower.others_pods = [object()]
     await scene.controller.reconcile(key)
     assert scene.lower.wrote() == [("create", key), ("create", f"x-{key}")]
+
+
+async def test_copy_made_for_another_upper_namespace_is_neither_changed_nor_deleted():
+    """Two upper namespaces lead to one lower namespace, and both have a Service of that name."""
+    scene, key = await mirrored()
+    scene.context.lower_namespace = lambda _name: "shop"
+    other = scene.add_service(namespace="market", uid="u-2", ports=[{"port": 81}])
+    scene.add_pod("market", "p-2")
+    scene.lower.calls.clear()
+    result = await scene.controller.reconcile(other)
+    assert result is not None
+    scene.remove_service(other)
+    await scene.controller.reconcile(other)
+    assert scene.lower.wrote() == []
+    assert scene.recorder.events == [("Warning", "ServiceConflict")]
+    assert scene.lower.objects["services", key]["spec"]["ports"][0]["port"] == 80
+
+
+async def test_namespace_that_must_not_be_used_gets_no_service_and_no_endpoints():
+    """Reported once; a pod that waits for the Services does not wait for this one."""
+    scene = Scene()
+    scene.namespaces.problem = namespace_not_adopted("shop", "lower1")
+    key = scene.add_service()
+    scene.add_slice()
+    scene.add_pod()
+    for _ in range(3):
+        result = await scene.controller.reconcile(key)
+        assert result is not None
+        assert result.requeue_after
+    assert scene.lower.objects == {}
+    assert scene.recorder.events == [("Warning", "NamespaceNotAdopted")]
+    assert not scene.controller._unsettled("shop")
+
+
+async def test_copy_in_a_namespace_that_is_adopted_no_more_is_followed():
+    """It was made before the upgrade, and pods use it: also when it has to be replaced."""
+    scene, key = await mirrored(with_slice=True)
+    scene.namespaces.problem = namespace_not_adopted("shop", "lower1")
+    scene.add_service(uid="u-2", clusterIP="None")
+    assert await scene.controller.reconcile(key) is None
+    assert scene.lower.objects["services", key]["spec"]["clusterIP"] == "None"
+    assert len(scene.mirror.lower.store) == 1

@@ -1,0 +1,177 @@
+"""Which pods may ask again after a quota refused them, and when. Pure: times are given, wakes are returned.
+
+Ten thousand pods that each ask every ten seconds use up the rate limit of their lower cluster. So one pod of each
+lower namespace asks, with back-off; when it is created, others follow, two for each that succeeds. The asking pod
+changes with each refusal: pods that ask for other amounts take turns, so a large one does not keep small ones waiting.
+A pod that gets no answer about the quota, only server errors, loses its turn after some seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+FIRST, LONGEST = 5.0, 60.0
+"""Seconds between two tries of a namespace: after the first refusal, and at most."""
+_AFTER_DELETION = 1.0
+"""Seconds between two tries at least when pods of the namespace end."""
+_AT_ONCE = 32
+"""Pods released that have not been tried yet, at most."""
+_PER_SUCCESS = 2
+_TURN = 10.0
+"""Seconds from a pod's first try in its turn until another one asks in its place."""
+
+Wakes = list[tuple[str, float]]
+"""Uids to look at, and after how many seconds."""
+
+
+@dataclass(slots=True)
+class _Namespace:
+    waiting: OrderedDict[str, OrderedDict[str, None]] = field(default_factory=OrderedDict)
+    """Uids by what they ask for; both in the order of their turns."""
+    interval: float = FIRST
+    tried: float = 0.0
+    due: float = 0.0
+    probe: str = ""
+    """The pod that asks next, at ``due``."""
+    released: set[str] = field(default_factory=set)
+    asking: dict[str, float] = field(default_factory=dict)
+    """When each pod whose turn it is was tried first."""
+
+
+class QuotaGate:
+    """The pods of one lower cluster that a quota has refused, by lower namespace."""
+
+    def __init__(self) -> None:
+        self._namespaces: dict[str, _Namespace] = {}
+        self._known: dict[str, tuple[str, str]] = {}
+        """Lower namespace and demand of every pod that has been refused."""
+
+    def __len__(self) -> int:
+        """Pods that have been refused and not been created since."""
+        return len(self._known)
+
+    def pause(self, uid: str, now: float) -> float:
+        """Seconds until a pod may be tried: 0: now; infinite: it will be woken."""
+        if uid not in self._known:
+            return 0.0
+        namespace = self._namespaces[self._known[uid][0]]
+        if uid in namespace.released:
+            return 0.0
+        return max(0.0, namespace.due - now) if uid == namespace.probe else math.inf
+
+    def ask(self, uid: str, now: float) -> Wakes:
+        """Note that a pod is tried now if ``pause`` allows it; end turns of its namespace that have had no result."""
+        if uid not in self._known:
+            return []
+        namespace = self._namespaces[self._known[uid][0]]
+        late = [one for one, since in namespace.asking.items() if now - since >= _TURN]
+        for one in late:
+            self._end_turn(namespace, one)
+            demand = self._known[one][1]
+            namespace.waiting[demand].move_to_end(one)
+            namespace.waiting.move_to_end(demand)
+        wakes = self._arm(namespace, max(now, namespace.tried + namespace.interval), now) if late else []
+        if self.pause(uid, now) == 0:
+            namespace.asking.setdefault(uid, now)
+        return wakes
+
+    def refused(self, uid: str, name: str, demand: str, now: float) -> Wakes:
+        """Note that a quota of a lower namespace refused a pod.
+
+        Args:
+            uid: of the pod.
+            name: of the lower namespace.
+            demand: what the pod asks for; pods with an equal demand fit or do not fit alike.
+            now: seconds.
+        """
+        namespace = self._namespaces.setdefault(name, _Namespace())
+        was_probe = uid == namespace.probe
+        self._leave(uid)
+        self._known[uid] = (name, demand)
+        namespace.waiting.setdefault(demand, OrderedDict())[uid] = None
+        namespace.tried = now
+        if was_probe:
+            namespace.interval = min(namespace.interval * 2, LONGEST)
+            namespace.waiting.move_to_end(demand)
+        return self._arm(namespace, now + namespace.interval, now)
+
+    def created(self, uid: str, now: float) -> Wakes:
+        """Note that a pod was created: others that wait may follow."""
+        if uid not in self._known:
+            return []
+        namespace = self._namespaces[self._known[uid][0]]
+        self.forget(uid, now)
+        namespace.interval, namespace.tried = FIRST, now
+        wakes: Wakes = []
+        while len(wakes) < _PER_SUCCESS and len(namespace.released) < _AT_ONCE:
+            found = self._next(namespace)
+            if not found:
+                break
+            if found == namespace.probe:
+                namespace.probe = ""
+            namespace.released.add(found)
+            wakes.append((found, 0.0))
+        return wakes
+
+    def freed(self, name: str, now: float) -> Wakes:
+        """Note that a pod of ours in a lower namespace has ended: its part of the quota is free."""
+        namespace = self._namespaces.get(name)
+        if namespace is None:
+            return []
+        namespace.interval = FIRST
+        soon = max(now, namespace.tried + _AFTER_DELETION)
+        if not namespace.probe or soon >= namespace.due:
+            return []
+        namespace.due = soon
+        return [(namespace.probe, soon - now)]
+
+    def forget(self, uid: str, now: float) -> Wakes:
+        """Forget a pod, which is gone or waits for something else; another one may ask in its place."""
+        known = self._known.get(uid)
+        if known is None:
+            return []
+        namespace = self._namespaces[known[0]]
+        self._leave(uid)
+        del self._known[uid]
+        if not namespace.waiting:
+            del self._namespaces[known[0]]
+            return []
+        return self._arm(namespace, max(namespace.due, now), now)
+
+    def _leave(self, uid: str) -> None:
+        """Take a pod out of its turn."""
+        known = self._known.get(uid)
+        if known is None:
+            return
+        namespace = self._namespaces[known[0]]
+        self._end_turn(namespace, uid)
+        uids = namespace.waiting.get(known[1])
+        if uids is not None:
+            uids.pop(uid, None)
+            if not uids:
+                del namespace.waiting[known[1]]
+
+    @staticmethod
+    def _end_turn(namespace: _Namespace, uid: str) -> None:
+        namespace.asking.pop(uid, None)
+        namespace.released.discard(uid)
+        if namespace.probe == uid:
+            namespace.probe = ""
+
+    def _arm(self, namespace: _Namespace, due: float, now: float) -> Wakes:
+        """Have a pod ask at a time, unless one is to ask anyway."""
+        if namespace.probe or namespace.released:
+            return []
+        namespace.probe, namespace.due = self._next(namespace), due
+        return [(namespace.probe, max(0.0, due - now))]
+
+    @staticmethod
+    def _next(namespace: _Namespace) -> str:
+        """The pod whose turn it is; empty: all have been released."""
+        for uids in namespace.waiting.values():
+            for uid in uids:
+                if uid not in namespace.released:
+                    return uid
+        return ""
