@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 
-from controller_runtime import kubeconfig, lifecycle, log, resources
+from controller_runtime import kubeconfig, lifecycle, log, resources, weaknesses
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.event_recorder import EventRecorder
@@ -25,6 +25,7 @@ from descheduler.memory import Memory
 from descheduler.mover import Mover
 from descheduler.options import Options
 from descheduler.policy import convert
+from descheduler.record_store import RecordStore
 from descheduler.recreation import Recreator
 from descheduler.release import Releaser
 from descheduler.strategies import registry
@@ -51,6 +52,7 @@ class App:
         for warning in options.warnings:
             self._log.warning(warning)
         config = await kubeconfig.load(options.kubeconfig or None, server=options.server or None)
+        weaknesses.warn(config, cluster="upper")
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(
                 Client(config, qps=options.qps, burst=options.burst, user_agent=PROGRAM, cluster="upper")
@@ -74,7 +76,7 @@ class App:
             client,
             resources.PODS,
             transform=pods.shrink,
-            indexers={pods.INDEX_NODE: pods.by_node, pods.INDEX_OWNER: pods.by_owner},
+            indexers={pods.INDEX_NODE: pods.by_node},
             name="pods",
         )
         self._informers = [nodes, cached]
@@ -111,7 +113,8 @@ class App:
             freeze_period=options.freeze_period,
             limits=options.eviction.limits,
         )
-        recreator = Recreator(client, pods=view.pods, recorder=recorder)
+        store = RecordStore(client, namespace=options.freeze_namespace, recorder=recorder)
+        recreator = Recreator(client, pods=view.pods, recorder=recorder, store=store)
         mover = Mover(
             client,
             view=view,

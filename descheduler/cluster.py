@@ -20,7 +20,7 @@ class ClusterView:
 
         Args:
             nodes: of the upper cluster.
-            pods: of the upper cluster, shrunk, indexed by node and owner.
+            pods: of the upper cluster, shrunk, indexed by node.
             node_selector: which virtual nodes are ours; empty: all.
 
         Raises:

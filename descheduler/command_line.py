@@ -116,7 +116,7 @@ def _add_moving(group: argparse._ArgumentGroup) -> None:
         "--freeze-namespace",
         default="kube-system",
         metavar="NS",
-        help="where the ConfigMaps are that remember avoided nodes (kube-system)",
+        help="the descheduler's own namespace: its memory, records of moves and their key (kube-system)",
     )
     group.add_argument(
         "--freeze-period",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,8 +26,8 @@ HISTORY = "virtual-node-descheduler"
 _PRUNE_SLACK = 5.0
 """Seconds over which expiries are gathered before a prune is written."""
 
-_MOST = 4000
-"""Owners per ConfigMap, which may have 1 MiB; beyond it, the oldest is forgotten."""
+_MOST = 2000
+"""Owners per ConfigMap, which may have 1 MiB. Beyond it, the namespace that has most loses its oldest."""
 
 
 class Memory:
@@ -234,7 +235,17 @@ class Memory:
 
 
 def _oldest(entries: Mapping[str, datetime]) -> list[str]:
-    """Whom to forget so that one more finds room."""
+    """Return the keys to forget so that one more finds room.
+
+    A tenant can have any number of owners, for a pod's author writes the owner's uid: those of others are kept.
+    """
     if len(entries) < _MOST:
         return []
-    return heapq.nsmallest(len(entries) - _MOST + 1, entries, key=lambda owner: entries[owner])
+    counts = Counter(_namespace(key) for key in entries)
+    return heapq.nsmallest(
+        len(entries) - _MOST + 1, entries, key=lambda owner: (-counts[_namespace(owner)], entries[owner])
+    )
+
+
+def _namespace(key: str) -> str:
+    return key.partition(".")[0]

@@ -28,6 +28,7 @@ from descheduler.memory import Memory
 from descheduler.move import Move, Outcome
 from descheduler.once import Announcer, KeyedLock
 from descheduler.options import EvictionOptions
+from descheduler.record_store import NotRecordedError
 from descheduler.recreation import Recreator
 from descheduler.waiting import Waiting
 
@@ -211,6 +212,8 @@ class Mover:
         except (Invalid, Forbidden) as error:
             why = f"the upper cluster would refuse its replacement: {error.message}"
             return self._stays(pod, why, cause="replacement refused", retry_after=_REFUSAL_RETRY)
+        except NotRecordedError as error:
+            return self._stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
         return self._moved(pod, node, request, how="re-created")
 
     async def fresh(self, pod: Object) -> dict[str, Any] | None:

@@ -6,21 +6,18 @@ what a decision needs (half a kilobyte). The whole pod is read afresh before any
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import names, timestamps
+from controller_runtime.api import node_avoidance, timestamps
 from controller_runtime.objects import Object
 
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"
 """Its presence overrules every reason not to evict, as in sigs.k8s.io/descheduler."""
 INDEX_NODE = "node"
-INDEX_OWNER = "owner"
 PENDING, RUNNING = "Pending", "Running"
 
-_LONGEST_KEY = 253
 _SYSTEM_CRITICAL = 2_000_000_000
 _SPEC = (
     "nodeName",
@@ -71,12 +68,6 @@ def by_node(pod: Object) -> Iterable[str]:
     return ((pod.spec or {}).get("nodeName") or "",)
 
 
-def by_owner(pod: Object) -> Iterable[str]:
-    """Index: uid of the controlling owner."""
-    owner = controller_of(pod)
-    return (owner["uid"],) if owner else ()
-
-
 def controller_of(pod: Object) -> dict[str, Any] | None:
     """The owner that makes another pod when this one goes; None for a bare pod.
 
@@ -86,12 +77,9 @@ def controller_of(pod: Object) -> dict[str, Any] | None:
 
 
 def owner_key(pod: Object) -> str:
-    """Under what a pod's history is kept: its controller's uid, or its own name; a valid ConfigMap key."""
+    """Return the key under which a pod's history is kept: of its namespace and controller, or of its own name."""
     owner = controller_of(pod)
-    if owner:
-        return str(owner["uid"])
-    key = f"pod.{pod.namespace}.{pod.name}"
-    return key if len(key) <= _LONGEST_KEY else f"pod.{hashlib.sha256(key.encode()).hexdigest()}"
+    return node_avoidance.owner_key(pod.namespace, str(owner["uid"]) if owner else f"pod.{pod.name}")
 
 
 def created(pod: Object) -> datetime:
@@ -163,8 +151,3 @@ def why_not_evictable(pod: Object, *, local_storage: bool = False, system_critic
     ):
         return "it has local storage (--evict-local-storage-pods)"
     return ""
-
-
-def is_created_by_descheduler(pod: Object) -> bool:
-    """Whether this is a bare pod's replacement."""
-    return pod.labels.get(names.LABEL_CREATED_BY_DESCHEDULER) == "true"

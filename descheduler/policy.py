@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
+from controller_runtime.api.decoding import decode_yaml
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import read_text
 from descheduler import fields
@@ -100,9 +100,9 @@ def load(path: str, *, known: Mapping[str, str]) -> Policy:
     """
     text = read_text("--policy-config-file", path)
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        document = decode_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
     try:
         return parse(document, known=known)
     except ConfigError as error:

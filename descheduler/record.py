@@ -1,37 +1,48 @@
-"""A bare pod between its deletion and its re-creation: the ConfigMap that makes sure it is never lost. Pure.
+"""The record of a bare pod between its deletion and its re-creation, so that a crash does not lose the pod. Pure.
 
-The record is written before the pod is deleted and removed after the replacement exists. It lies in the pod's own
-namespace, where whoever may read the pod may read it, and goes with the namespace. Whoever finds one can finish
+A record is written before the pod is deleted and removed after the replacement exists. Whoever finds one can finish
 the work, whatever point its writer had reached (``next_step``).
+
+The descheduler deletes and creates pods by a record, with permissions that no tenant has. So records are only in the
+descheduler's own namespace, and carry a keyed hash over everything that is acted upon. A record without a valid hash
+is not acted on.
+
+A record is a ControllerRevision, the API's object for an immutable snapshot: permission to create and delete these
+reaches no ConfigMap or Secret, and the limit is etcd's 1.5 MiB, not 1 MiB.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import msgspec
-
 from controller_runtime.api import names
+from controller_runtime.api.keyed_hash import is_authentic, keyed_hash
 from controller_runtime.objects import Object
 
+KEY_OBJECT = "virtual-node-descheduler-key"
+"""The Secret with the key of the records' hashes."""
 SELECTOR = f"{names.LABEL_DESCHEDULER_RECORD}=true"
 _PREFIX = "virtual-node-descheduler-"
+_PURPOSE = "descheduler record"
+_CONTENT, _HASH = "record", "hash"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One pod under way."""
+    """One pod that is being re-created."""
 
     namespace: str
+    namespace_uid: str
+    """A later namespace of the same name may be another tenant's; the pod is not created there."""
     pod_name: str
     old_uid: str
     old_version: str
-    """The resourceVersion that was judged, the precondition of the deletion: any later state is judged anew."""
+    """The resourceVersion that was judged, the precondition of the deletion: any later state is judged again."""
     node: str
-    """Where it was stuck."""
+    """The node that the pod was bound to; empty: none."""
     reason: str
     force: bool
     """Delete without grace: the cluster that would have to confirm the end is lost."""
@@ -39,73 +50,64 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The ConfigMap's name: one per pod that ever was."""
+        """The record's name: one for each pod that ever existed, in whichever namespace."""
         return record_name(self.old_uid)
 
 
 def record_name(uid: str) -> str:
-    """The name of a pod's record."""
+    """Return the name of a pod's record."""
     return _PREFIX + uid
 
 
-def render(record: Record) -> dict[str, Any]:
-    """The ConfigMap."""
-    facts = {
-        "name": record.pod_name,
-        "uid": record.old_uid,
-        "resourceVersion": record.old_version,
-        "node": record.node,
-        "reason": record.reason,
-        "force": record.force,
-    }
+def render(record: Record, *, namespace: str, key: bytes) -> dict[str, Any]:
+    """Return the ControllerRevision for a record.
+
+    Args:
+        record: what is to be done.
+        namespace: the descheduler's own.
+        key: of the keyed hash.
+    """
+    content = asdict(record)
     return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
         "metadata": {
             "name": record.name,
-            "namespace": record.namespace,
+            "namespace": namespace,
             "labels": {names.LABEL_DESCHEDULER_RECORD: "true"},
             "annotations": {
                 "kubernetes.io/description": (
-                    f"Pod {record.pod_name} is being re-created by the descheduler from this record. "
-                    "Removing it while the pod is gone loses the pod."
+                    f"Pod {record.namespace}/{record.pod_name} is being re-created by the descheduler from this "
+                    "record. Deleting it while the pod is gone loses the pod."
                 )
             },
         },
-        "data": {
-            "record": msgspec.json.encode(facts).decode(),
-            "pod": msgspec.json.encode(record.replacement).decode(),
-        },
+        "revision": 1,
+        "data": {_CONTENT: content, _HASH: keyed_hash(key, _PURPOSE, content)},
     }
 
 
-def parse(found: Object | Mapping[str, Any]) -> Record:
-    """Read a ConfigMap.
+def parse(found: Object | Mapping[str, Any], *, key: bytes) -> Record:
+    """Return the record in a ControllerRevision.
 
     Raises:
-        ValueError: it is no record, or was changed by somebody.
+        ValueError: it was not written with this key, was changed, is a copy under another name, or is of another version.
     """
     if isinstance(found, Object):
-        namespace, data = found.namespace, found.field("data") or {}
+        name, data = found.name, found.field("data")
     else:
-        namespace, data = found["metadata"]["namespace"], found.get("data") or {}
+        name, data = found["metadata"]["name"], found.get("data")
+    data = data if isinstance(data, dict) else {}
+    content, mark = data.get(_CONTENT), data.get(_HASH)
+    if not isinstance(mark, str) or not is_authentic(key, _PURPOSE, content, mark) or content is None:
+        raise ValueError("its hash is not valid: this descheduler did not write it, or its key was replaced")
     try:
-        facts = msgspec.json.decode(data["record"])
-        pod = msgspec.json.decode(data["pod"])
-        if pod["metadata"]["name"] != facts["name"] or not pod["spec"]["containers"]:
-            raise ValueError("the pod in it is not the one it names")
-        return Record(
-            namespace=namespace,
-            pod_name=facts["name"],
-            old_uid=facts["uid"],
-            old_version=facts["resourceVersion"],
-            node=facts["node"],
-            reason=facts["reason"],
-            force=bool(facts["force"]),
-            replacement=pod,
-        )
-    except (KeyError, TypeError, msgspec.DecodeError, ValueError) as error:
-        raise ValueError(f"not a record that can be used: {error!r}") from None
+        record = Record(**content)
+    except TypeError as error:
+        raise ValueError(f"another version of the descheduler wrote it: {error}") from None
+    if record.name != name:
+        raise ValueError(f"it is a copy of {record.name}")
+    return record
 
 
 class Step(enum.Enum):

@@ -1,7 +1,8 @@
 """Re-creates bare pods: recorded, deleted, created, forgotten; finished by whoever leads next after a crash.
 
 One key per record. Every step begins with the pod as the server has it (``record.next_step``), so a step may be
-repeated, and nothing depends on what an earlier process remembered.
+repeated, and nothing depends on what an earlier process remembered. A record of an earlier process is acted upon only
+if its keyed hash is valid.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
 from descheduler import record as records
 from descheduler.record import Record, Step
+from descheduler.record_store import NotRecordedError, RecordStore
 
 _SAFETY = 30.0
 """Seconds after which an ending pod is looked at again; normally its delete event comes first."""
+_KEY_RETRY = 60.0
+"""Seconds after which a record that could not be verified for lack of the key is looked at again."""
 _QUOTA = "exceeded quota"
 _NO_DRY_RUN = "does not support dry run"
 """What the apiserver says where an admission webhook has side effects: there is no rehearsing then."""
@@ -35,13 +39,13 @@ _CREATED = Counter("virtual_node_descheduler_recreated_total", "Bare pods re-cre
 class Recreator:
     """Carries every record to its end."""
 
-    def __init__(self, client: Client, *, pods: Informer, recorder: EventRecorder) -> None:
+    def __init__(
+        self, client: Client, *, pods: Informer, recorder: EventRecorder, store: RecordStore
+    ) -> None:
         self._client = client
         self._recorder = recorder
+        self._store = store
         self._log = log.get_logger(component="recreation")
-        self.records = Informer(
-            client, resources.CONFIG_MAPS, label_selector=records.SELECTOR, name="descheduler-records"
-        )
         queue: WorkQueue[str] = WorkQueue("recreation", rate_limiter=ExponentialBackoff(0.1, 60.0))
         self.controller: Controller[str] = Controller("recreation", self._reconcile, workers=8, queue=queue)
         self._own: dict[str, Record] = {}
@@ -51,7 +55,7 @@ class Recreator:
         self._finished: set[str] = set()
         """Removed by this process; the informer may still show them."""
         self._registrations = [
-            self.records.add_handler(
+            store.informer.add_handler(
                 on_add=lambda found, _initial: self.controller.enqueue(found.key),
                 on_delete=self._record_deleted,
             ),
@@ -62,8 +66,8 @@ class Recreator:
         """Work until cancelled; begins with what others have left behind."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.records.run(), name="descheduler records")
-                await self.records.wait_synced()
+                group.create_task(self._store.informer.run(), name="descheduler records")
+                await self._store.informer.wait_synced()
                 group.create_task(self.controller.run(), name="recreation")
         finally:
             for registration in self._registrations:
@@ -72,7 +76,7 @@ class Recreator:
     @property
     def under_way(self) -> int:
         """Records that exist."""
-        return len((self.records.store.keys() | self._own.keys()) - self._finished)
+        return len({*self._store.informer.store.keys(), *self._own} - self._finished)
 
     async def begin(
         self, pod: Mapping[str, Any], *, replacement: dict[str, Any], reason: str, force: bool = False
@@ -86,11 +90,17 @@ class Recreator:
             force: delete it without grace.
 
         Raises:
+            NotRecordedError: there will be no record until somebody mends what the text names; nothing was done.
             ApiError: it is not recorded; nothing was done.
         """
         metadata = pod["metadata"]
+        try:
+            namespace = await self._client.get(resources.NAMESPACES, metadata["namespace"])
+        except Forbidden as error:
+            raise NotRecordedError(error.message) from error
         record = Record(
             namespace=metadata["namespace"],
+            namespace_uid=namespace["metadata"]["uid"],
             pod_name=metadata["name"],
             old_uid=metadata["uid"],
             old_version=metadata["resourceVersion"],
@@ -99,16 +109,10 @@ class Recreator:
             force=force,
             replacement=replacement,
         )
-        key = f"{record.namespace}/{record.name}"
-        try:
-            await self._client.create(
-                resources.CONFIG_MAPS, records.render(record), namespace=record.namespace
-            )
-        except AlreadyExists:
-            self.controller.enqueue(key)
-            return
-        self._own[key] = record
-        self._untouched.add(key)
+        key = self._store.key_of(record.old_uid)
+        if key not in self._own and await self._store.write(record):
+            self._own[key] = record
+            self._untouched.add(key)
         self.controller.enqueue(key)
 
     async def rehearse(self, replacement: Mapping[str, Any]) -> None:
@@ -116,8 +120,10 @@ class Recreator:
 
         Raises:
             Invalid, Forbidden: the upper cluster would not take it.
-            ApiError: nobody can tell now.
+            NotRecordedError: without the key no record can be written.
+            ApiError: the API server cannot be asked now.
         """
+        await self._store.check()
         metadata = {**replacement["metadata"], "generateName": "descheduler-rehearsal-"}
         del metadata["name"]
         try:
@@ -140,12 +146,17 @@ class Recreator:
         self._finished.discard(found.key)
 
     def _pod_deleted(self, pod: Object) -> None:
-        key = f"{pod.namespace}/{records.record_name(pod.uid)}"
-        if key in self._own or key in self.records.store:
+        key = self._store.key_of(pod.uid)
+        if key in self._own or key in self._store.informer.store:
             self.controller.enqueue(key)
 
     async def _reconcile(self, key: str) -> Result | None:
-        record = self._find(key)
+        if key in self._finished:
+            return None
+        try:
+            record = self._own.get(key) or await self._store.find(key)
+        except NotRecordedError:
+            return Result(requeue_after=_KEY_RETRY)
         if record is None:
             return None
         pod = await self._read(record)
@@ -160,7 +171,10 @@ class Recreator:
             case Step.WAIT:
                 return Result(requeue_after=_SAFETY)
             case Step.CREATE:
-                await self._create(record)
+                if await self._has_namespace(record):
+                    await self._create(record)
+                else:
+                    self._log.info("the pod's namespace was deleted", pod=key_of(record))
                 await self._forget(key, record)
             case Step.DONE:
                 assert pod is not None
@@ -172,26 +186,19 @@ class Recreator:
                 await self._forget(key, record)
         return None
 
-    def _find(self, key: str) -> Record | None:
-        if key in self._finished:
-            return None
-        own = self._own.get(key)
-        if own is not None:
-            return own
-        found = self.records.store.get(key)
-        if found is None:
-            return None
-        try:
-            return records.parse(found)
-        except ValueError as error:
-            self._log.error("record is unusable: restore it or delete it", record=key, error=str(error))
-            return None
-
     async def _read(self, record: Record) -> dict[str, Any] | None:
         try:
             return await self._client.get(resources.PODS, record.pod_name, namespace=record.namespace)
         except NotFound:
             return None
+
+    async def _has_namespace(self, record: Record) -> bool:
+        """Return whether the pod's namespace is still the one that the pod was in."""
+        try:
+            metadata = (await self._client.get(resources.NAMESPACES, record.namespace))["metadata"]
+        except NotFound:
+            return False
+        return metadata["uid"] == record.namespace_uid and not metadata.get("deletionTimestamp")
 
     async def _delete(self, key: str, record: Record, pod: Mapping[str, Any]) -> Result | None:
         is_ending = bool(pod["metadata"].get("deletionTimestamp"))
@@ -212,6 +219,18 @@ class Recreator:
                 await self._forget(key, record)
                 return None
             return Result(requeue_after=0)
+        except Forbidden as error:
+            if not is_first:  # an earlier try may have taken effect: only the record brings the pod back
+                raise
+            # Its user removed the label that lets the policy allow the deletion, or a permission is missing.
+            self._recorder.event(
+                _reference(record),
+                "Normal",
+                "NotRescheduled",
+                f"Stays: it may not be deleted: {error.message}",
+            )
+            await self._forget(key, record)
+            return None
         return Result(requeue_after=_SAFETY if not record.force else 0)
 
     async def _create(self, record: Record) -> None:
@@ -235,11 +254,7 @@ class Recreator:
         self._log.info("pod re-created", pod=key_of(record), uid=record.old_uid, node=record.node)
 
     async def _forget(self, key: str, record: Record) -> None:
-        try:
-            await self._client.delete(resources.CONFIG_MAPS, record.name, namespace=record.namespace)
-        except NotFound:
-            self._log.debug("record is gone already", record=key)
-        else:
+        if await self._store.remove(record):
             self._finished.add(key)
         self._own.pop(key, None)
         self._untouched.discard(key)

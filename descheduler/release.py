@@ -19,12 +19,14 @@ from descheduler import eviction, pods, replacement
 from descheduler.cluster import ClusterView
 from descheduler.memory import Memory
 from descheduler.mover import Mover
+from descheduler.record_store import NotRecordedError
 from descheduler.recreation import Recreator
 
 _FRESH = 10.0
 """Age in seconds below which a waiting pod is too young to be replaced for what it avoids."""
 _PAUSE, _LONGEST_PAUSE = 30.0, 7200.0
 """Seconds until the pods made in place of released ones are released themselves; doubles every time."""
+_NOT_RECORDED_RETRY = 60.0
 _MOST = 4096
 
 
@@ -92,8 +94,12 @@ class Releaser:
         if whole is None:
             return None
         successor = replacement.of(whole, avoid=active, node="", usable=usable, now=now, counts=False)
-        await self._recreator.rehearse(successor)
-        await self._recreator.begin(whole, replacement=successor, reason="it may use all nodes again")
+        try:
+            await self._recreator.rehearse(successor)
+            await self._recreator.begin(whole, replacement=successor, reason="it may use all nodes again")
+        except NotRecordedError as error:
+            self._recorder.event(pod, "Normal", "NotRescheduled", f"Stays: {error}")
+            return _NOT_RECORDED_RETRY
         return None
 
     async def _release_owned(self, pod: Object) -> float | None:

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from controller_runtime.rights import OWN_NAMESPACE, READ, Right
+from controller_runtime.api import node_avoidance
+from controller_runtime.rights import OWN_NAMESPACE, READ, VIRTUAL_NODE, Right
+from descheduler import memory, record
+from descheduler.command_line import PROGRAM
 
 UPPER: tuple[Right, ...] = (
-    Right("", "nodes", (*READ, "patch"), "taint virtual nodes of lost clusters"),
+    Right("", "nodes", READ, "virtual nodes"),
+    Right("", "nodes", ("patch",), "taint virtual nodes of lost clusters", names=(VIRTUAL_NODE,)),
     Right("", "pods", (*READ, "create", "delete"), "move bare pods"),
     Right("", "pods", ("create",), "move pods that a controller replaces", "eviction"),
+    Right("", "namespaces", ("get",), "never create a pod in a later namespace of the same name"),
+    Right("", "configmaps", ("create",), "the memory of full nodes and of moves", "", OWN_NAMESPACE),
     Right(
         "",
         "configmaps",
-        (*READ, "create", "patch", "delete"),
-        "the memory of full nodes; durable records of bare pods, in the pods' namespaces",
+        ("get", "patch"),
+        "the memory of full nodes and of moves",
+        "",
+        OWN_NAMESPACE,
+        (node_avoidance.CONFIG_MAP, memory.HISTORY),
+    ),
+    Right(
+        "apps",
+        "controllerrevisions",
+        (*READ, "create", "delete"),
+        "durable records of bare pods that are being re-created",
+        "",
+        OWN_NAMESPACE,
+    ),
+    Right(
+        "",
+        "secrets",
+        ("get", "update"),
+        "the key that proves that we wrote a record. Create the Secret empty, or grant create, too",
+        "",
+        OWN_NAMESPACE,
+        (record.KEY_OBJECT,),
     ),
     Right("", "persistentvolumeclaims", ("get",), "claims that tie a pod to a cluster"),
     Right("", "persistentvolumes", ("get",), "where such a claim's volume can be reached"),
@@ -21,9 +47,18 @@ UPPER: tuple[Right, ...] = (
     Right(
         "coordination.k8s.io",
         "leases",
-        ("get", "create", "update"),
+        ("create",),
         "only one of several replicas works",
         "",
         OWN_NAMESPACE,
+    ),
+    Right(
+        "coordination.k8s.io",
+        "leases",
+        ("get", "update"),
+        "only one of several replicas works",
+        "",
+        OWN_NAMESPACE,
+        (PROGRAM,),
     ),
 )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from controller_runtime import kubeconfig, lifecycle, log
+from controller_runtime import kubeconfig, lifecycle, log, weaknesses
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.file_changes import FileChanges
+from controller_runtime.health import Check
+from controller_runtime.listening import is_loopback
+from controller_runtime.serving import HealthServer
 from multi_scheduler.agent import AgentContext, load
+from multi_scheduler.certificate_keeper import CertificateKeeper
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.flags import PROGRAM, Options
@@ -71,6 +75,7 @@ class App:
         options = self._options
         async with contextlib.AsyncExitStack() as stack:
             config = await kubeconfig.load(options.kubeconfig or None, server=options.master or None)
+            weaknesses.warn(config, cluster="upper")
             upper = await stack.enter_async_context(Client(config, user_agent=PROGRAM, cluster="upper"))
             lower = {}
             for cluster in options.config.clusters:
@@ -80,6 +85,7 @@ class App:
                     server=cluster.server or None,
                     in_cluster=False,
                 )
+                weaknesses.warn(found, cluster=cluster.name)
                 client = Client(found, user_agent=PROGRAM, cluster=cluster.name)
                 lower[cluster.name] = await stack.enter_async_context(client)
             clusters = {cluster.name: cluster for cluster in options.config.clusters}
@@ -92,13 +98,19 @@ class App:
                 for one in options.config.agents
             ]
             directory = NodeDirectory(upper, options.config)
-            server = self._server(Extender(agents, directory, upper=upper))
-            server.add_check(
-                "nodes",
-                lambda: None if directory.nodes.has_synced else "the upper nodes have not been read yet",
-            )
-            for weighted in agents:
-                server.add_check(weighted.name, weighted.agent.unready)
+            keeper = self._keeper(upper)
+            server = self._server(Extender(agents, directory, upper=upper), keeper)
+            checks: dict[str, Check] = {
+                **({"certificates": keeper.unready} if keeper is not None else {}),
+                "nodes": lambda: (
+                    None if directory.nodes.has_synced else "the upper nodes have not been read yet"
+                ),
+                **{weighted.name: weighted.agent.unready for weighted in agents},
+            }
+            for name, check in checks.items():
+                server.add_check(name, check)
+            if options.health_address:
+                await stack.enter_async_context(HealthServer(options.health_address, checks=checks))
             try:
                 await server.start()
             except OSError as error:
@@ -109,15 +121,42 @@ class App:
             )
             lifecycle.tune_gc()
             async with asyncio.TaskGroup() as group:
+                if keeper is not None:
+                    group.create_task(keeper.run(), name="certificates")
                 group.create_task(directory.nodes.run())
                 for weighted in agents:
                     group.create_task(weighted.agent.run(), name=weighted.name)
 
-    def _server(self, extender: Extender) -> ExtenderServer:
+    def _keeper(self, upper: Client) -> CertificateKeeper | None:
         options = self._options
-        tls = None
+        if not options.secret_name:
+            return None
+        return CertificateKeeper(
+            upper,
+            namespace=options.namespace,
+            server_secret=options.secret_name,
+            client_secret=options.client_secret_name,
+            hosts=options.hosts,
+        )
+
+    def _server(self, extender: Extender, keeper: CertificateKeeper | None) -> ExtenderServer:
+        options = self._options
+        tls = keeper.tls if keeper is not None else None
         if options.tls_cert:
             tls = CertificateReloader(options.tls_cert, options.tls_key, client_ca=options.client_ca or None)
+        if (tls is None or not tls.verifies_clients) and not is_loopback(options.address):
+            self._log.warning(
+                "the extender authenticates no caller: whoever reaches its port can reserve all room",
+                address=options.address or "*",
+                next="give --secret-name, or --tlscert, --tlskey and --client-ca, or --address=127.0.0.1",
+            )
         return ExtenderServer(
-            options.address, options.port, tls=tls, extender=extender, serve_bind=options.bind
+            options.address,
+            options.port,
+            tls=tls,
+            extender=extender,
+            serve_bind=options.bind,
+            metrics=not options.health_address,
+            max_body_bytes=options.max_body_bytes,
+            client_names=options.client_names,
         )

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from controller_runtime.api import matching
+from controller_runtime.api.decoding import decode_yaml
+from controller_runtime.api.policy import validation as policy_validation
+from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import read_text
 
@@ -42,6 +44,13 @@ class NamespaceConfig(_Base):
     """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
 
 
+class VolumeConfig(_Base):
+    """Which volumes pods may use, as the virtual node is configured."""
+
+    allowed_host_paths: list[str] = []
+    """Directories of lower nodes that pods may mount. They are added to ``policy.hostPaths``."""
+
+
 class ClusterConfig(_Base):
     """One lower cluster."""
 
@@ -56,6 +65,9 @@ class ClusterConfig(_Base):
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
     pod_selector: dict[str, Any] = {}
     """LabelSelector of the pods that the virtual node takes. Empty: all."""
+    volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
+    policy: Policy = msgspec.field(default_factory=Policy)
+    """What pods may ask of this lower cluster, as the virtual node is configured. It does not get other pods."""
 
 
 class AgentConfig(_Base):
@@ -99,9 +111,9 @@ def parse(text: str, *, source: str = "config") -> Config:
         ConfigError: names the source and the field that is wrong.
     """
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: neither YAML nor JSON: {' '.join(str(error).split())}") from None
+        document = decode_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: neither YAML nor JSON: {error}") from None
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: expected a mapping with apiVersion, kind and clusters")
     if "pluginConfig" in document:
@@ -121,6 +133,9 @@ def _validate(config: Config, source: str) -> None:
         raise ConfigError(f"{source}: clusters: at least one lower cluster is needed")
     for cluster in config.clusters:
         _validate_selector(cluster, source)
+        where = f"{source}: clusters: {cluster.name}: policy"
+        for problem in policy_validation.problems(where, cluster.policy):
+            raise ConfigError(problem)
     if not config.agents:
         raise ConfigError(f"{source}: agents: at least one is needed, such as fit")
     for what, found in (

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import add_boolean, add_log_flags, add_upper_flags, take_klog
+from controller_runtime.flags import add_boolean, add_log_flags, add_upper_flags, comma_list, take_klog
 from multi_scheduler import config as configuration
 from multi_scheduler.config import Config
+from multi_scheduler.server import MAX_BODY_BYTES
 
 PROGRAM = "virtual-node-multi-scheduler"
 
@@ -26,20 +28,33 @@ class Options:
     tls_cert: str
     tls_key: str
     client_ca: str
+    client_names: tuple[str, ...]
+    """Common names of certificates that may call; empty: every one of the client CA."""
+    namespace: str
+    """The Secrets'."""
+    secret_name: str
+    """Secret with certificates that we make ourselves; empty: none."""
+    client_secret_name: str
+    """Secret with the scheduler's part of them."""
+    hosts: tuple[str, ...]
     bind: bool
     """Serve ``/bind``."""
+    max_body_bytes: int
+    health_address: str
+    """Serves health and metrics without TLS; empty: the extender's own port has them."""
     log_level: str
     log_format: str
     klog_verbosity: int
 
 
-def parse(argv: Sequence[str]) -> Options:
+def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Options:
     """Turn a command line into options.
 
     Raises:
         ConfigError: a value or the configuration file is wrong.
         SystemExit: argparse's own, for unknown flags and ``--help``.
     """
+    environment = os.environ if environment is None else environment
     rest, verbosity = take_klog(list(argv))
     parser = Parser(
         PROGRAM,
@@ -61,7 +76,49 @@ def parse(argv: Sequence[str]) -> Options:
     )
     parser.add_argument("--tlskey", default="", metavar="FILE", help="its private key")
     parser.add_argument(
-        "--client-ca", default="", metavar="FILE", help="CA of the scheduler's client certificate"
+        "--client-ca",
+        default="",
+        metavar="FILE",
+        help="CA of the scheduler's client certificate; calls without one are refused (401)",
+    )
+    parser.add_argument(
+        "--client-names",
+        type=comma_list,
+        default=[],
+        metavar="LIST",
+        help="common names that a client certificate may have (any, so the client CA must sign nothing else)",
+    )
+    own = parser.add_argument_group("own certificates (without --tlscert)")
+    own.add_argument(
+        "--secret-name",
+        default="",
+        metavar="NAME",
+        help="make certificates for both sides and keep them there; calls without one are refused (none)",
+    )
+    own.add_argument(
+        "--client-secret-name",
+        default="",
+        metavar="NAME",
+        help="Secret for kube-scheduler: tls.crt, tls.key, ca.crt (--secret-name with -client)",
+    )
+    own.add_argument(
+        "--namespace",
+        default=environment.get("POD_NAMESPACE", "") or "kube-system",
+        metavar="NS",
+        help="of the Secrets and the Service ($POD_NAMESPACE, kube-system)",
+    )
+    own.add_argument(
+        "--service-name",
+        default="",
+        metavar="NAME",
+        help="the Service by which the scheduler calls us",
+    )
+    own.add_argument(
+        "--hosts",
+        type=comma_list,
+        default=[],
+        metavar="LIST",
+        help="further names and addresses by which the scheduler calls us",
     )
     add_boolean(
         parser,
@@ -69,12 +126,35 @@ def parse(argv: Sequence[str]) -> Options:
         default=False,
         help_text="serve /bind, for a scheduler with bindVerb; takes create on pods/binding (false)",
     )
+    parser.add_argument(
+        "--max-body-bytes",
+        type=int,
+        default=MAX_BODY_BYTES,
+        metavar="N",
+        help=f"longest call; a scheduler without nodeCacheCapable needs more ({MAX_BODY_BYTES})",
+    )
+    parser.add_argument(
+        "--health-addr",
+        default="",
+        metavar="HOST:PORT",
+        help="serve /healthz, /readyz, /metrics there, without TLS (on --port)",
+    )
     add_log_flags(parser)
     flags = parser.parse_args(rest)
     if not flags.config:
         raise ConfigError("--config: required: the lower clusters to look into")
     if bool(flags.tlscert) != bool(flags.tlskey):
         raise ConfigError("--tlscert and --tlskey go together")
+    if flags.client_ca and not flags.tlscert:
+        raise ConfigError("--client-ca: needs --tlscert and --tlskey")
+    if flags.secret_name and flags.tlscert:
+        raise ConfigError(
+            "--secret-name: certificates that we make, and --tlscert: given ones; use one of them"
+        )
+    if flags.client_names and not (flags.client_ca or flags.secret_name):
+        raise ConfigError("--client-names: needs --client-ca or --secret-name")
+    if flags.max_body_bytes < 1:
+        raise ConfigError(f"--max-body-bytes: {flags.max_body_bytes} is less than 1")
     return Options(
         config=configuration.load(flags.config),
         kubeconfig=flags.kubeconfig,
@@ -84,8 +164,21 @@ def parse(argv: Sequence[str]) -> Options:
         tls_cert=flags.tlscert,
         tls_key=flags.tlskey,
         client_ca=flags.client_ca,
+        client_names=tuple(flags.client_names),
+        namespace=flags.namespace,
+        secret_name=flags.secret_name,
+        client_secret_name=flags.client_secret_name or f"{flags.secret_name}-client",
+        hosts=_hosts(flags.service_name, flags.namespace, flags.hosts),
         bind=flags.bind,
+        max_body_bytes=flags.max_body_bytes,
+        health_address=flags.health_addr,
         log_level=flags.log_level,
         log_format=flags.log_format,
         klog_verbosity=verbosity,
     )
+
+
+def _hosts(service: str, namespace: str, more: Sequence[str]) -> tuple[str, ...]:
+    name = f"{service}.{namespace}"
+    found = [f"{name}.svc", name, f"{name}.svc.cluster.local"] if service else []
+    return tuple(dict.fromkeys([*found, *more])) or ("localhost",)

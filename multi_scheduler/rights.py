@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from controller_runtime.rights import Right
+from controller_runtime.rights import EXTENDER_SECRET, OWN_NAMESPACE, Right
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "which virtual node stands for which lower cluster"),
     Right("", "pods", ("list", "watch"), "what was bound and is not seen below yet"),
+    # Not create: a Secret of type service-account-token would be filled with the token of any account there.
+    Right(
+        "",
+        "secrets",
+        ("get", "update"),
+        "certificates of extender and scheduler that we make ourselves",
+        "",
+        OWN_NAMESPACE,
+        (EXTENDER_SECRET,),
+    ),
 )
 
 BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)", "binding"),)
@@ -21,4 +31,4 @@ LOWER: tuple[Right, ...] = (
     Right("", "limitranges", ("list", "watch"), "what pods below get, and may have"),
     Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes below"),
 )
-"""Part of what ``virtual-node lower-cluster register`` grants: one kubeconfig serves both."""
+"""What ``virtual-node lower-cluster register`` grants to the read-only account."""

@@ -19,6 +19,8 @@ def scheduler_configuration(
     bind: bool = False,
     leader_elect: bool = False,
     ca_file: str = "",
+    cert_file: str = "",
+    key_file: str = "",
     timeout: str = "10s",
 ) -> dict[str, Any]:
     """A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
@@ -30,6 +32,8 @@ def scheduler_configuration(
         bind: have the extender bind pods; it has to be started with ``--bind``.
         leader_elect: several scheduler replicas.
         ca_file: CA of an https extender.
+        cert_file: the scheduler's client certificate, for an extender that asks for one.
+        key_file: its key.
         timeout: how long a call may take; a filter call may wait two seconds for other pods' promises.
     """
     extender: dict[str, Any] = {
@@ -45,8 +49,9 @@ def scheduler_configuration(
     }
     if bind:
         extender["bindVerb"] = "bind"
+    tls = {"certFile": cert_file, "keyFile": key_file, "caFile": ca_file}
     if ca_file:
-        extender["tlsConfig"] = {"caFile": ca_file}
+        extender["tlsConfig"] = {name: file for name, file in tls.items() if file}
     configuration: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from aiohttp import web
 from prometheus_client import Counter, Histogram
 
 from controller_runtime import log
+from controller_runtime.bodies import RETRY_AFTER
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.serving import HttpsServer
 from multi_scheduler import protocol
 from multi_scheduler.extender import Extender, NotReadyError
 
-MAX_BODY_BYTES = 64 * 1024**2
-"""A pod and five thousand whole Node objects."""
+MAX_BODY_BYTES = 4 * 1024**2
+"""A pod, at most 1.5 MiB in etcd, with five thousand node names, or with the uids of a preemption's victims. A scheduler
+without ``nodeCacheCapable`` sends whole Node objects and needs ``--max-body-bytes``."""
+MAX_CALLS = 64
+"""Calls that are worked on at once. kube-scheduler filters one pod at a time, and binds several."""
+_CALL_SECONDS = 5.0
+"""How long a call waits for its turn; schedulers wait for twice as long."""
 _CALLS = Counter(
     "virtual_node_extender_calls_total", "Calls of the scheduler, by outcome.", ["verb", "outcome"]
 )
@@ -35,10 +43,14 @@ class ExtenderServer(HttpsServer):
     Args:
         host: address to bind.
         port: TCP port; 0: a free one.
-        tls: certificates to serve; None: plain HTTP, for a scheduler in the same pod.
+        tls: certificates to serve; with a client CA, calls without a certificate of it are answered 401. None: plain
+            HTTP, for a scheduler in the same pod.
         extender: what decides.
         serve_bind: serve ``/bind``; without it the path is 404. The other verbs only tell, this one writes, with our
             rights and for whoever can reach the port.
+        metrics: serve ``/metrics``, too.
+        max_body_bytes: largest call; longer ones are answered 413.
+        client_names: common names that a client certificate may have; empty: any.
     """
 
     def __init__(
@@ -49,9 +61,21 @@ class ExtenderServer(HttpsServer):
         tls: CertificateReloader | None,
         extender: Extender,
         serve_bind: bool = False,
+        metrics: bool = True,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        client_names: Collection[str] = (),
     ) -> None:
-        super().__init__(host, port, tls=tls, max_body_bytes=MAX_BODY_BYTES)
+        super().__init__(
+            host,
+            port,
+            tls=tls,
+            client_names=client_names,
+            metrics=metrics,
+            max_body_bytes=max_body_bytes,
+            name="extender",
+        )
         self._extender = extender
+        self._turns = asyncio.Semaphore(MAX_CALLS)
         for verb, decide, failed in (
             ("filter", self._filter, protocol.filter_error),
             ("prioritize", self._prioritize, None),
@@ -62,7 +86,7 @@ class ExtenderServer(HttpsServer):
                 for outcome in ("answered", "refused"):
                     # A series that appears with its first count shows no increase to anybody.
                     _CALLS.labels(verb, outcome)
-                self.add_route("POST", f"/{verb}", _handler(verb, decide, failed))
+                self.add_route("POST", f"/{verb}", self._handler(verb, decide, failed))
 
     async def _filter(self, body: bytes) -> bytes:
         asked = protocol.candidates(body)
@@ -79,16 +103,42 @@ class ExtenderServer(HttpsServer):
     async def _bind(self, body: bytes) -> bytes:
         return protocol.binding_result(await self._extender.bind(*protocol.binding(body)))
 
+    def _handler(
+        self, verb: str, decide: Decide, failed: Callable[[str], bytes] | None
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            try:
+                async with self._turn():
+                    body = await self.bodies.read(request)
+                    return await self._answer(verb, decide, failed, body)
+            except web.HTTPException as error:
+                _CALLS.labels(verb, "refused").inc()
+                _log.warning("call refused", verb=verb, error=(error.text or "").strip())
+                raise
 
-def _handler(
-    verb: str, decide: Decide, failed: Callable[[str], bytes] | None
-) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def handle(request: web.Request) -> web.Response:
+        return handle
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for one of the turns.
+
+        Raises:
+            HTTPServiceUnavailable: none came in time.
+        """
         try:
-            body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            _CALLS.labels(verb, "refused").inc()
-            return web.Response(status=413, text=f"the body is longer than {MAX_BODY_BYTES} bytes\n")
+            async with asyncio.timeout(_CALL_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise web.HTTPServiceUnavailable(text="too many calls at once\n", headers=RETRY_AFTER) from None
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    @staticmethod
+    async def _answer(
+        verb: str, decide: Decide, failed: Callable[[str], bytes] | None, body: bytes
+    ) -> web.Response:
         started = time.perf_counter()
         try:
             answer = await decide(body)
@@ -111,5 +161,3 @@ def _handler(
         _SECONDS.labels(verb).observe(time.perf_counter() - started)
         _CALLS.labels(verb, "answered").inc()
         return web.Response(body=answer, content_type="application/json")
-
-    return handle

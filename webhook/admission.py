@@ -6,13 +6,16 @@ Source: admission.k8s.io/v1 and v1beta1; https://kubernetes.io/docs/reference/ac
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from controller_runtime.api.decoding import Json, decode, decoder
+
 _VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+_NULL = msgspec.Raw(b"null")
 
 
 class BadReviewError(ValueError):
@@ -30,9 +33,21 @@ class Request:
     namespace: str
     name: str
     object: Mapping[str, Any]
-    old_object: Mapping[str, Any]
-    """What an update changes; empty at a creation."""
+    old: msgspec.Raw
+    """What an update changes, as it came: few answers need it, and read it takes 30 times the memory."""
     dry_run: bool
+
+    @property
+    def old_object(self) -> Mapping[str, Any]:
+        """Read what an update changes; empty at a creation.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        try:
+            return _object(self.old)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"oldObject: {error}") from None
 
 
 def parse(body: bytes) -> Request:
@@ -44,30 +59,46 @@ def parse(body: bytes) -> Request:
     if not body:
         raise BadReviewError("the body is empty; an AdmissionReview was expected")
     try:
-        review = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise BadReviewError(f"the body is not JSON: {error}") from None
-    if not isinstance(review, dict) or review.get("kind") != "AdmissionReview":
+        review = _review_members(body)
+    except msgspec.DecodeError as error:
+        raise BadReviewError(f"the body is not a JSON object: {error}") from None
+    try:
+        return _request(review)
+    except msgspec.DecodeError as error:
+        raise BadReviewError(f"the body is not an AdmissionReview: {error}") from None
+
+
+def _request(review: Mapping[str, msgspec.Raw]) -> Request:
+    if _text(review, "kind") != "AdmissionReview":
         raise BadReviewError("the body is not an AdmissionReview")
-    api_version = review.get("apiVersion")
+    api_version = _text(review, "apiVersion")
     if api_version not in _VERSIONS:
         raise BadReviewError(f"apiVersion {api_version!r}: {' and '.join(_VERSIONS)} are understood")
-    request = review.get("request")
-    if not isinstance(request, dict) or not isinstance(request.get("uid"), str) or not request["uid"]:
+    request = _members(review.get("request", _NULL)) or {}
+    uid = _text(request, "uid")
+    if not uid:
         raise BadReviewError("request.uid is missing")
-    subject, old = request.get("object"), request.get("oldObject")
-    kind = request.get("kind") or {}
+    kind = _members(request.get("kind", _NULL)) or {}
     return Request(
         api_version=api_version,
-        uid=request["uid"],
-        operation=str(request.get("operation") or ""),
-        kind=str(kind.get("kind") or "") if isinstance(kind, dict) else "",
-        namespace=str(request.get("namespace") or ""),
-        name=str(request.get("name") or ""),
-        object=subject if isinstance(subject, dict) else {},
-        old_object=old if isinstance(old, dict) else {},
-        dry_run=bool(request.get("dryRun")),
+        uid=uid,
+        operation=_text(request, "operation"),
+        kind=_text(kind, "kind"),
+        namespace=_text(request, "namespace"),
+        name=_text(request, "name"),
+        object=_object(request.get("object", _NULL)),
+        old=request.get("oldObject", _NULL),
+        dry_run=decode(request.get("dryRun", _NULL)) is True,
     )
+
+
+def _text(members: Mapping[str, msgspec.Raw], name: str) -> str:
+    return _string(members.get(name, _NULL)) or ""
+
+
+def _object(raw: msgspec.Raw) -> Mapping[str, Any]:
+    found = decode(raw)
+    return found if isinstance(found, dict) else {}
 
 
 def allowed(
@@ -93,3 +124,8 @@ def _review(request: Request, response: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(
         {"apiVersion": request.api_version, "kind": "AdmissionReview", "response": response}
     )
+
+
+_review_members = decoder(dict[str, msgspec.Raw])
+_members: Callable[[Json], dict[str, msgspec.Raw] | None] = decoder(dict[str, msgspec.Raw] | None)  # type: ignore[arg-type]
+_string: Callable[[Json], str | None] = decoder(str | None)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 
-from controller_runtime import kubeconfig, lifecycle, log
+from controller_runtime import kubeconfig, lifecycle, log, weaknesses
 from controller_runtime.certificates import CertificateReloader, KeyPair, self_signed
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
@@ -40,6 +40,7 @@ class App:
         config = await kubeconfig.load(
             None if options.in_cluster else options.kubeconfig or None, server=options.master or None
         )
+        weaknesses.warn(config, cluster="upper")
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(
                 Client(config, qps=50, burst=100, user_agent=PROGRAM, cluster="upper")

@@ -21,8 +21,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from controller_runtime import log, resources
 from controller_runtime.certificates import KeyPair, expiry, make_ca, sign
 from controller_runtime.client import Client
-from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, Forbidden
 from controller_runtime.informer import Informer
+from controller_runtime.key_pairs import covers, share_left
 
 CA_VALIDITY = timedelta(days=3650)
 SERVING_VALIDITY = timedelta(days=90)
@@ -81,10 +82,11 @@ def renewed(current: Certificates | None, hosts: Sequence[str], *, now: datetime
     if current is None:
         ca = make_ca("virtual-node-webhook-ca", validity=CA_VALIDITY, now=now)
         return Certificates(ca, ca.certificate, _serving(ca, hosts, now))
-    if _is_old(current.ca.certificate, now):
+    if share_left(current.ca.certificate, now) < _RENEW_SHARE:
         ca = make_ca("virtual-node-webhook-ca", validity=CA_VALIDITY, now=now)
         return Certificates(ca, ca.certificate + current.ca.certificate, _serving(ca, hosts, now))
-    if _is_old(current.serving.certificate, now) or not _covers(current.serving.certificate, hosts):
+    serving = current.serving.certificate
+    if share_left(serving, now) < _RENEW_SHARE or not covers(serving, hosts):
         return Certificates(current.ca, current.bundle, _serving(current.ca, hosts, now))
     return None
 
@@ -170,7 +172,10 @@ class CertificateKeeper:
             except (AlreadyExists, Conflict):
                 wait = 0.5  # somebody else was first; the informer shows what they made
             except ApiError as error:
-                self._log.warning("certificates not looked after yet", error=str(error))
+                hint = {}
+                if isinstance(error, Forbidden) and not self._version():
+                    hint["next"] = f"helm upgrade creates Secret {self._namespace}/{self._name}; we may not"
+                self._log.warning("certificates not looked after yet", error=str(error), **hint)
                 wait = _RETRY
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
@@ -241,19 +246,3 @@ class CertificateKeeper:
 
 def _serving(ca: KeyPair, hosts: Sequence[str], now: datetime) -> KeyPair:
     return sign(ca, "virtual-node-webhook", hosts=hosts, validity=SERVING_VALIDITY, now=now)
-
-
-def _is_old(certificate: bytes, now: datetime) -> bool:
-    loaded = x509.load_pem_x509_certificate(certificate)
-    life = loaded.not_valid_after_utc - loaded.not_valid_before_utc
-    return loaded.not_valid_after_utc - now < life * _RENEW_SHARE
-
-
-def _covers(certificate: bytes, hosts: Sequence[str]) -> bool:
-    loaded = x509.load_pem_x509_certificate(certificate)
-    try:
-        names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return not hosts
-    covered = {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
-    return covered >= set(hosts)

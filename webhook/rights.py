@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from controller_runtime.rights import OWN_NAMESPACE, READ, Right
+from controller_runtime.api.node_avoidance import CONFIG_MAP
+from controller_runtime.rights import OWN_NAMESPACE, READ, WEBHOOK_CONFIGURATION, WEBHOOK_SECRET, Right
+from webhook.flags import PROGRAM
 
 _CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
@@ -11,25 +13,62 @@ UPPER: tuple[Right, ...] = (
     Right("", "persistentvolumeclaims", ("list", "watch"), "claims that tie a pod to a cluster"),
     Right("", "persistentvolumes", ("list", "watch"), "volumes that tie a pod to a cluster"),
     *(
-        Right("admissionregistration.k8s.io", kind, (*READ, "update"), "our CA in the webhook configurations")
+        Right(
+            "admissionregistration.k8s.io",
+            kind,
+            (*READ, "update"),
+            "our CA in the webhook configurations",
+            names=(WEBHOOK_CONFIGURATION,),
+        )
         for kind in _CONFIGURATIONS
     ),
-    Right("", "configmaps", ("list", "watch"), "the descheduler's memory of full nodes", "", OWN_NAMESPACE),
     Right(
-        "", "secrets", (*READ, "create", "update"), "certificates that we make ourselves", "", OWN_NAMESPACE
+        "",
+        "configmaps",
+        ("list", "watch"),
+        "the descheduler's memory of full nodes",
+        "",
+        OWN_NAMESPACE,
+        (CONFIG_MAP,),
+    ),
+    # Not create: a Secret of type service-account-token would be filled with the token of any account there.
+    Right(
+        "",
+        "secrets",
+        (*READ, "update"),
+        "certificates that we make ourselves",
+        "",
+        OWN_NAMESPACE,
+        (WEBHOOK_SECRET,),
     ),
     Right(
         "coordination.k8s.io",
         "leases",
-        ("get", "create", "update"),
+        ("create",),
         "one replica looks after certificates",
         "",
         OWN_NAMESPACE,
     ),
+    Right(
+        "coordination.k8s.io",
+        "leases",
+        ("get", "update"),
+        "one replica looks after certificates",
+        "",
+        OWN_NAMESPACE,
+        (PROGRAM,),
+    ),
 )
 
-REGISTER: tuple[Right, ...] = tuple(
-    Right("admissionregistration.k8s.io", kind, ("create",), "make the webhook configurations (--register)")
-    for kind in _CONFIGURATIONS
+REGISTER: tuple[Right, ...] = (
+    *(
+        Right(
+            "admissionregistration.k8s.io", kind, ("create",), "make the webhook configurations (--register)"
+        )
+        for kind in _CONFIGURATIONS
+    ),
+    Right(
+        "", "secrets", ("create",), "the Secret for certificates that we make ourselves", "", OWN_NAMESPACE
+    ),
 )
-"""Besides ``UPPER``, with ``--register``; the chart makes the configurations itself."""
+"""Besides ``UPPER``, with ``--register``; the chart makes these objects itself, the Secret without data."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import Counter, Histogram
 
 from controller_runtime import log
+from controller_runtime.bodies import RETRY_AFTER
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.serving import HttpsServer
 from webhook import admission, manifests
 from webhook.review import Knowledge, review_pod, review_workload
 
 MAX_BODY_BYTES = 7 * 1024**2
-"""The API server's own limit for an object is 3 MiB (1.5 MiB in etcd); a review has two of them at most."""
+"""The API server takes requests of 3 MiB, and a review of an update has the object twice; the rest is for JSON that
+is longer than the YAML or protobuf of the request."""
 _READ_SECONDS = 3.0
 """How long a review waits for caches; the API server waits for five."""
 
@@ -51,7 +53,13 @@ class WebhookServer(HttpsServer):
 
     def __init__(self, host: str, port: int, *, tls: CertificateReloader | None, knowledge: Caches) -> None:
         super().__init__(
-            host, port, tls=tls, metrics=False, max_body_bytes=MAX_BODY_BYTES, shutdown_timeout=8.0
+            host,
+            port,
+            tls=tls,
+            metrics=False,
+            max_body_bytes=MAX_BODY_BYTES,
+            shutdown_timeout=8.0,
+            name="webhook",
         )
         self._log = log.get_logger(component="webhook")
         self._knowledge = knowledge
@@ -65,7 +73,7 @@ class WebhookServer(HttpsServer):
     async def _mutate(self, request: web.Request) -> web.Response:
         if missing := await self._knowledge.wait(_READ_SECONDS):
             # Half of what matters would be a wrong answer that nobody can take back; this one is asked again.
-            return self._refuse("pod", 503, missing)
+            return self._refuse("pod", 503, missing, RETRY_AFTER)
         return await self._answer(request, "pod", lambda review: review_pod(review, self._knowledge))
 
     async def _validate(self, request: web.Request) -> web.Response:
@@ -77,11 +85,9 @@ class WebhookServer(HttpsServer):
         if request.content_type != "application/json":
             return self._refuse(kind, 415, "an AdmissionReview as application/json was expected")
         try:
-            body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            return self._refuse(kind, 413, f"the body is longer than {MAX_BODY_BYTES} bytes")
-        except (asyncio.IncompleteReadError, ConnectionResetError):
-            return self._refuse(kind, 400, "the body ended early")
+            body = await self.bodies.read(request)
+        except web.HTTPException as error:
+            return self._refuse(kind, error.status, error.text or "", error.headers)
         started = time.perf_counter()
         try:
             review = admission.parse(body)
@@ -97,6 +103,9 @@ class WebhookServer(HttpsServer):
             self._log.info("denied", kind=kind, namespace=review.namespace, name=review.name)
         return web.Response(body=answer, content_type="application/json")
 
-    def _refuse(self, kind: str, status: int, message: str) -> web.Response:
+    def _refuse(
+        self, kind: str, status: int, message: str, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> web.Response:
         _REVIEWS.labels(kind, "refused").inc()
-        return web.Response(status=status, text=message + "\n")
+        retry = {name: value for name, value in headers.items() if name == "Retry-After"}
+        return web.Response(status=status, text=message.rstrip("\n") + "\n", headers=retry)

@@ -102,7 +102,7 @@ class State:
             ignore_keys=self._ignore_keys,
             virtual_nodes=virtual,
             pinned_to=self._pins(pod, namespace, virtual),
-            avoid=self._avoid(pod),
+            avoid=self._avoid(pod, namespace),
             scheduler_name=self._scheduler_name,
             require_virtual_node=self._require_virtual_node,
         )
@@ -122,11 +122,12 @@ class State:
         found = self._volumes.store.get(name)
         return found.to_dict() if found is not None else None
 
-    def _avoid(self, pod: Mapping[str, Any]) -> list[str]:
+    def _avoid(self, pod: Mapping[str, Any], namespace: str) -> list[str]:
         owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner.get("controller")]
         if not owners:
             return []
-        _, nodes = self._remembered().get(owners[0].get("uid", ""), ("", {}))
+        key = node_avoidance.owner_key(namespace, str(owners[0].get("uid", "")))
+        _, nodes = self._remembered().get(key, ("", {}))
         frozen = node_avoidance.active(nodes, now=self._now(), freeze_period=self._freeze_period)
         if not frozen:
             return []

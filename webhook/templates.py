@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.api.policy.scheduling import SYSTEM_CLASSES
 from webhook import validation
 
-_SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
+_IF_ALLOWED = "refused unless the policy of the lower cluster allows it"
 
 
 def pod_template(kind: str, workload: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -54,10 +55,10 @@ def _warnings(kind: str, namespace: str, spec: Mapping[str, Any]) -> Iterator[st
     if spec.get("resourceClaims"):
         yield "resourceClaims: claims are objects of the upper cluster and are not carried over"
     if spec.get("hostNetwork"):
-        yield "hostNetwork: the pod gets the network of a lower node"
+        yield f"hostNetwork: {_IF_ALLOWED}; the network is that of a lower node"
     for volume in spec.get("volumes") or ():
         if "hostPath" in volume:
-            yield f"volumes[{volume.get('name')}]: hostPath is a path of a lower node, and only taken where allowed"
+            yield f"volumes[{volume.get('name')}]: hostPath: {_IF_ALLOWED}; the path is one of a lower node"
 
 
 def _about_scheduling(spec: Mapping[str, Any]) -> Iterator[str]:
@@ -69,7 +70,9 @@ def _about_scheduling(spec: Mapping[str, Any]) -> Iterator[str]:
             f"{names.ANNOTATION_SCHEDULER_NAME} names one of the lower cluster"
         )
     priority_class = spec.get("priorityClassName")
-    if priority_class and priority_class not in _SYSTEM_CLASSES:
+    if priority_class in SYSTEM_CLASSES:
+        yield f"priorityClassName: {_IF_ALLOWED}"
+    elif priority_class:
         yield "priorityClassName: counts in the upper cluster only; below the pod has the default priority"
     if spec.get("runtimeClassName"):
         yield f"runtimeClassName: {spec['runtimeClassName']!r} must exist in every lower cluster"

@@ -52,7 +52,7 @@ class Duplicates(PeriodicStrategy):
                     and self.concerns(pod)
                     and not self.context.mover.why_not_movable(pod)
                 ):
-                    found[owner["uid"]].append(pod)
+                    found[pods.owner_key(pod)].append(pod)
         return found
 
 

@@ -154,7 +154,7 @@ class StaleCluster(Strategy):
     def _try_again(self) -> None:
         """Pods that had nowhere to go may have now."""
         waiting, self._needs_node = self._needs_node, set()
-        for key in waiting:
+        for key in sorted(waiting):
             self.pods.enqueue(key)
 
     def _relapse(self, name: str) -> None:

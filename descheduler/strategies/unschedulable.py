@@ -119,7 +119,7 @@ class Unschedulable(Strategy):
 
     def _nodes_changed(self) -> None:
         waiting, self._needs_node = self._needs_node, set()
-        for key in waiting:
+        for key in sorted(waiting):
             self.controller.enqueue(key)
         self._thawed()
 

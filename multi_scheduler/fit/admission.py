@@ -1,11 +1,13 @@
 """What admission in a lower cluster will do with a pod: its namespace's quotas and limit ranges. Pure.
 
 A quota's ``used`` counts what is there. What was promised and has not arrived is held here, and let go as soon as the
-lower pod exists, for then the quota counts it: earlier than its room, which it takes once it is on a lower node.
+lower pod exists, for then the quota counts it: earlier than its room, which it takes once it is on a lower node. A quota
+may report a pod before the pod is seen: see ``recently_counted``.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +17,8 @@ from controller_runtime.resources import LIMIT_RANGES, PRIORITY_CLASSES, RESOURC
 from multi_scheduler.fit import limit_ranges, quotas
 from multi_scheduler.fit.limit_ranges import LimitRange
 from multi_scheduler.fit.quotas import Charge, Kind, Quota
+from multi_scheduler.fit.recently_counted import RecentlyCounted
 
-_SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
-"""Those that are the same in every cluster; the virtual node carries no other down."""
 Rule = TypeVar("Rule")
 
 
@@ -39,7 +40,8 @@ class Admitted:
 class Admission:
     """The rules of one lower cluster's namespaces."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Know no rules yet; ``clock`` returns monotonic seconds."""
         self._quotas: dict[str, dict[str, Quota]] = {}
         """By namespace and name; so are the ranges."""
         self._ranges: dict[str, dict[str, LimitRange]] = {}
@@ -51,6 +53,7 @@ class Admission:
         """By upper uid."""
         self._promised: dict[str, dict[Kind, Counter[str]]] = {}
         """By namespace: the sum of what is held."""
+        self._recently_counted = RecentlyCounted(clock)
         self._counted_by: dict[str, float] = {}
         """By namespace: see ``left``."""
         self.recounted: Callable[[], object] = lambda: None
@@ -61,12 +64,17 @@ class Admission:
     def upsert_quota(self, quota: Mapping[str, Any]) -> None:
         """A ResourceQuota appeared or changed."""
         metadata = quota["metadata"]
-        _put(self._quotas, metadata["namespace"], metadata["name"], quotas.read(quota))
-        if self._counted_by.pop(metadata["namespace"], None) is not None:
+        namespace, name = metadata["namespace"], metadata["name"]
+        before, after = self._quotas.get(namespace, {}).get(name), quotas.read(quota)
+        _put(self._quotas, namespace, name, after)
+        if before is not None and after is not None:
+            self._recently_counted.grown(namespace, name, before.used, after.used)
+        if self._counted_by.pop(namespace, None) is not None:
             self.recounted()
 
     def remove_quota(self, namespace: str, name: str) -> None:
         """A ResourceQuota is gone."""
+        self._recently_counted.forget(namespace, name)
         _put(self._quotas, namespace, name, None)
 
     def upsert_range(self, limit_range: Mapping[str, Any]) -> None:
@@ -111,17 +119,28 @@ class Admission:
             return ()
         return tuple(there[name] for name in sorted(there))
 
-    def admit(self, spec: Mapping[str, Any], namespace: str) -> Admitted:
-        """What becomes of an upper pod's spec in a lower namespace."""
+    def admit(self, spec: Mapping[str, Any], namespace: str, *, priority_class: str = "") -> Admitted:
+        """What becomes of an upper pod's spec in a lower namespace.
+
+        Args:
+            spec: the upper pod's.
+            namespace: the lower one.
+            priority_class: what the pod keeps of its class; empty: the lower cluster's default is used.
+        """
         ranges = self.ranges(namespace)
-        first = self._admit(spec, namespace, ranges)
+        first = self._admit(spec, namespace, ranges, priority_class)
         if not first.refusal or len(ranges) < 2:
             return first
         # Which range's default wins is not defined: where the pod may get in, it is not kept out.
-        turned = (self._admit(spec, namespace, ranges[at:] + ranges[:at]) for at in range(1, len(ranges)))
+        turned = (
+            self._admit(spec, namespace, ranges[at:] + ranges[:at], priority_class)
+            for at in range(1, len(ranges))
+        )
         return next((one for one in turned if not one.refusal), first)
 
-    def _admit(self, spec: Mapping[str, Any], namespace: str, ranges: Sequence[LimitRange]) -> Admitted:
+    def _admit(
+        self, spec: Mapping[str, Any], namespace: str, ranges: Sequence[LimitRange], priority_class: str
+    ) -> Admitted:
         there = self._quotas.get(namespace) if RESOURCE_QUOTAS.plural not in self.unknown else None
         refusal = ""
         if ranges:
@@ -129,17 +148,28 @@ class Admission:
             refusal = limit_ranges.objection(spec, ranges)
         if not there:
             return Admitted(spec, None, refusal)
-        charge = quotas.charge(spec, namespace=namespace, priority_class=self._priority_class(spec))
+        charge = quotas.charge(spec, namespace=namespace, priority_class=self._priority_class(priority_class))
         if refusal:
             return Admitted(spec, charge, refusal)
         promised = self._promised.get(namespace, {})
-        refusal = _over_quota(charge, there, promised)
-        may_change = bool(refusal and promised) and not _over_quota(charge, there, {})
+        refusal = self._over_quota(charge, there, promised)
+        may_change = bool(refusal and promised) and not self._over_quota(charge, there, {})
         return Admitted(spec, charge, refusal, may_change, self._counted_by.get(namespace, 0.0))
 
-    def _priority_class(self, spec: Mapping[str, Any]) -> str | None:
-        own = spec.get("priorityClassName") or ""
-        if own in _SYSTEM_CLASSES:
+    def _over_quota(
+        self, charge: Charge, there: Mapping[str, Quota], promised: Mapping[Kind, Counter[str]]
+    ) -> str:
+        for name, quota in sorted(there.items()):
+            if quota.covers(charge.kind):
+                # Subtraction keeps what is left over zero.
+                on_their_way = _on_their_way(quota, promised)
+                on_their_way -= self._recently_counted.unseen(charge.namespace, name)
+                if told := quota.objection(charge, on_their_way):
+                    return told
+        return ""
+
+    def _priority_class(self, own: str) -> str | None:
+        if own:
             return own
         if PRIORITY_CLASSES.plural in self.unknown:
             return None
@@ -155,8 +185,18 @@ class Admission:
             charge.usage
         )
 
+    def arrived(self, uid: str) -> None:
+        """The pod is there, and its quotas count it, or will in a moment."""
+        charge = self._held.get(uid)
+        if charge is None:
+            return
+        self.drop(uid)
+        for name, quota in self._quotas.get(charge.namespace, {}).items():
+            if quota.covers(charge.kind):
+                self._recently_counted.seen(charge.namespace, name, charge.usage)
+
     def drop(self, uid: str) -> None:
-        """The pod is there, and its quotas count it; or it will not come."""
+        """The pod will not come, or is accounted for otherwise."""
         charge = self._held.pop(uid, None)
         if charge is None:
             return
@@ -167,13 +207,6 @@ class Admission:
             del kinds[charge.kind]
         if not kinds:
             del self._promised[charge.namespace]
-
-
-def _over_quota(charge: Charge, there: Mapping[str, Quota], promised: Mapping[Kind, Counter[str]]) -> str:
-    for _, quota in sorted(there.items()):
-        if quota.covers(charge.kind) and (told := quota.objection(charge, _on_their_way(quota, promised))):
-            return told
-    return ""
 
 
 def _on_their_way(quota: Quota, promised: Mapping[Kind, Counter[str]]) -> Counter[str]:

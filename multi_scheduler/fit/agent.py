@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
+from controller_runtime import log
 from controller_runtime.api import cluster_selector, names
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
@@ -18,11 +19,12 @@ from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
 from multi_scheduler.config import ClusterConfig
 from multi_scheduler.fit import victims as choosing
 from multi_scheduler.fit.admission import Admission
-from multi_scheduler.fit.below import Entrance
+from multi_scheduler.fit.below import Below, Entrance
 from multi_scheduler.fit.bound import BoundPods
 from multi_scheduler.fit.demand import Demand, demand
 from multi_scheduler.fit.feed import Feed
 from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations import Place, Reservations
 from multi_scheduler.fit.scoring import Prediction, Strategy, predict, score
 
@@ -30,6 +32,9 @@ _SETTLE_SECONDS = 2.0
 """How long a filter call waits for other pods' promises to be settled before it says that nothing fits."""
 _SWEEP = 1.0
 _KEPT_JUDGEMENTS = 1000
+_ADOPTION_SECONDS = 0.02
+"""How long a filter call may work on other tenants' pods; what is left waits for the next call."""
+_UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
 
 class Settings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -43,25 +48,6 @@ class Settings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     admission: Literal["Reject", "Pass"] = "Reject"
     """What becomes of those of a cluster whose quotas or limit ranges would refuse the pod as it is. Pass: its webhooks
     give pods what these demand."""
-
-
-@dataclass(slots=True)
-class _Judgement:
-    """What a look into every cluster has found; by virtual node."""
-
-    judged: dict[str, Prediction] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
-    resolvable: dict[str, str] = field(default_factory=dict)
-    unresolvable: dict[str, str] = field(default_factory=dict)
-    hopeful: list[tuple[str, Demand | None]] = field(default_factory=list)
-    """Lower clusters that have rejected the pod for want of room, with what it asks; or of quota, with None."""
-    counted_by: float = 0.0
-    """Until then a quota that has rejected it may count less."""
-
-    @property
-    def rejected(self) -> int:
-        """How many virtual nodes are ruled out."""
-        return len(self.resolvable) + len(self.unresolvable)
 
 
 class FitAgent(Agent):
@@ -78,7 +64,7 @@ class FitAgent(Agent):
         except msgspec.ValidationError as error:
             raise ConfigError(f"agents[{context.name}].config: {error}") from None
         self.indexes = {cluster: ClusterIndex() for cluster in context.lower}
-        self.admissions = {cluster: Admission() for cluster in context.lower}
+        self.admissions = {cluster: Admission(clock=_now) for cluster in context.lower}
         self._entrances = {
             cluster: Entrance(
                 context.clusters.get(cluster) or ClusterConfig(name=cluster, kubeconfig=""),
@@ -87,9 +73,7 @@ class FitAgent(Agent):
             )
             for cluster, admission in self.admissions.items()
         }
-        self.reservations = Reservations(
-            self.indexes, self.admissions, clock=lambda: asyncio.get_running_loop().time()
-        )
+        self.reservations = Reservations(self.indexes, self.admissions, clock=_now)
         self.feeds = {
             cluster: Feed(
                 client,
@@ -102,6 +86,7 @@ class FitAgent(Agent):
             for cluster, client in context.lower.items()
         }
         self._bound_pods = BoundPods(context.upper, bound=self._bound_above, gone=self.reservations.release)
+        self._log = log.get_logger(component="fit")
         self._judged: dict[str, dict[str, Prediction]] = {}
         """What filter calls found, until the scheduler has chosen: by uid and virtual node."""
 
@@ -126,15 +111,14 @@ class FitAgent(Agent):
         uid = pod["metadata"].get("uid", "")
         # What was promised at an earlier try is given back first: it must not stand in its own way.
         self.reservations.release(uid)
-        deadline = asyncio.get_running_loop().time() + _SETTLE_SECONDS
+        deadline = _now() + _SETTLE_SECONDS
         while True:
             found = self._judge(pod, nodes)
             if found.rejected < len(nodes):
                 break
             # Others hold promises on several clusters of which they will use one: a moment tells which.
             until = deadline if self._may_change(uid, found.hopeful) else min(deadline, found.counted_by)
-            now = asyncio.get_running_loop().time()
-            if until <= now:
+            if until <= (now := _now()):
                 break
             await self.reservations.wait(until - now)
         self._judged.pop(uid, None)
@@ -165,10 +149,10 @@ class FitAgent(Agent):
             return victims if self._settings.unreachable == "Pass" else None
         # What was promised at an earlier try is in the way of nobody but the pod itself.
         self.reservations.release(pod["metadata"].get("uid", ""))
-        below = self._entrances[node.cluster].judge(pod)
+        below = self._entrances[node.cluster].judge(pod, node)
         if below.refusal:
             return None
-        wanted = self._demand(below.pod, node)
+        wanted = self._demand(below, node)
         keys = [key for uid in victims for key in self._keys(feed, uid, node)]
         if choosing.suffices(index, wanted, keys):
             return victims
@@ -189,8 +173,8 @@ class FitAgent(Agent):
         """We have bound the pod ourselves."""
         self.reservations.bind(uid, node)
 
-    def _judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> _Judgement:
-        found = _Judgement()
+    def _judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
+        found = Judgement()
         demands: dict[Any, Demand] = {}
         differs = any("persistentVolumeClaim" in volume for volume in pod["spec"].get("volumes") or ())
         text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
@@ -205,7 +189,7 @@ class FitAgent(Agent):
                         f"lower cluster {node.cluster} cannot be looked into: {trouble}"
                     )
                 continue
-            below = self._entrances[node.cluster].judge(pod)
+            below = self._entrances[node.cluster].judge(pod, node)
             if below.refusal:
                 found.unresolvable[node.name] = below.refusal
                 found.counted_by = max(found.counted_by, below.counted_by)
@@ -216,7 +200,7 @@ class FitAgent(Agent):
             alike = (repr(node.pool), below.alike)
             wanted = demands.get(alike)
             if wanted is None or differs or cluster_selector.UPPER_TERMS in text:
-                wanted = demands[alike] = self._demand(below.pod, node)
+                wanted = demands[alike] = self._demand(below, node)
             told: Counter[str] = Counter()
             index = self.indexes[node.cluster]
             slots = index.feasible(wanted, told)
@@ -238,8 +222,8 @@ class FitAgent(Agent):
                 return True
         return False
 
-    def _demand(self, pod: Mapping[str, Any], node: VirtualNode) -> Demand:
-        feed = self.feeds[node.cluster]
+    def _demand(self, below: Below, node: VirtualNode) -> Demand:
+        feed, pod = self.feeds[node.cluster], below.pod
         namespace = pod["metadata"].get("namespace", "")
         claims = (
             (volume.get("persistentVolumeClaim") or {}).get("claimName", "")
@@ -250,7 +234,9 @@ class FitAgent(Agent):
             for claim in claims
             if claim and (found := feed.volume_affinity(namespace, claim)) is not None
         ]
-        return demand(pod, node_name=node.name, node_labels=node.labels, pool=node.pool, volumes=volumes)
+        return demand(
+            pod, below.rules, node_name=node.name, node_labels=node.labels, pool=node.pool, volumes=volumes
+        )
 
     def _bound_above(self, pod: Object) -> bool:
         """A pod is bound above; tells whether its room is accounted for: it is seen below, or was promised."""
@@ -261,28 +247,41 @@ class FitAgent(Agent):
         return self.reservations.bind(pod.uid, (pod.spec or {}).get("nodeName", ""))
 
     def _seen_below(self, uid: str) -> None:
+        self.reservations.arrived(uid)  # perhaps it has its node at first sight
         self.reservations.release(uid)
         self._bound_pods.accounted(uid)
 
     def _adopt(self, nodes: Sequence[VirtualNode]) -> None:
-        """Keep room for pods that others have bound to these nodes: they are on their way below like ours."""
+        """Keep room for pods that others have bound to these nodes: they are on their way below like ours.
+
+        Any tenant can make such pods, with ``spec.nodeName``: what is in them fails and delays nobody else's call.
+        """
         known = {node.name: node for node in nodes}
+        deadline = time.perf_counter() + _ADOPTION_SECONDS
         for pod in self._bound_pods.strangers(known.keys()):
             node = known[(pod.spec or {})["nodeName"]]
             feed = self.feeds.get(node.cluster)
             if feed is None or feed.trouble():
                 continue
             self._bound_pods.accounted(pod.uid)
-            below = self._entrances[node.cluster].judge(pod.to_dict())
-            has_arrived = pod.uid in feed.lower_uid
-            if below.refusal and not has_arrived:
-                continue  # it will not come, or waits for somebody else's end
-            index, wanted = self.indexes[node.cluster], self._demand(below.pod, node)
-            if slots := index.feasible(wanted):
-                charge = None if has_arrived else below.charge
-                place = Place(node.cluster, predict(index, wanted, slots).place, charge)
-                self.reservations.promise(pod.uid, {node.name: place})
-                self.reservations.bind(pod.uid, node.name)
+            try:
+                self._adopt_one(pod, node, feed)
+            except _UNREADABLE as error:
+                self._log.warning("no room is kept for a bound pod", pod=pod.key, error=repr(error))
+            if time.perf_counter() > deadline:
+                break
+
+    def _adopt_one(self, pod: Object, node: VirtualNode, feed: Feed) -> None:
+        below = self._entrances[node.cluster].judge(pod.to_dict(), node)
+        has_arrived = pod.uid in feed.lower_uid
+        if below.refusal and not has_arrived:
+            return  # it will not come, or waits for somebody else's end
+        index, wanted = self.indexes[node.cluster], self._demand(below, node)
+        if slots := index.feasible(wanted):
+            charge = None if has_arrived else below.charge
+            place = Place(node.cluster, predict(index, wanted, slots).place, charge)
+            self.reservations.promise(pod.uid, {node.name: place})
+            self.reservations.bind(pod.uid, node.name)
 
     def sweep(self) -> None:
         """Forget what has not been asked for in time: promises, and the oldest of very many judgements."""
@@ -294,3 +293,7 @@ class FitAgent(Agent):
         while True:
             await asyncio.sleep(_SWEEP)
             self.sweep()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

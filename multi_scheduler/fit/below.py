@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import matching, namespace_map
+from controller_runtime.api.lower_spec import lower_spec
 from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.api.policy.decision import summary, violations
+from controller_runtime.api.policy.rules import Effective, PolicySet
+from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import ClusterConfig
 from multi_scheduler.fit.admission import Admission
 from multi_scheduler.fit.limit_ranges import LimitRange
@@ -24,12 +28,14 @@ class Below:
     """What it counts in the quotas of its namespace; None: there are none."""
     refusal: str = ""
     """Why it would not get in; empty: it would. Nobody's end would help."""
-    alike: tuple[str, tuple[LimitRange, ...]] = ("", ())
+    alike: tuple[str, tuple[LimitRange, ...], bool] = ("", (), False)
     """Equal where the pods are."""
     may_change: bool = False
     """Promises to other pods are behind the refusal."""
     counted_by: float = 0.0
     """Until then a quota behind the refusal may count less."""
+    rules: Effective | None = None
+    """The lower cluster's policy for the pod's upper namespace; None: not needed, because the pod is refused."""
 
 
 class Entrance:
@@ -47,24 +53,31 @@ class Entrance:
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
         self._allowed = config.namespaces.allowed
         self._selects: Callable[[Mapping[str, str]], bool] = matching.compile_selector(config.pod_selector)
+        self._policy = PolicySet(
+            config.policy, cluster=config.name, host_paths=config.volumes.allowed_host_paths
+        )
         self._admission = admission
         self._enforces = enforces
 
-    def judge(self, pod: Mapping[str, Any]) -> Below:
-        """What becomes of an upper pod."""
+    def judge(self, pod: Mapping[str, Any], node: VirtualNode) -> Below:
+        """Return what becomes of an upper pod that is bound to one of the cluster's virtual nodes."""
         metadata, spec = pod["metadata"], pod["spec"]
         above = metadata.get("namespace", "")
         if refusal := self._not_here(metadata, spec):
             return Below(pod, refusal=refusal)
+        rules = self._policy.of(above)
+        sent = lower_spec(pod, rules, node_name=node.name, node_labels=node.labels)
+        if found := violations({**pod, "spec": sent}, rules):
+            return Below(pod, refusal=f"lower cluster {self._name} does not take the pod: {summary(found)}")
         namespace = self._map(above)
-        admitted = self._admission.admit(spec, namespace)
+        admitted = self._admission.admit(spec, namespace, priority_class=sent.get("priorityClassName", ""))
         refusal = admitted.refusal if self._enforces else ""
         if refusal:
             refusal = f"lower cluster {self._name}, namespace {namespace}: {refusal}"
         if namespace != above or admitted.spec is not spec:
             pod = {**pod, "metadata": {**metadata, "namespace": namespace}, "spec": admitted.spec}
-        alike = (namespace, self._admission.ranges(namespace))
-        return Below(pod, admitted.charge, refusal, alike, admitted.may_change, admitted.counted_by)
+        alike = (namespace, self._admission.ranges(namespace), bool(rules.values["control_plane"]))
+        return Below(pod, admitted.charge, refusal, alike, admitted.may_change, admitted.counted_by, rules)
 
     def _not_here(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         """Why the virtual node would not create the pod below; empty: it would."""

@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import cluster_selector, matching, names, pod_resources
+from controller_runtime.api.policy.rules import Effective
+from controller_runtime.api.policy.scheduling import keep_off_control_plane
 
 Port = tuple[str, str, int]
 """Host IP (empty: all), protocol, port."""
+_MOST_TERMS = 10
+"""Terms of a kind that are looked at. Each is compared with every pod of a cluster, and a pod's author may write
+thousands; the lower scheduler applies all."""
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - read, not bound
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _EVERYTHING = [{"operator": "Exists"}]
@@ -69,6 +74,7 @@ class Demand:
 
 def demand(
     pod: Mapping[str, Any],
+    rules: Effective | None = None,
     *,
     node_name: str,
     node_labels: Mapping[str, str],
@@ -79,6 +85,7 @@ def demand(
 
     Args:
         pod: the upper pod.
+        rules: the lower cluster's policy for the pod, which may keep it off control-plane nodes.
         node_name: the virtual node.
         node_labels: its labels.
         pool: labels that every lower node behind it has.
@@ -102,6 +109,8 @@ def demand(
         ]
     spec["affinity"] = {"nodeAffinity": {_REQUIRED: required}} if required else {}
     spec["volumes"] = list(volumes)
+    if rules is not None:
+        spec = keep_off_control_plane(spec, rules)
     requests = {**pod_resources.pod_requests(above), "pods": 1}
     return Demand(
         uid=metadata.get("uid", ""),
@@ -160,7 +169,7 @@ def host_ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
 
 def host_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[Term, ...]:
     """The required terms of one kind of pod affinity that speak of single nodes."""
-    terms = ((spec.get("affinity") or {}).get(kind) or {}).get(_REQUIRED) or ()
+    terms = (((spec.get("affinity") or {}).get(kind) or {}).get(_REQUIRED) or ())[:_MOST_TERMS]
     return tuple(
         Term(
             namespaces=frozenset(term.get("namespaces") or _own(term, namespace)),
@@ -181,7 +190,7 @@ def _spread(
     above: Mapping[str, Any], labels: Mapping[str, str], below: Mapping[str, Any]
 ) -> tuple[Spread, ...]:
     found = []
-    for constraint in above.get("topologySpreadConstraints") or ():
+    for constraint in (above.get("topologySpreadConstraints") or ())[:_MOST_TERMS]:
         is_meant = constraint.get("topologyKey") == names.LABEL_HOSTNAME
         if not is_meant or constraint.get("whenUnsatisfiable", "DoNotSchedule") != "DoNotSchedule":
             continue

@@ -121,7 +121,8 @@ class Reservations:
         """The lower pod exists: quotas count it from now on, though it may not have its room yet."""
         if (held := self._held.get(uid)) is not None:
             for cluster in set(held.on.values()):
-                self._admissions[cluster].drop(uid)
+                self._admissions[cluster].arrived(uid)
+            self._note()
 
     def release(self, uid: str) -> None:
         """The pod is seen below, has ended, or was never to come."""

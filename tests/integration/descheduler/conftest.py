@@ -34,7 +34,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         for node in ("small-0", "small-1"):
             await node_ready(small, node)
         file = running.directory / "virtual-node.yaml"
-        file.write_text(json.dumps(configuration(running)), encoding="utf-8")
+        file.write_text(json.dumps(configuration(running, adopt=True)), encoding="utf-8")
         await running.start_virtual_node("--config", str(file))
         for node in (SMALL, LARGE):
             await node_ready(running.upper, node)

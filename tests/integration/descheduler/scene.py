@@ -157,7 +157,9 @@ async def no_records(upper: Cluster, namespace: str) -> None:
 
     async def none() -> bool:
         return not (
-            await get(upper, namespace, "configmaps", labels=f"{names.LABEL_DESCHEDULER_RECORD}=true")
+            await get(
+                upper, namespace, "controllerrevisions", labels=f"{names.LABEL_DESCHEDULER_RECORD}=true"
+            )
         )["items"]
 
     await eventually(none, what="no records left")

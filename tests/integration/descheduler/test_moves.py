@@ -83,7 +83,7 @@ async def test_deployment_pods_move(sandbox: Sandbox, upper: Cluster, namespace:
 
         await eventually(moved, what="the stuck pod on the other cluster, the others untouched")
         memory = await get(upper, namespace, "configmap", "virtual-node-unschedulable")
-        value = json.loads(memory["data"][owner])
+        value = json.loads(memory["data"][f"{namespace}.{owner}"])
         assert value["namespace"] == namespace
         assert list(value["nodes"]) == [SMALL]
 

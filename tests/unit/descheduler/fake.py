@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.client import ObjectList
-from controller_runtime.errors import AlreadyExists, Conflict, NotFound, TooManyRequests
+from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound, TooManyRequests
 from controller_runtime.objects import WatchEvent, from_dict
 from controller_runtime.outage import Outage
 from controller_runtime.resources import Resource
 from tests.unit.descheduler.bodies import now
 
 Key = tuple[str, str, str]
+CONFIG_MAP_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
 Batch = list[WatchEvent]
@@ -29,7 +31,8 @@ class FakeCluster:
     """Objects by resource, namespace and name. One cluster outlives the clients of many processes."""
 
     def __init__(self) -> None:
-        self.objects: dict[Key, dict[str, Any]] = {}
+        default = {"kind": "Namespace", "metadata": {"name": "default", "uid": "uid-default"}}
+        self.objects: dict[Key, dict[str, Any]] = {("namespaces", "", "default"): default}
         self.created: list[str] = []
         """Uids of all pods that ever were."""
         self.budget_denies = False
@@ -123,6 +126,7 @@ class FakeClient:
     def __init__(self, cluster: FakeCluster) -> None:
         self.server = cluster
         self.outage = Outage()
+        self.turn = asyncio.Lock()
         self.writes: list[str] = []
         self.before: Callable[[str], Any] | None = None
         self.after: Callable[[str], Any] | None = None
@@ -141,17 +145,21 @@ class FakeClient:
         self, resource: Resource, *, namespace: str | None = None, label_selector: str | None = None, **_: Any
     ) -> ObjectList:
         """LIST; of label selectors, the one for records."""
-        items = [from_dict(whole) for whole in self.server.all(resource) if _selected(whole, label_selector)]
+        items = [
+            from_dict(whole)
+            for whole in self.server.all(resource)
+            if _selected(whole, namespace, label_selector)
+        ]
         return ObjectList(items, "1")
 
     async def watch_batches(
-        self, resource: Resource, *, label_selector: str | None = None, **_: Any
+        self, resource: Resource, *, namespace: str | None = None, label_selector: str | None = None, **_: Any
     ) -> AsyncIterator[Batch]:
         """WATCH."""
         queue = self.server.watch(resource)
         while True:
             event = await queue.get()
-            if _selected(event.object.to_dict(), label_selector):
+            if _selected(event.object.to_dict(), namespace, label_selector):
                 yield [event]
 
     async def create(
@@ -173,6 +181,7 @@ class FakeClient:
                 return self._evict(name or "", namespace or "", body)
             metadata = body["metadata"]
             space = namespace or metadata.get("namespace") or ""
+            _check(resource, body)
             if self.server.find(resource, metadata["name"], space) is not None:
                 raise AlreadyExists("exists", code=409)
             return self.server.put(resource, {**body, "metadata": {**metadata, "namespace": space}})
@@ -190,7 +199,19 @@ class FakeClient:
             wanted = (patch.get("metadata") or {}).get("resourceVersion")
             if wanted and wanted != there["metadata"]["resourceVersion"]:
                 raise Conflict("changed", code=409)
+            _check(resource, patch)
             return self.server.put(resource, _merged(there, patch), kind="MODIFIED")
+
+    async def update(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
+        """PUT."""
+        metadata = body["metadata"]
+        async with self._write(f"update {resource.plural}"):
+            there = self.server.find(resource, metadata["name"], metadata["namespace"])
+            if there is None:
+                raise NotFound("gone", code=404)
+            if there["metadata"]["resourceVersion"] != metadata["resourceVersion"]:
+                raise Conflict("changed", code=409)
+            return self.server.put(resource, body, kind="MODIFIED")
 
     async def delete(
         self,
@@ -259,8 +280,18 @@ class _Write:
             await self._client.after(self._what)
 
 
-def _selected(whole: Mapping[str, Any], selector: str | None) -> bool:
+def _check(resource: Resource, body: Mapping[str, Any]) -> None:
+    for key in body.get("data") or () if resource is resources.CONFIG_MAPS else ():
+        if not CONFIG_MAP_KEY.fullmatch(key):
+            raise Invalid(
+                f"data[{key}]: a valid config key must consist of alphanumeric characters", code=422
+            )
+
+
+def _selected(whole: Mapping[str, Any], namespace: str | None, selector: str | None) -> bool:
     labels = whole["metadata"].get("labels") or {}
+    if namespace and whole["metadata"].get("namespace") != namespace:
+        return False
     return not selector or labels.get(names.LABEL_DESCHEDULER_RECORD) == "true"
 
 

@@ -15,6 +15,7 @@ from descheduler.cluster import ClusterView
 from descheduler.memory import Memory
 from descheduler.mover import Mover
 from descheduler.options import EvictionOptions
+from descheduler.record_store import RecordStore
 from descheduler.recreation import Recreator
 from descheduler.release import Releaser
 from descheduler.strategies.base import Context, Strategy
@@ -39,7 +40,7 @@ class Process:
             client,
             resources.PODS,
             transform=pods.shrink,
-            indexers={pods.INDEX_NODE: pods.by_node, pods.INDEX_OWNER: pods.by_owner},
+            indexers={pods.INDEX_NODE: pods.by_node},
         )
         self.view = ClusterView(nodes=nodes, pods=cache)
         self.recorder = EventRecorder(client, component="descheduler")
@@ -47,7 +48,8 @@ class Process:
         self.memory = Memory(
             client, namespace="kube-system", freeze_period=FREEZE, limits=options.limits, now=now
         )
-        self.recreator = Recreator(client, pods=cache, recorder=self.recorder)
+        store = RecordStore(client, namespace="kube-system", recorder=self.recorder)
+        self.recreator = Recreator(client, pods=cache, recorder=self.recorder, store=store)
         self.mover = Mover(
             client,
             view=self.view,

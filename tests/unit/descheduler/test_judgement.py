@@ -130,10 +130,10 @@ class TestEvictable:
         assert not pods.why_not_evictable(critical, system_critical=True)
 
     def test_owner_key(self):
-        """A controller's uid, or the pod's own name, never longer than a ConfigMap's key may be."""
-        assert pods.owner_key(cached(pod(owner="rs"))) == "rs"
-        assert pods.owner_key(cached(pod())) == "pod.default.p"
-        assert len(pods.owner_key(cached(pod("p" * 253)))) == 68
+        """A controller's uid, or the pod's own name, within the namespace; never longer than a ConfigMap's key may be."""
+        assert pods.owner_key(cached(pod(owner="rs"))) == "default.rs"
+        assert pods.owner_key(cached(pod())) == "default.pod.p"
+        assert len(pods.owner_key(cached(pod("p" * 253)))) == 72
 
     def test_kube_system(self):
         """kube-system is out of bounds, whatever its pods say."""

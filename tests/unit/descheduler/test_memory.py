@@ -118,14 +118,27 @@ async def test_never_too_many(monkeypatch):
     monkeypatch.setattr("descheduler.memory._MOST", 3)
     cluster = FakeCluster()
     memory, _ = memory_on(cluster)
-    for owner in "abcde":
-        await memory.freeze(owner, "default", ["n"])
-        await memory.note_round(owner, "default")
+    for owner in ("ns.a", "ns.b", "ns.c", "ns.d", "ns.e"):
+        await memory.freeze(owner, "ns", ["n"])
+        await memory.note_round(owner, "ns")
         await asyncio.sleep(2)
     for name in ("virtual-node-unschedulable", "virtual-node-descheduler"):
-        assert data_of(cluster, name).keys() == {"c", "d", "e"}
-    assert memory.frozen("a") == {}
-    assert memory.history("a") is None
+        assert data_of(cluster, name).keys() == {"ns.c", "ns.d", "ns.e"}
+    assert memory.frozen("ns.a") == {}
+    assert memory.history("ns.a") is None
+
+
+async def test_a_tenant_with_many_owners_does_not_displace_others(monkeypatch):
+    """A pod's author writes the owner's uid: a tenant that makes up thousands loses entries of its own."""
+    monkeypatch.setattr("descheduler.memory._MOST", 4)
+    cluster = FakeCluster()
+    memory, _ = memory_on(cluster)
+    for owner in ("victim.x", *(f"tenant.{number}" for number in range(20))):
+        await memory.freeze(owner, owner.partition(".")[0], ["n"])
+        await memory.note_round(owner, owner.partition(".")[0])
+        await asyncio.sleep(2)
+    for name in ("virtual-node-unschedulable", "virtual-node-descheduler"):
+        assert data_of(cluster, name).keys() == {"victim.x", "tenant.17", "tenant.18", "tenant.19"}
 
 
 async def test_config_map_deleted_by_hand():

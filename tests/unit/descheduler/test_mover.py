@@ -23,7 +23,7 @@ async def test_owned_pod_is_evicted_after_the_memory_is_written():
     async with process.running():
         await asyncio.sleep(THRESHOLD + 5)
     assert process.client.writes[-1] == "create eviction"
-    assert frozen(cluster) == {"rs": {"namespace": "default", "nodes": {"a": "2026-01-01T00:00:10Z"}}}
+    assert frozen(cluster) == {"default.rs": {"namespace": "default", "nodes": {"a": "2026-01-01T00:00:10Z"}}}
     assert names_of(cluster) == []
     assert process.reasons() == ["Rescheduled"]
 
@@ -59,7 +59,7 @@ async def test_pods_of_one_owner_are_one_round():
     assert names_of(cluster) == []
     history = cluster.find(resources.CONFIG_MAPS, "virtual-node-descheduler", "kube-system")
     assert history is not None
-    assert json.loads(history["data"]["rs"])["rounds"] == 1
+    assert json.loads(history["data"]["default.rs"])["rounds"] == 1
 
 
 async def test_back_off_and_giving_up():
@@ -140,7 +140,7 @@ async def test_avoided_nodes_are_alternatives():
     async with process_on(cluster).running():
         await asyncio.sleep(THRESHOLD + 5)
     assert names_of(cluster) == []
-    assert list(frozen(cluster)["rs"]["nodes"]) == ["b"]
+    assert list(frozen(cluster)["default.rs"]["nodes"]) == ["b"]
 
 
 async def test_bare_pod_ping_pong_gives_way():

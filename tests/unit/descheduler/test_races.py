@@ -39,7 +39,7 @@ async def test_a_pod_that_has_just_changed_costs_no_round():
     assert len(cluster.created) == 2
     history = cluster.find(resources.CONFIG_MAPS, "virtual-node-descheduler", "kube-system")
     assert history is not None
-    assert json.loads(history["data"]["pod.default.p"])["rounds"] == 1
+    assert json.loads(history["data"]["default.pod.p"])["rounds"] == 1
 
 
 @pytest.mark.parametrize("grace", [0, 30], ids=["at once", "with grace"])
@@ -49,7 +49,7 @@ async def test_a_user_who_deletes_a_bare_pod_before_we_do_has_deleted_it(grace):
     process = process_on(cluster)
 
     async def delete(_: str) -> None:
-        if process.client.writes[-1] == "create configmaps" and len(cluster.all(resources.CONFIG_MAPS)) == 2:
+        if process.client.writes[-1] == "create controllerrevisions":
             (found,) = cluster.all(resources.PODS)
             cluster.end(found, grace)
 
@@ -57,9 +57,7 @@ async def test_a_user_who_deletes_a_bare_pod_before_we_do_has_deleted_it(grace):
     async with process.running():
         await asyncio.sleep(60)
     assert names_of(cluster) == []
-    assert [found["metadata"]["name"] for found in cluster.all(resources.CONFIG_MAPS)] == [
-        "virtual-node-descheduler"
-    ]
+    assert cluster.all(resources.CONTROLLER_REVISIONS) == []
 
 
 async def test_an_owned_pod_that_starts_in_time_is_not_evicted():
@@ -97,7 +95,7 @@ async def test_an_owned_pod_that_changes_and_stays_stuck_is_evicted_all_the_same
     assert names_of(cluster) == []
     history = cluster.find(resources.CONFIG_MAPS, "virtual-node-descheduler", "kube-system")
     assert history is not None
-    assert json.loads(history["data"]["rs"])["rounds"] == 1
+    assert json.loads(history["data"]["default.rs"])["rounds"] == 1
 
 
 async def test_an_annotation_in_a_template_does_not_make_a_loop():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from random import Random
 from typing import Any
 
 import pytest
 
 from controller_runtime import resources
-from controller_runtime.errors import BadRequest, Forbidden
+from controller_runtime.errors import BadRequest, ConnectionFailed, Forbidden
 from descheduler import record as records
 from tests.unit.descheduler.bodies import pod
 from tests.unit.descheduler.fake import FakeCluster
@@ -19,20 +18,22 @@ from tests.unit.descheduler.moving import cluster_with, process_on
 
 pytestmark = pytest.mark.looptime
 
+KEY = b"k" * 32
 WRITES = [
+    "create secrets",
     "patch configmaps",
     "create configmaps",
-    "create configmaps",
+    "create controllerrevisions",
     "delete pods",
     "create pods",
-    "delete configmaps",
+    "delete controllerrevisions",
 ]
-"""A move of a bare pod: the round is noted, the record written, the pod replaced, the record removed."""
+"""The first move of a bare pod: the key is made, the round noted, the record written, the pod replaced, the record removed."""
 
 
 def records_of(cluster: FakeCluster) -> list[dict[str, Any]]:
     """Records of pods under way."""
-    return [found for found in cluster.all(resources.CONFIG_MAPS) if found["metadata"].get("labels")]
+    return cluster.all(resources.CONTROLLER_REVISIONS)
 
 
 def is_replaced(cluster: FakeCluster) -> bool:
@@ -92,7 +93,7 @@ async def test_crash_after_crash(seed):
 
     def there() -> set[str]:
         """Names of pods that exist, or are written down."""
-        written = {json.loads(found["data"]["record"])["name"] for found in records_of(cluster)}
+        written = {found["data"]["record"]["pod_name"] for found in records_of(cluster)}
         return written | {found["metadata"]["name"] for found in cluster.all(resources.PODS)}
 
     for _ in range(8):
@@ -217,7 +218,7 @@ async def test_rehearsal_refused():
     process.client.create = create  # type: ignore[method-assign]
     async with process.running():
         await asyncio.sleep(60)
-    assert process.client.writes == []
+    assert process.client.writes == ["create secrets"]
     assert process.reasons() == ["NotRescheduled"]
 
 
@@ -246,21 +247,20 @@ async def test_rehearsal_that_says_nothing(error):
     assert is_replaced(cluster)
 
 
-async def test_unusable_record():
-    """A record that somebody has broken is left for people to mend; it stops nothing else."""
+async def test_answer_to_the_record_is_lost():
+    """A record that was stored although its writer never heard of it is finished, once."""
     cluster = cluster_with(pod())
-    broken = {
-        "metadata": {
-            "name": "virtual-node-descheduler-x",
-            "namespace": "default",
-            "labels": {"virtual-node.io/descheduler-record": "true"},
-        },
-        "data": {"record": "{}", "pod": "nonsense"},
-    }
-    cluster.put(resources.CONFIG_MAPS, broken)
-    async with process_on(cluster).running():
-        await asyncio.sleep(60)
-    assert [found["metadata"]["name"] for found in records_of(cluster)] == ["virtual-node-descheduler-x"]
+    process = process_on(cluster)
+
+    async def lose(what: str) -> None:
+        if what == "create controllerrevisions":
+            process.client.after = None
+            raise ConnectionFailed("reset")
+
+    process.client.after = lose
+    async with process.running():
+        await asyncio.sleep(300)
+    assert is_replaced(cluster)
     assert len(cluster.created) == 2
 
 
@@ -282,12 +282,12 @@ async def test_unusable_record():
 )
 def test_next_step(metadata, force, step):
     """What comes next follows from the record and the pod alone."""
-    record = records.Record("ns", "p", "old", "7", "a", "", force, {})
+    record = records.Record("ns", "ns-uid", "p", "old", "7", "a", "", force, {})
     assert records.next_step(record, metadata and {"metadata": metadata}) is step
 
 
 def test_record_round_trip():
     """A record is read as it was written."""
     replacement = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
-    record = records.Record("ns", "p", "old", "7", "a", "why", force=True, replacement=replacement)
-    assert records.parse(records.render(record)) == record
+    record = records.Record("ns", "u", "p", "old", "7", "a", "why", force=True, replacement=replacement)
+    assert records.parse(records.render(record, namespace="own", key=KEY), key=KEY) == record

@@ -129,10 +129,10 @@ async def test_quotas_limit_ranges_and_classes_are_followed():
         )
         await asyncio.sleep(0.1)
         assert following.refusal == ""
-        assert following.admission._priority_class(SPEC) == "low"
+        assert following.admission._priority_class("") == "low"
         following.cluster.remove(resources.PRIORITY_CLASSES, "low", "")
         await asyncio.sleep(0.1)
-        assert following.admission._priority_class(SPEC) == ""
+        assert following.admission._priority_class("") == ""
 
 
 async def test_a_cluster_that_keeps_its_rules_from_us_is_looked_into_all_the_same():

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
 from multi_scheduler import config, protocol
@@ -17,6 +18,7 @@ from multi_scheduler.agents.template import TemplateAgent
 from multi_scheduler.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent, Settings
 from multi_scheduler.fit.bound import shrink
+from multi_scheduler.fit.demand import host_terms
 from multi_scheduler.fit.placed import Placed
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 
@@ -45,10 +47,13 @@ def _asked(pod: dict[str, Any], *names: str) -> protocol.Candidates:
     return protocol.Candidates(pod, names, None)
 
 
-def _fit(**clusters: str) -> tuple[FitAgent, Extender]:
+def _fit(*, policy: Policy | None = None, **clusters: str) -> tuple[FitAgent, Extender]:
     """Clusters of one node each, with so many cores."""
     fake: Any = SimpleNamespace(cluster="test")
-    agent = FitAgent(AgentContext("fit", {}, upper=fake, lower=dict.fromkeys(clusters, fake)))
+    configured = {
+        name: config.ClusterConfig(name=name, kubeconfig="", policy=policy or Policy()) for name in clusters
+    }
+    agent = FitAgent(AgentContext("fit", {}, fake, dict.fromkeys(clusters, fake), configured))
     for name, cpu in clusters.items():
         node = {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": {"cpu": cpu, "pods": "9"}}}
         agent.indexes[name].upsert_node(node)
@@ -308,7 +313,7 @@ async def test_a_score_for_a_node_that_nobody_asked_about_is_ignored():
 
 async def test_pods_that_could_be_preempted_are_told_from_what_nobody_can_change():
     """Another pod's host port may be freed; a label that no lower node has will not appear."""
-    agent, extender = _fit(a="8")
+    agent, extender = _fit(policy=Policy(host_ports=True), a="8")
     taken = Placed("a-0", {"pods": 1}, ports=(("", "TCP", 80),))
     agent.indexes["a"].place("p", taken)
     pod = _pod("one")
@@ -375,3 +380,38 @@ async def test_a_pod_that_ends_or_runs_before_anybody_asks_is_forgotten():
     agent._bound_pods.ended("gone")
     agent._bound_pods.changed(_bound("started", "vn-a", phase="Running"))
     assert (await extender.filter(_asked(_pod("one", "3"), "vn-a"))).passing == ["vn-a"]
+
+
+async def test_a_bound_pod_that_cannot_be_read_fails_no_other_pods_call(monkeypatch):
+    """Any tenant can bind pods with spec.nodeName, and write what it likes into them."""
+    agent, extender = _fit(a="3")
+    agent._bound_pods.added(_bound("broken", "vn-a"))
+    judge = agent._entrances["a"].judge
+
+    def fail(pod: Any, node: VirtualNode) -> Any:
+        if pod["metadata"]["uid"] == "broken":
+            raise TypeError("not what the API describes")
+        return judge(pod, node)
+
+    monkeypatch.setattr(agent._entrances["a"], "judge", fail)
+    assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
+
+
+async def test_many_bound_pods_do_not_hold_up_another_pods_call(monkeypatch):
+    """Room for them is kept a few at a time."""
+    monkeypatch.setattr("multi_scheduler.fit.agent._ADOPTION_SECONDS", 0.0)
+    agent, extender = _fit(a="9")
+    for number in range(3):
+        agent._bound_pods.added(_bound(f"other-{number}", "vn-a", cpu="1"))
+    for kept in (1, 2, 3, 3):
+        await extender.filter(_asked(_pod("one", "1"), "vn-a"))
+        assert len(agent.reservations) == kept + 1
+
+
+def test_only_the_first_terms_of_a_pod_are_looked_at():
+    """Each term is compared with all pods of the cluster: ten thousand of them would hold up everybody."""
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
+    spec = {
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term] * 10_000}}
+    }
+    assert len(host_terms(spec, "podAntiAffinity", "ns")) == 10

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import ssl
+import tracemalloc
 from collections.abc import AsyncIterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from controller_runtime.certificates import CertificateReloader, KeyPair, make_ca, self_signed, sign
+from controller_runtime.errors import ConfigError
+from controller_runtime.key_pairs import as_file
 from multi_scheduler import flags
-from multi_scheduler.extender import NotReadyError
-from multi_scheduler.server import ExtenderServer
+from multi_scheduler import server as server_module
+from multi_scheduler.extender import Filtered, NotReadyError
+from multi_scheduler.protocol import Candidates, candidates
+from multi_scheduler.server import MAX_BODY_BYTES, ExtenderServer
 
 BINDING = {"PodName": "web", "PodNamespace": "shop", "PodUID": "u-1", "Node": "vn-a"}
 
@@ -29,10 +38,24 @@ class Binder:
         return ""
 
 
+class Filter:
+    """An extender that lets every node pass and notes which pods it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.blocked: asyncio.Event | None = None
+
+    async def filter(self, asked: Candidates) -> Filtered:
+        self.asked.append(asked.pod["metadata"]["uid"])
+        if self.blocked is not None:
+            await self.blocked.wait()
+        return Filtered(list(asked.names), {}, {})
+
+
 @contextlib.asynccontextmanager
-async def serving(extender: Any, *, bind: bool) -> AsyncIterator[str]:
+async def serving(extender: Any, *, bind: bool = False, **options: Any) -> AsyncIterator[str]:
     """A running server; yields its URL."""
-    server = ExtenderServer("127.0.0.1", 0, tls=None, extender=extender, serve_bind=bind)
+    server = ExtenderServer("127.0.0.1", 0, tls=None, extender=extender, serve_bind=bind, **options)
     await server.start()
     try:
         yield f"http://127.0.0.1:{server.port}"
@@ -93,6 +116,99 @@ async def test_with_bind_the_extender_binds():
     ):
         assert (answer.status, await answer.json(content_type=None)) == (200, {"Error": ""})
     assert extender.bound == [("shop", "web", "u-1", "vn-a")]
+
+
+def _call(uid: str = "u", **more: Any) -> dict[str, Any]:
+    return {"Pod": {"metadata": {"uid": uid}, "spec": {}}, "NodeNames": ["a"], **more}
+
+
+async def test_refuses_a_call_that_is_too_long():
+    """413 beyond 4 MiB, or beyond what the flag says; nothing is decided."""
+    extender = Filter()
+    for limit in (MAX_BODY_BYTES, 8 * 1024**2):
+        async with serving(extender, max_body_bytes=limit) as url, aiohttp.ClientSession() as session:
+            call = json.dumps(_call(Filler="x" * (limit - 200))).encode()
+            assert limit - 200 < len(call) <= limit
+            async with session.post(f"{url}/filter", data=BytesIO(call)) as answer:
+                assert answer.status == 200
+            async with session.post(f"{url}/filter", data=BytesIO(call + b" " * 200)) as answer:
+                assert answer.status == 413
+    assert len(extender.asked) == 2
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+async def test_with_a_client_ca_a_stranger_is_refused(verb):
+    """401 and nothing decided, with no certificate; one of another CA ends in the handshake."""
+    pair, clients = self_signed("n", hosts=["127.0.0.1"]), make_ca("clients")
+    tls = CertificateReloader.from_pair(pair, client_ca=clients.certificate)
+    extender = Filter()
+    server = ExtenderServer("127.0.0.1", 0, tls=tls, extender=extender, serve_bind=True)  # type: ignore[arg-type]
+    async with server, aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{server.port}"
+        stranger = ssl.create_default_context(cadata=pair.certificate.decode())
+        async with session.post(f"{url}/{verb}", json=_call("victim"), ssl=stranger) as answer:
+            assert answer.status == 401
+            assert "client certificate" in await answer.text()
+        for path in ("healthz", "readyz", "metrics"):
+            async with session.get(f"{url}/{path}", ssl=stranger) as answer:
+                assert answer.status == 200
+        other = _known(pair, sign(make_ca("other"), "scheduler", usage="client"))
+        with pytest.raises(aiohttp.ClientError):
+            await session.post(f"{url}/{verb}", json=_call("victim"), ssl=other)
+        assert extender.asked == []
+        known = _known(pair, sign(clients, "scheduler", usage="client"))
+        async with session.post(f"{url}/filter", json=_call("mine"), ssl=known) as answer:
+            assert answer.status == 200
+        assert extender.asked == ["mine"]
+
+
+def _known(server: KeyPair, client: KeyPair) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=server.certificate.decode())
+    with as_file(client.certificate) as certificate, as_file(client.key) as key:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+async def test_calls_beyond_the_limit_wait_and_are_refused(monkeypatch: pytest.MonkeyPatch):
+    """503 with Retry-After; the next call is served once there is a turn."""
+    monkeypatch.setattr(server_module, "MAX_CALLS", 2)
+    monkeypatch.setattr(server_module, "_CALL_SECONDS", 0.2)
+    extender = Filter()
+    extender.blocked = asyncio.Event()
+    async with serving(extender) as url, aiohttp.ClientSession() as session:
+
+        async def call() -> tuple[int, str | None]:
+            async with session.post(f"{url}/filter", json=_call()) as answer:
+                return answer.status, answer.headers.get("Retry-After")
+
+        waiting = [asyncio.create_task(call()) for _ in range(3)]
+        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result() for task in done] == [(503, "1")]
+        extender.blocked.set()
+        assert [await task for task in pending] == [(200, None)] * 2
+        assert await call() == (200, None)
+
+
+def test_members_that_are_not_needed_are_not_read():
+    """A call's unknown members would take 30 times their length in memory."""
+    filler = b"[" + b"{}," * 300_000 + b"{}]"
+    call = b'{"Pod":{"metadata":{},"spec":{}},"NodeNames":["a"],"Filler":' + filler + b"}"
+    tracemalloc.start()
+    try:
+        assert candidates(call).names == ["a"]
+        assert tracemalloc.get_traced_memory()[1] < len(call)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--client-ca=x"], "--client-ca: needs --tlscert"), (["--max-body-bytes=0"], "--max-body-bytes: 0")],
+)
+def test_flags_that_protect_nothing_are_refused(config, arguments, message):
+    """The error names the flag."""
+    with pytest.raises(ConfigError, match=message):
+        flags.parse([config, *arguments])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from controller_runtime.certificates import KeyPair, expiry
 from controller_runtime.client import ObjectList
-from controller_runtime.errors import AlreadyExists, ConfigError, Conflict
+from controller_runtime.errors import AlreadyExists, ConfigError, Conflict, Forbidden
 from controller_runtime.objects import WatchEvent, from_dict
 from controller_runtime.outage import Outage
 from webhook import certificates, flags, manifests, volumes
@@ -161,6 +161,7 @@ class _Cluster:
 
     def __init__(self) -> None:
         self.outage = Outage()
+        self.turn = asyncio.Lock()
         self.secret: dict | None = None
         self.log: list[tuple[str, bytes]] = []
         self.tell = asyncio.Event()
@@ -242,6 +243,33 @@ async def test_a_secret_that_somebody_deletes_ends_no_trust():
         authorities = x509.load_pem_x509_certificates(bundle)
         assert any(_signed_by(first.certificate, one.public_bytes(Encoding.PEM)) for one in authorities)
     assert len(served) == 2
+
+
+@pytest.mark.looptime
+async def test_fills_secret_that_the_chart_created_empty(monkeypatch: pytest.MonkeyPatch):
+    """The chart grants no `create`: the Secret exists without data and is updated."""
+    cluster = _Cluster()
+    cluster.secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {
+            "name": "s",
+            "namespace": "ns",
+            "uid": "s",
+            "resourceVersion": "0",
+            "labels": {"a": "b"},
+        },
+    }
+
+    async def forbidden(*_: object, **__: object) -> dict:
+        raise Forbidden("create", code=403)
+
+    monkeypatch.setattr(cluster, "create", forbidden)
+    async with _keeping(cluster, [NOW]) as (_, served):
+        await asyncio.sleep(60)
+    assert len(served) == 1
+    assert cluster.secret["metadata"]["labels"] == {"a": "b"}
 
 
 @pytest.mark.looptime

@@ -249,6 +249,17 @@ def test_workloads_are_warned_about_by_field(kind):
     assert "podAntiAffinity" not in told
 
 
+def test_workloads_are_warned_that_a_policy_may_refuse_their_pods():
+    """The webhook knows no lower cluster's policy; the fields that no policy allows by default are told."""
+    template = {
+        "metadata": {"labels": {"virtual-pod": "true"}},
+        "spec": {"hostNetwork": True, "priorityClassName": "system-node-critical"},
+    }
+    warnings = _workload("Deployment", template)["warnings"]
+    assert len(warnings) == 2
+    assert all("refused unless the policy of the lower cluster allows it" in warning for warning in warnings)
+
+
 def test_a_template_that_could_never_make_a_pod_is_denied():
     """Now, and not pod by pod in the events of a ReplicaSet."""
     template = {

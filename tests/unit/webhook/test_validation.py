@@ -109,12 +109,12 @@ def test_a_hand_written_annotation_is_judged_alike(fields, told):
         ("{", "not JSON"),
         ({"nodeSelector": {"gpu": 1}}, "nodeSelector"),
         ({"affinity": {"nodeAffinity": {REQUIRED: []}}}, REQUIRED),
-        ({"affinity": _affinity(required="gpu")}, "nodeSelectorTerms: write a list"),
+        ({"affinity": _affinity(required="gpu")}, "nodeSelectorTerms: expected `array"),
         ({"affinity": _affinity(required=[])}, "nodeSelectorTerms: write at least one"),
-        ({"affinity": _affinity(required=["gpu"])}, "nodeSelectorTerms[0]: write an object"),
-        ({"affinity": _affinity(required=[{"matchExpressions": {"gpu": "yes"}}])}, "matchExpressions: write a list"),
-        ({"affinity": _affinity(required=[_expression(operator="In", values=[1])])}, "values: write a list of strings"),
-        ({"affinity": _affinity(preferred={})}, f"{PREFERRED}: write a list"),
+        ({"affinity": _affinity(required=["gpu"])}, "nodeSelectorTerms[0]: expected `object"),
+        ({"affinity": _affinity(required=[{"matchExpressions": {"gpu": "yes"}}])}, "matchExpressions: expected `array"),
+        ({"affinity": _affinity(required=[_expression(operator="In", values=[1])])}, "values[0]: expected `str`, got `int`"),
+        ({"affinity": _affinity(preferred={})}, f"{PREFERRED}: expected `array"),
         ({"affinity": _affinity(preferred=[{"weight": 1}])}, f"{PREFERRED}[0].preference: write an object"),
         ({"tolerations": [{"key": "a", "operator": "Like"}]}, "tolerations[0].operator"),
         ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "tolerations[0].value"),
@@ -235,4 +235,4 @@ def test_a_change_that_breaks_a_workload_is_refused():
     """It was right before."""
     answer = _update(_deployment("{}"), _deployment("["))
     assert not answer["allowed"]
-    assert not _update(_deployment("["), _deployment("[["))["allowed"]
+    assert not _update(_deployment("["), _deployment('{"nodeSelector": 1}'))["allowed"]

@@ -1,0 +1,156 @@
+"""Certificates for mutual TLS between kube-scheduler and the extender, kept in two Secrets.
+
+One Secret has the CA with its key and the extender's serving pair. The other has what kube-scheduler gets: its client
+pair and the CA's certificate. The CA signs nothing else, so any certificate of it is the scheduler's.
+
+kube-scheduler reads its files once, when it starts. So its client certificate lasts as long as the CA. A new CA is
+made when a third of the old one's ten years is left, and both are trusted from then on. The extender serves with the
+old one until a twelfth is left: a scheduler has two and a half years to be restarted.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from controller_runtime.certificates import KeyPair, make_ca, server_context, sign
+from controller_runtime.errors import ConfigError
+from controller_runtime.key_pairs import covers, is_issued_by, share_left
+
+CA_VALIDITY = timedelta(days=3650)
+SERVING_VALIDITY = timedelta(days=90)
+_RENEW_SHARE = 1 / 3
+"""Share of a certificate's life that is left when it is replaced."""
+_LAST_SHARE = 1 / 12
+"""Share of a CA's life that is left when the extender serves with its successor."""
+_KEY = re.compile(rb"-----BEGIN [^-]+-----.+?-----END [^-]+-----\n?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSide:
+    """What the extender's Secret holds."""
+
+    authorities: tuple[KeyPair, ...]
+    """The CA, and its predecessors that are still trusted; the newest first."""
+    serving: KeyPair
+
+    @property
+    def bundle(self) -> bytes:
+        """PEM of every CA that is trusted."""
+        return b"".join(ca.certificate for ca in self.authorities)
+
+    def data(self) -> dict[str, str]:
+        """The Secret's data."""
+        return _encoded(
+            {
+                "ca.crt": self.bundle,
+                "ca.key": b"".join(ca.key for ca in self.authorities),
+                "tls.crt": self.serving.certificate,
+                "tls.key": self.serving.key,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSide:
+    """What the scheduler's Secret holds."""
+
+    bundle: bytes
+    """PEM of every CA that the extender may serve with."""
+    client: KeyPair
+
+    def data(self) -> dict[str, str]:
+        """The Secret's data."""
+        return _encoded(
+            {"ca.crt": self.bundle, "tls.crt": self.client.certificate, "tls.key": self.client.key}
+        )
+
+
+def read_server(data: Mapping[str, Any] | None) -> ServerSide | None:
+    """Read a Secret's data; None when anything is missing, unreadable, or does not belong together."""
+    parts = _decoded(data, "ca.crt", "ca.key", "tls.crt", "tls.key")
+    if parts is None:
+        return None
+    try:
+        certificates = [
+            one.public_bytes(Encoding.PEM) for one in x509.load_pem_x509_certificates(parts["ca.crt"])
+        ]
+        keys = _KEY.findall(parts["ca.key"])
+        authorities = tuple(KeyPair(*pair) for pair in zip(certificates, keys, strict=True))
+        found = ServerSide(authorities, KeyPair(parts["tls.crt"], parts["tls.key"]))
+        for pair in (*authorities, found.serving):
+            server_context(pair)
+    except (ValueError, ConfigError):
+        return None
+    return found
+
+
+def read_client(data: Mapping[str, Any] | None) -> ClientSide | None:
+    """Read a Secret's data; None when anything is missing, unreadable, or does not belong together."""
+    parts = _decoded(data, "ca.crt", "tls.crt", "tls.key")
+    if parts is None:
+        return None
+    found = ClientSide(parts["ca.crt"], KeyPair(parts["tls.crt"], parts["tls.key"]))
+    try:
+        server_context(found.client)
+    except ConfigError:
+        return None
+    return found
+
+
+def renewed_server(current: ServerSide | None, hosts: Sequence[str], *, now: datetime) -> ServerSide | None:
+    """Return what should take the place of the extender's certificates; None when they are good for a while yet.
+
+    Args:
+        current: as the Secret holds them.
+        hosts: names and addresses that the scheduler may call the extender by.
+        now: aware.
+    """
+    known = current.authorities if current is not None else ()
+    authorities = tuple(ca for ca in known if share_left(ca.certificate, now) > 0)
+    if not authorities or share_left(authorities[0].certificate, now) < _RENEW_SHARE:
+        authorities = (make_ca("virtual-node-extender-ca", validity=CA_VALIDITY, now=now), *authorities)
+    signer = next(
+        (ca for ca in reversed(authorities) if share_left(ca.certificate, now) > _LAST_SHARE), authorities[0]
+    )
+    serving = current.serving if current is not None else None
+    if (
+        serving is None
+        or share_left(serving.certificate, now) < _RENEW_SHARE
+        or not covers(serving.certificate, hosts)
+        or not is_issued_by(serving.certificate, signer.certificate)
+    ):
+        serving = sign(signer, "virtual-node-extender", hosts=hosts, validity=SERVING_VALIDITY, now=now)
+    fresh = ServerSide(authorities, serving)
+    return None if fresh == current else fresh
+
+
+def renewed_client(current: ClientSide | None, server: ServerSide, *, now: datetime) -> ClientSide | None:
+    """Return what should take the place of the scheduler's certificate; None when it is good for a while yet."""
+    newest = server.authorities[0]
+    if (
+        current is not None
+        and current.bundle == server.bundle
+        and is_issued_by(current.client.certificate, newest.certificate)
+    ):
+        return None
+    client = sign(newest, "virtual-node-scheduler", usage="client", validity=CA_VALIDITY, now=now)
+    return ClientSide(server.bundle, client)
+
+
+def _encoded(parts: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: base64.b64encode(value).decode() for name, value in parts.items()}
+
+
+def _decoded(data: Mapping[str, Any] | None, *names: str) -> dict[str, bytes] | None:
+    try:
+        return {name: base64.b64decode((data or {})[name]) for name in names}
+    except (KeyError, ValueError, TypeError):
+        return None

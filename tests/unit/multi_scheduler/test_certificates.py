@@ -1,0 +1,267 @@
+"""Certificates of scheduler and extender over the years, and the Secrets that hold them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from controller_runtime.certificates import CertificateReloader, KeyPair, make_ca, sign
+from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller_runtime.key_pairs import as_file, covers, is_issued_by, share_left
+from multi_scheduler.certificate_keeper import CertificateKeeper
+from multi_scheduler.certificates import (
+    ClientSide,
+    ServerSide,
+    read_client,
+    read_server,
+    renewed_client,
+    renewed_server,
+)
+from multi_scheduler.server import ExtenderServer
+
+HOSTS = ["extender.ns.svc", "127.0.0.1"]
+START = datetime(2030, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def _fresh(now: datetime = START) -> tuple[ServerSide, ClientSide]:
+    server = renewed_server(None, HOSTS, now=now)
+    assert server is not None
+    client = renewed_client(None, server, now=now)
+    assert client is not None
+    return server, client
+
+
+def _trust(server: ServerSide, client: ClientSide, *, now: datetime) -> bool:
+    """Whether a scheduler that holds a client's files and an extender accept each other; by their CAs and dates."""
+    names = {ca.certificate for ca in server.authorities}
+    server_trusted = any(
+        is_issued_by(server.serving.certificate, ca)
+        for ca in _split(client.bundle)
+        if share_left(ca, now) > 0
+    )
+    client_trusted = any(
+        is_issued_by(client.client.certificate, ca) for ca in names if share_left(ca, now) > 0
+    )
+    alive = min(share_left(server.serving.certificate, now), share_left(client.client.certificate, now))
+    return server_trusted and client_trusted and alive > 0
+
+
+def _split(bundle: bytes) -> list[bytes]:
+    end = b"-----END CERTIFICATE-----\n"
+    return [one + end for one in bundle.split(end) if one.strip()]
+
+
+def test_secrets_read_back_as_they_were_written():
+    """The scheduler's part has neither the CA's key nor the extender's."""
+    server, client = _fresh()
+    assert read_server(server.data()) == server
+    assert read_client(client.data()) == client
+    assert set(client.data()) == {"ca.crt", "tls.crt", "tls.key"}
+    private = [server.serving.key, *(ca.key for ca in server.authorities)]
+    for value in client.data().values():
+        assert base64.b64decode(value) not in private
+
+
+@pytest.mark.parametrize("missing", ["ca.crt", "ca.key", "tls.crt", "tls.key"])
+def test_secrets_that_lack_a_part_are_not_used(missing):
+    """Nor those with a part that is no PEM, or is of another pair."""
+    (server, client), (other, other_client) = _fresh(), _fresh()
+    for broken in (None, "", "AAAA", "?", other.data()[missing]):
+        assert read_server({**server.data(), missing: broken}) is None
+    if missing.startswith("tls"):
+        assert read_client({**client.data(), missing: other_client.data()[missing]}) is None
+    assert read_server(None) is None
+    assert read_client({}) is None
+
+
+def test_serving_certificate_is_renewed_without_the_schedulers_doing():
+    """Every 60 days, by the same CA; names that are missing are added at once."""
+    server, client = _fresh()
+    assert renewed_server(server, HOSTS, now=START + 59 * DAY) is None
+    renewed = renewed_server(server, HOSTS, now=START + 61 * DAY)
+    assert renewed is not None
+    assert renewed.authorities == server.authorities
+    assert renewed_client(client, renewed, now=START + 61 * DAY) is None
+    named = renewed_server(server, [*HOSTS, "more"], now=START)
+    assert named is not None
+    assert covers(named.serving.certificate, [*HOSTS, "more"])
+
+
+def test_scheduler_that_is_restarted_every_two_years_is_never_refused():
+    """For thirty years; a new CA is trusted by both sides before it serves."""
+    server, held = _fresh()
+    running = held
+    restarted, authorities = START, {server.authorities[0].certificate}
+    for month in range(30 * 12):
+        now = START + month * 30 * DAY
+        server = renewed_server(server, HOSTS, now=now) or server
+        held = renewed_client(held, server, now=now) or held
+        if now - restarted > 730 * DAY:
+            running, restarted = held, now
+        assert _trust(server, running, now=now), month
+        assert _trust(server, held, now=now), month
+        assert len(server.authorities) <= 2
+        authorities |= {ca.certificate for ca in server.authorities}
+    assert len(authorities) == 5
+
+
+class _Api:
+    """Secrets of an API server, and what it refuses."""
+
+    def __init__(self, *names: str) -> None:
+        self.secrets: dict[str, dict[str, Any]] = {}
+        self.forbidden: set[str] = set()
+        self.versions = 0
+        for name in names:
+            self._store({"metadata": {"name": name, "namespace": "ns"}})
+
+    async def get(self, resource: Any, name: str, *, namespace: str | None = None) -> dict[str, Any]:
+        await self._allow("get")
+        if name not in self.secrets:
+            raise NotFound("not found", code=404)
+        return copy.deepcopy(self.secrets[name])
+
+    async def create(
+        self, resource: Any, body: Mapping[str, Any], *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        await self._allow("create")
+        if body["metadata"]["name"] in self.secrets:
+            raise AlreadyExists("exists", code=409)
+        return self._store(body)
+
+    async def update(self, resource: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+        await self._allow("update")
+        held = self.secrets[body["metadata"]["name"]]
+        if body["metadata"]["resourceVersion"] != held["metadata"]["resourceVersion"]:
+            raise Conflict("changed", code=409)
+        return self._store(body)
+
+    def _store(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        self.versions += 1
+        metadata = {**body["metadata"], "resourceVersion": str(self.versions)}
+        self.secrets[metadata["name"]] = {**body, "metadata": metadata}
+        return copy.deepcopy(self.secrets[metadata["name"]])
+
+    async def _allow(self, verb: str) -> None:
+        await asyncio.sleep(0)
+        if verb in self.forbidden:
+            raise Forbidden(f"cannot {verb} secrets", code=403)
+
+
+def _keeper(api: _Api, **options: Any) -> CertificateKeeper:
+    return CertificateKeeper(
+        api,
+        namespace="ns",
+        server_secret="server",
+        client_secret="client",
+        hosts=HOSTS,
+        **options,
+    )
+
+
+async def test_empty_secrets_are_filled_once():
+    """Replicas that begin together agree on what the first of them has written."""
+    api = _Api("server", "client")
+    keepers = [_keeper(api) for _ in range(3)]
+    for _ in range(3):
+        await asyncio.gather(*(keeper.look() for keeper in keepers), return_exceptions=True)
+    assert api.versions == 4
+    assert {keeper.unready() for keeper in keepers} == {None}
+    assert len({keeper._server for keeper in keepers}) == 1
+
+
+async def test_emptied_secrets_get_the_same_certificates_again():
+    """The running scheduler trusts nothing else."""
+    api = _Api("server", "client")
+    keeper = _keeper(api)
+    await keeper.look()
+    before = {name: secret["data"] for name, secret in api.secrets.items()}
+    api.secrets.clear()
+    await keeper.look()
+    assert {name: secret["data"] for name, secret in api.secrets.items()} == before
+
+
+@pytest.mark.looptime
+async def test_missing_rights_are_named():
+    """Not ready until they are there; the log says once which Secrets it is about."""
+    api = _Api("server", "client")
+    api.forbidden = {"update"}
+    keeper = _keeper(api)
+    with capture_logs() as logs:
+        task = asyncio.create_task(keeper.run())
+        await asyncio.sleep(30)
+        assert "server and client in namespace ns" in str(keeper.unready())
+        assert [entry["log_level"] for entry in logs] == ["error"]
+        api.forbidden = set()
+        await asyncio.sleep(10)
+    assert keeper.unready() is None
+    api.forbidden = {"get"}
+    await asyncio.sleep(200)
+    assert keeper.unready() is None, "what is served goes on being served"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_scheduler_is_let_in_and_strangers_are_not():
+    """By what the Secrets hold; before they are read nobody is."""
+    api = _Api("server", "client")
+    keeper = _keeper(api)
+
+    class Nothing:
+        """No call gets this far."""
+
+    server = ExtenderServer("127.0.0.1", 0, tls=keeper.tls, extender=Nothing())  # type: ignore[arg-type]
+
+    async def call(pair: KeyPair | None) -> int:
+        context = ssl.create_default_context(cadata=client.bundle.decode())
+        if pair is not None:
+            with as_file(pair.certificate) as certificate, as_file(pair.key) as key:
+                context.load_cert_chain(certificate, key)
+        url = f"https://127.0.0.1:{server.port}/filter"
+        async with aiohttp.ClientSession() as session, session.post(url, data=b"{}", ssl=context) as answer:
+            return answer.status
+
+    async with server:
+        _, client = _fresh(datetime.now(UTC))
+        with pytest.raises(aiohttp.ClientError):
+            await call(client.client)
+        await keeper.look()
+        held = read_client(api.secrets["client"]["data"])
+        assert held is not None
+        client = held
+        assert await call(client.client) == 200
+        assert await call(None) == 401
+        stranger = sign(make_ca("virtual-node-extender-ca"), "virtual-node-scheduler", usage="client")
+        with pytest.raises(aiohttp.ClientError):
+            await call(stranger)
+        serving = read_server(api.secrets["server"]["data"])
+        assert serving is not None
+        with pytest.raises(aiohttp.ClientError):
+            await call(serving.serving)
+
+
+async def test_names_of_client_certificates_can_be_limited():
+    """For a CA that signs others, too."""
+    pair, ca = sign(make_ca("s"), "s", hosts=["127.0.0.1"]), make_ca("shared")
+    tls = CertificateReloader.from_pair(pair, client_ca=ca.certificate)
+    server = ExtenderServer("127.0.0.1", 0, tls=tls, extender=None, client_names=["scheduler"])  # type: ignore[arg-type]
+    async with server, aiohttp.ClientSession() as session:
+        for name, status in (("scheduler", 200), ("other", 401)):
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            known = sign(ca, name, usage="client")
+            with as_file(known.certificate) as certificate, as_file(known.key) as key:
+                context.load_cert_chain(certificate, key)
+            url = f"https://127.0.0.1:{server.port}/filter"
+            async with session.post(url, data=b"", ssl=context) as answer:
+                assert answer.status == status
