@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-down test prepare bench lint venv unit
+.PHONY: demo demo-down test prepare bench lint venv unit audit
 
 demo: $(STAMP)
 	@$(BIN)/python -m hack.sandbox demo
@@ -25,6 +25,12 @@ unit: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.bench_load
+
+# Known vulnerabilities of the libraries in the image, as PyPI knows them. A library that cannot be asked about is a
+# failure, not a pass.
+audit: $(STAMP)
+	@$(BIN)/pip install --quiet --group audit
+	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement hack/image/libraries.txt
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -116,6 +116,7 @@ _QUEUES = [
         {
             rate("workqueue_adds_total", "name", OURS): "{{name}}",
             rate("workqueue_retries_total", "name", OURS): "again {{name}}",
+            rate("virtual_node_stale_sync_skips_total", "name", OURS): "stale cache {{name}}",
         },
         unit="ops",
     ),
@@ -126,6 +127,12 @@ _QUEUES = [
             quantile("0.99", "workqueue_work_duration_seconds", "name", OURS): "works {{name}}",
         },
         unit="s",
+    ),
+    Panel(
+        "Event loop stalls, p99",
+        {quantile("0.99", "virtual_node_event_loop_stall_seconds", "component", OURS): "{{component}}"},
+        unit="s",
+        meaning="How late timers are. More than 0.1 s for long: the process has too little CPU, or something is slow.",
     ),
 ]
 _API = [
@@ -143,6 +150,12 @@ _API = [
         },
         unit="reqps",
         meaning="Code <error>: there was no answer.",
+    ),
+    Panel(
+        "Responses over a limit",
+        {rate("rest_client_responses_rejected_total", "cluster, limit", _REQUESTS): "{{cluster}} {{limit}}"},
+        unit="reqps",
+        meaning="The API server sent more than a client accepts: a body, one watch event, or values of a body.",
     ),
     Panel(
         "Latency, p50",
@@ -195,7 +208,14 @@ _WATCHES = [
     ),
 ]
 _STREAMS = [
-    Panel("Streams open", {"sum by (verb) (virtual_node_kubelet_streams)": "{{verb}}"}, width=8),
+    Panel(
+        "Streams open",
+        {
+            "sum by (verb) (virtual_node_kubelet_streams)": "{{verb}}",
+            rate("virtual_node_kubelet_streams_refused_total", "limit"): "refused per second: {{limit}}",
+        },
+        width=8,
+    ),
     Panel(
         "Bytes of streams that ended",
         {rate("virtual_node_kubelet_stream_bytes_total", "verb, to"): "{{verb}} to {{to}}"},

@@ -86,6 +86,24 @@ _CERTIFICATES = [
         unit="ops",
     ),
 ]
+_CONNECTIONS = [
+    Panel(
+        "Connections open",
+        {
+            "max by (component, pod, server) (virtual_node_server_connections)": "{{component}} {{pod}} {{server}}"
+        },
+    ),
+    Panel(
+        "Connections that a limit closed",
+        {
+            rate(
+                "virtual_node_server_connections_closed_total", "component, server, limit"
+            ): "{{server}} {{limit}}"
+        },
+        unit="ops",
+        meaning="Rising: an attack, or clients that leak connections. The log names an address.",
+    ),
+]
 _PROCESSES = [
     Panel(
         "Versions",
@@ -104,5 +122,6 @@ ROWS: list[tuple[str, Sequence[Panel]]] = [
     ("Extender", _EXTENDER),
     ("Descheduler", _DESCHEDULER),
     ("Certificates", _CERTIFICATES),
+    ("Connections", _CONNECTIONS),
     ("Processes", _PROCESSES),
 ]

@@ -24,7 +24,9 @@ SECRET = "virtual-node-lower1"  # noqa: S105 - its name
 _CLUSTERS = [{"name": "lower1", "kubeconfigSecret": {"name": SECRET}}]
 _PARTS = ("virtualNode", "webhook", "descheduler", "multiScheduler")
 _HELM = re.compile(
-    r"^ *(?:helm\.sh/chart: .*|app\.kubernetes\.io/managed-by: Helm)\n|^# Source: .*\n", re.MULTILINE
+    r"^ *(?:helm\.sh/chart: .*|app\.kubernetes\.io/managed-by: Helm|annotations:\n +helm\.sh/resource-policy: keep)\n"
+    r"|^# Source: .*\n",
+    re.MULTILINE,
 )
 _NAMESPACE = {
     "apiVersion": "v1",
@@ -46,8 +48,8 @@ _NAMESPACE_HEAD = f"""# The namespace of all components. Apply it first.
 # Delete it last: `kubectl delete -f` takes with it whatever else is there, Secrets with kubeconfigs, too.
 ---
 """
-_WHERE_CLUSTERS_ARE = f"""Edit: the lower cluster "lower1" in the ConfigMap, the volume and its mount. Its kubeconfig is in Secret
-{SECRET}, which
+_WHERE_CLUSTERS_ARE = f"""Edit: the lower cluster "lower1" in the ConfigMap, the volume, its mount and, as the node's name, in the roles. Its
+kubeconfig is in Secret {SECRET}, which
 
   virtual-node lower-cluster register --name lower1 --client-kubeconfig LOWER_ADMIN_KUBECONFIG \\
     --kubeconfig UPPER_KUBECONFIG --namespace {NAMESPACE}
@@ -67,7 +69,8 @@ argument --scheduler-name=virtual-node-scheduler.""",
     ),
     "descheduler": (
         "The descheduler: moves pods that a lower cluster cannot start, and those of a lost one.",
-        "Edit: nothing, to begin with; --unschedulable-threshold says how long a lower cluster may try.",
+        """Edit: the name of the virtual node, lower1, in the ClusterRole: list all that there are.
+--unschedulable-threshold says how long a lower cluster may try.""",
     ),
     "multiScheduler": (
         "The scheduler extender, and a stock kube-scheduler (virtual-node-scheduler) that asks it.",
@@ -103,6 +106,8 @@ def _values(part: str) -> dict[str, Any]:
     values: dict[str, Any] = {other: {"enabled": other == part} for other in _PARTS}
     if part in {"virtualNode", "multiScheduler"}:
         values["virtualNode"]["clusters"] = _CLUSTERS
+    if part == "descheduler":
+        values["descheduler"]["virtualNodes"] = [cluster["name"] for cluster in _CLUSTERS]
     # It would be in every file; without Helm each pod is found by its port "metrics".
     return values | {"metrics": {"service": {"enabled": False}}}
 

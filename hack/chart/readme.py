@@ -40,13 +40,15 @@ def rows() -> str:
     return table(
         ["key", "type", "default", "description"],
         [
-            [code(value.path), _type(value.default), code(_default(value.default)), value.meaning]
+            [code(value.path), _type(value.path, value.default), code(_default(value.default)), value.meaning]
             for value in values.read()
         ],
     )
 
 
-def _type(default: Any) -> str:
+def _type(path: str, default: Any) -> str:
+    if default is None and path.endswith(".enabled"):
+        return "bool"
     match default:
         case bool():
             return "bool"

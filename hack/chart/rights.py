@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from controller_runtime.rights import OWN_NAMESPACE, Right, rules
+from controller_runtime.rights import Right, rules
 from descheduler import rights as descheduler
 from multi_scheduler import rights as multi_scheduler
 from virtual_node import operator_rights
@@ -17,8 +17,6 @@ from webhook import rights as webhook
 CHART = Path(__file__).resolve().parents[2] / "charts" / "virtual-node"
 FILE = CHART / "files" / "rights.yaml"
 _HEADER = "# Made by `python -m hack.chart` from the components' rights.py. Do not edit.\n"
-LEADER_ELECTION = "kube-system"
-"""Where the virtual node's Lease is by default; the chart puts it into the release's namespace instead."""
 
 
 def tables() -> dict[str, dict[str, Iterable[Right]]]:
@@ -26,6 +24,8 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
     return {
         "virtualNode": {
             "upper": virtual_node.UPPER,
+            "election": virtual_node.UPPER_ELECTION,
+            "renewal": virtual_node.UPPER_RENEWAL,
             "csr": virtual_node.UPPER_CSR,
             "csrApproval": virtual_node.UPPER_CSR_APPROVAL,
             "doctor": operator_rights.DOCTOR,
@@ -49,6 +49,5 @@ def render() -> str:
 def _by_namespace(rights: Iterable[Right]) -> dict[str, object]:
     found: dict[str, list[Right]] = {}
     for right in rights:
-        namespace = OWN_NAMESPACE if right.namespace == LEADER_ELECTION else right.namespace
-        found.setdefault(namespace, []).append(right)
+        found.setdefault(right.namespace, []).append(right)
     return {namespace or "<cluster>": rules(group) for namespace, group in found.items()}

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+import msgspec
 import yaml
 
+from controller_runtime.api.policy.config import Policy
 from hack.chart import values
 from hack.chart.rights import CHART
 
@@ -43,13 +45,14 @@ _CLUSTER = {
             "properties": {
                 "name": {"type": "string", "pattern": rf"^{_LABEL}(\.{_LABEL})*$", "maxLength": 253},
                 "key": {"type": "string", "pattern": r"^[-._a-zA-Z0-9]+$"},
+                "viewer": {"type": "string", "pattern": rf"^{_LABEL}(\.{_LABEL})*$", "maxLength": 253},
             },
         },
         "config": {
             "type": "object",
             "additionalProperties": True,
             # Where they are said twice one of them would be ignored.
-            "properties": {"name": False, "kubeconfig": False},
+            "properties": {"name": False, "kubeconfig": False, "policy": {"$ref": "#/definitions/Policy"}},
         },
     },
     "oneOf": [{"required": ["kubeconfig"]}, {"required": ["kubeconfigSecret"]}],
@@ -97,6 +100,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("clusterId", {"type": "string", "pattern": r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"}),
     ("log.level", {"type": "string", "enum": ["trace", "debug", "info", "warn", "error"]}),
     ("log.format", {"type": "string", "enum": ["json", "console", "auto"]}),
+    ("admissionPolicy.enabled", {"enum": ["auto", True, False]}),
     ("priorityClass.name", _OBJECT_NAME),
     ("priorityClass.value", {"type": "integer", "minimum": -2147483648, "maximum": 1000000000}),
     ("virtualNode.clusters", {"type": "array", "items": _CLUSTER}),
@@ -108,10 +112,13 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("webhook.timeoutSeconds", {"type": "integer", "minimum": 1, "maximum": 30}),
     ("webhook.tls.caBundle", {"type": "string", "pattern": "^[A-Za-z0-9+/=]*$"}),
     ("descheduler.policy", _FREE),
+    ("descheduler.virtualNodes", _LIST_OF_STRINGS),
     ("descheduler.interval", _DURATION),
     ("descheduler.unschedulableThreshold", _DURATION),
     ("freezePeriod", _DURATION),
     ("multiScheduler.agents", {"type": "array", "minItems": 1, "items": _AGENT}),
+    ("multiScheduler.tls.enabled", {"type": ["boolean", "null"]}),
+    ("multiScheduler.tls.clientNames", _LIST_OF_STRINGS),
     ("multiScheduler.weight", {"type": "integer", "minimum": 1}),
     ("multiScheduler.scheduler.name", {**_OBJECT_NAME, "minLength": 1}),
     ("metrics.serviceMonitor.interval", {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}),
@@ -128,6 +135,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("*.serviceAccount.name", _OBJECT_NAME),
     ("*Secret", _OBJECT_NAME),
     ("*.secretName", _OBJECT_NAME),
+    ("*SecretName", _OBJECT_NAME),
     ("*.affinity", _FREE),
     ("*.resources", _FREE),
     ("*.nodeSelector", _STRINGS),
@@ -170,7 +178,18 @@ def schema() -> dict[str, Any]:
     # As part of another chart: Helm gives it its parent's globals, and the parent says whether it is wanted.
     root["properties"]["global"]["additionalProperties"] = True
     root["properties"]["enabled"] = {"type": "boolean"}
+    root["definitions"] = _policy()
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of virtual-node", **root}
+
+
+def _policy() -> dict[str, Any]:
+    """Return the schemas of a lower cluster's policy and of its parts, from the structures that decode it."""
+    _, parts = msgspec.json.schema_components((Policy,), ref_template="#/definitions/{name}")
+    for part in parts.values():
+        for name, field in part["properties"].items():
+            # A field that is not set is left out of the values.
+            part["properties"][name] = field.get("anyOf", [field])[0]
+    return parts
 
 
 def _object(content: Mapping[str, Any], prefix: str, meanings: Mapping[str, str]) -> dict[str, Any]:

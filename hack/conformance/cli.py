@@ -137,7 +137,16 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
                 "kubeconfig": str(lower.kubeconfig),
                 "nodeName": "virtual",
                 "taints": [],
-                "volumes": {"allowedHostPaths": ["/"]},
+                # The suite asks for what tenants are not given by default.
+                "policy": {
+                    "preset": "privileged",
+                    "controlPlane": True,
+                    "priorityClasses": ["system-*"],
+                    "schedulerNames": ["*"],
+                    "runtimeClasses": ["*"],
+                    "annotations": {"deny": []},
+                },
+                "namespaces": {"adopt": ["default"]},
             }
         ],
     }

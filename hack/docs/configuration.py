@@ -10,6 +10,9 @@ import msgspec
 
 import multi_scheduler.config
 import virtual_node.config
+from controller_runtime.api.policy.config import Policy, Rules
+from controller_runtime.api.policy.presets import DEFAULT_PRESET, PRESETS
+from controller_runtime.api.policy.rules import field_of
 from hack.docs import markdown
 from hack.docs.sources import attribute_docstrings
 
@@ -54,6 +57,9 @@ _WORDS = {
 }
 """What to say of a field that has no docstring of its own, by name or by structure and name."""
 
+_TOLD_ONCE: dict[type[msgspec.Struct], str] = {Policy: "clusters[].policy.", Rules: ""}
+"""Large structures that are at several places: the place that has the table."""
+
 _PLAIN: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", Any: "any"}
 
 
@@ -94,6 +100,9 @@ def _sections(root: type[msgspec.Struct], prefix: str) -> Iterator[str]:
     if prefix:
         yield f"### `{prefix.rstrip('.')}`"
         yield markdown.prose(root.__doc__ or "")
+    if root in _TOLD_ONCE and prefix != _TOLD_ONCE[root]:
+        yield f"Its fields are those of [`{_TOLD_ONCE[Policy].rstrip('.')}`](#clusterspolicy)."
+        return
     yield markdown.table(
         ("field", "type", "default", "meaning"),
         (
@@ -106,10 +115,27 @@ def _sections(root: type[msgspec.Struct], prefix: str) -> Iterator[str]:
             for one in fields
         ),
     )
+    if root is Policy:
+        yield _presets()
     for one in fields:
         nested = _struct_in(one.type)
         if nested is not None:
             yield from _sections(nested, f"{prefix}{one.encode_name}{_brackets(one.type)}.")
+
+
+def _presets() -> str:
+    """Return the table of what each preset of a policy allows."""
+    rows = (
+        (markdown.code(field_of(rule)), *(_allowed(PRESETS[preset][rule]) for preset in PRESETS))
+        for rule in PRESETS[DEFAULT_PRESET]
+    )
+    return "What each preset allows:\n\n" + markdown.table(("rule", *PRESETS), rows)
+
+
+def _allowed(value: Any) -> str:
+    if isinstance(value, bool):
+        return markdown.code(str(value).lower())
+    return ", ".join(map(markdown.code, value)) or "none"
 
 
 def type_name(kind: Any) -> str:

@@ -28,8 +28,8 @@ What each component asks for, from the `rights.py` of its package, such as
 - They add one rule unless `--keep-namespaces` is given: `list` on every resource, to see that a namespace is empty
   before it is removed. Without that right, namespaces are kept.
 - An empty group is the core group. A line under *only* is needed in that namespace, or for objects of these names.
-- With serving certificates by CSR one more line per virtual node: `impersonate` on `users`, for
-  `system:node:<its name>` alone."""
+- Names in angle brackets are those of the installation: `<own>` is the component's namespace, `<virtual-node>` each of
+  its virtual nodes, `<lease>` its Lease for leader election, and so on. The chart fills them in from its values."""
 
 
 def modules() -> Iterator[ModuleType]:

@@ -11,13 +11,21 @@ from typing import Any
 
 
 def attribute_docstrings(subject: type[Any] | ModuleType) -> dict[str, str]:
-    """Docstrings that stand below the assignments of a class or a module, by the name assigned to."""
+    """Return docstrings that stand below the assignments of a class or a module, by the name assigned to.
+
+    Those of a structure's base structures are included.
+    """
+    if isinstance(subject, type):
+        bases = (base for base in subject.__bases__ if base.__module__ == subject.__module__)
+        inherited = {name: text for base in bases for name, text in attribute_docstrings(base).items()}
+    else:
+        inherited = {}
     tree = ast.parse(inspect.getsource(subject))
     body: list[ast.stmt] = tree.body
     if not isinstance(subject, ModuleType):
         assert isinstance(body[0], ast.ClassDef)
         body = body[0].body
-    found: dict[str, str] = {}
+    found = inherited
     for statement, following in itertools.pairwise(body):
         text = _text(following)
         if text is None:

@@ -26,6 +26,7 @@ def main() -> int:
         return 1
     size = flags.output.stat().st_size / 1e6
     print(f"{flags.output}: {flags.tag} ({digest}, {size:.0f} MB)")
+    print(f"  its SBOM (CycloneDX): {build.bill_beside(flags.output)}")
     print(f"  ctr -n k8s.io image import {flags.output}    or    docker load -i {flags.output}")
     return 0
 

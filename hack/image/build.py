@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hack.image import archive, debian, rootfs
+from hack.image import archive, debian, rootfs, sbom
 from hack.image.python_packages import project
 from hack.sandbox.images import architecture
 from hack.sandbox.programs import cache_directory
@@ -39,7 +39,7 @@ def version() -> str:
 
 
 def build(output: Path, *, name: str = "", progress: Progress = lambda _: None) -> str:
-    """Write the image of the project as it is now; returns the manifest's digest.
+    """Write the image of the project as it is now, and its SBOM beside it; returns the manifest's digest.
 
     Args:
         output: the archive to write.
@@ -55,6 +55,7 @@ def build(output: Path, *, name: str = "", progress: Progress = lambda _: None) 
         with _locked(files.parent / "lock"):
             rootfs.application(app, base_root=files)
         layers = [_base_layer(files), archive.layer(app)]
+        shutil.copyfile(app / sbom.PLACE, bill_beside(output))
     config = archive.ImageConfig(
         architecture=architecture(),
         user=f"{debian.USER}:{debian.USER}",
@@ -67,6 +68,11 @@ def build(output: Path, *, name: str = "", progress: Progress = lambda _: None) 
         },
     )
     return archive.write(output, name=name or f"{REPOSITORY}:{version()}", config=config, layers=layers)
+
+
+def bill_beside(output: Path) -> Path:
+    """Return where the SBOM of an image archive is written."""
+    return output.with_suffix(".cdx.json")
 
 
 def ensure_base(*, progress: Progress = lambda _: None) -> Path:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 _ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
 
@@ -13,15 +15,16 @@ class BuildError(Exception):
     """Something is missing, or a command failed; quotes what it said."""
 
 
-def run(*argv: str, cwd: Path | None = None) -> None:
-    """Run a command to its end.
+def run(*argv: str, cwd: Path | None = None, env: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Run a command to its end, with our environment and what ``env`` adds; returns what it printed.
 
     Raises:
         BuildError: it failed; with the last line that it wrote.
     """
     done = subprocess.run(
-        argv, check=False, capture_output=True, text=True, cwd=cwd, env={**os.environ, **_ENVIRONMENT}
+        argv, check=False, capture_output=True, text=True, cwd=cwd, env={**os.environ, **_ENVIRONMENT, **env}
     )
     if done.returncode:
         words = (done.stderr or done.stdout).strip().splitlines()
         raise BuildError(f"{' '.join(argv[:4])} …: {words[-1] if words else 'failed'}")
+    return done.stdout

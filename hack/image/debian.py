@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from hack.image import sbom
 from hack.image.commands import BuildError, run
 
 RELEASE = "12"
@@ -55,7 +56,7 @@ def lay_out(root: Path) -> None:
 
 
 def unpack(root: Path, *, work: Path) -> None:
-    """Download the packages and unpack them.
+    """Download the packages, unpack them, and note which they are (``hack.image.sbom``).
 
     Args:
         root: as ``lay_out`` made it.
@@ -70,7 +71,11 @@ def unpack(root: Path, *, work: Path) -> None:
         # A machine that never asked has no lists, an old one has lists of versions that are gone.
         run("apt-get", "update", "-qq")
         run("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *PACKAGES, cwd=work)
+    notes = root / sbom.DEBIAN
+    notes.mkdir(parents=True)
     for package in sorted(work.glob("*.deb")):
+        control = run("dpkg-deb", "--field", str(package))
+        (notes / package.name.partition("_")[0]).write_text(control, encoding="utf-8")
         unpacked = work / "unpacked"
         run("dpkg-deb", "-x", str(package), str(unpacked))
         # Through the links, which dpkg-deb would replace by folders.

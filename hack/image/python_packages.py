@@ -7,8 +7,9 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hack.image.commands import run
@@ -16,7 +17,10 @@ from hack.image.commands import run
 SOURCE = Path(__file__).resolve().parents[2]
 PYTHON = "python3.11"
 SITE = f"usr/local/lib/{PYTHON}/dist-packages"
-CONSTRAINTS = Path(__file__).with_name("constraints.txt")
+LIBRARIES = Path(__file__).with_name("libraries.txt")
+"""Every library of the image in one version, with the hashes of its wheels (``hack.image.lock``)."""
+BACKEND = Path(__file__).with_name("backend.txt")
+"""The same for what builds our own wheel."""
 
 
 def project() -> dict[str, Any]:
@@ -28,17 +32,9 @@ def install_dependencies(root: Path) -> None:
     """Install the libraries that the project depends on, in the versions of the image.
 
     Raises:
-        BuildError: one cannot be had.
+        BuildError: one cannot be had, or is not the wheel that its hash says.
     """
-    _pip(
-        "install",
-        "--target",
-        str(root / SITE),
-        "--constraint",
-        str(CONSTRAINTS),
-        *_wheels_for(),
-        *project()["project"]["dependencies"],
-    )
+    _install_locked(LIBRARIES, root / SITE)
 
 
 def install_project(site: Path) -> None:
@@ -48,9 +44,22 @@ def install_project(site: Path) -> None:
         BuildError: it cannot be built.
     """
     with tempfile.TemporaryDirectory() as work:
-        # Without isolation where the build backend is at hand, so that a test needs no network.
-        offline = ["--no-build-isolation", "--no-index"] if _importable("hatchling") else []
-        _pip("wheel", "--no-deps", *offline, "--wheel-dir", work, str(SOURCE))
+        backend = Path(work) / "backend"
+        # Where the build backend is at hand it is used, so that a test needs no network. pip's own isolated
+        # environment would take whatever version, unchecked.
+        if not _importable("hatchling"):
+            _install_locked(BACKEND, backend)
+        path = {"PYTHONPATH": str(backend)} if backend.exists() else {}
+        _pip(
+            "wheel",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-index",
+            "--wheel-dir",
+            work,
+            str(SOURCE),
+            env=path,
+        )
         (wheel,) = Path(work).glob("*.whl")
         _pip("install", "--no-deps", "--no-index", "--target", str(site), str(wheel))
 
@@ -68,9 +77,18 @@ def compile_all(
     run("chroot", str(root), *argv, *places, *skip, *folders)
 
 
-def _wheels_for() -> list[str]:
-    """Wheels for the image's Python, whichever Python runs pip."""
-    machine = os.uname().machine
+def _install_locked(lock: Path, target: Path) -> None:
+    """Install what a file of hashes names, and nothing else."""
+    wheels = wheels_for(os.uname().machine)
+    _pip("install", "--target", str(target), "--require-hashes", *wheels, "--requirement", str(lock))
+
+
+def wheels_for(machine: str) -> list[str]:
+    """Return pip's flags for wheels for the image's Python, whichever Python runs pip.
+
+    Args:
+        machine: as ``uname -m`` prints it.
+    """
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(36, 16, -1)]
     platforms += [f"manylinux2014_{machine}", f"manylinux_2_5_{machine}"]
     flags = [
@@ -92,9 +110,9 @@ def _importable(module: str) -> bool:
     )
 
 
-def _pip(command: str, *arguments: str) -> None:
+def _pip(command: str, *arguments: str, env: Mapping[str, str] = MappingProxyType({})) -> None:
     run(
         sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", command,
         "--no-compile" if command == "install" else "--quiet", "--root-user-action=ignore"
-        if command == "install" else "--quiet", *arguments,
+        if command == "install" else "--quiet", *arguments, env=env,
     )  # fmt: skip

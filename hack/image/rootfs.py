@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.image import debian
+from hack.image import debian, sbom
 from hack.image.commands import BuildError
 from hack.image.python_packages import (
     PYTHON,
@@ -56,7 +56,7 @@ def base(root: Path, *, work: Path) -> None:
 
 
 def application(root: Path, *, base_root: Path) -> None:
-    """Fill a folder with the project itself: packages, their metadata, and a program per console script.
+    """Fill a folder with the project itself: packages, their metadata, a program per console script, and the SBOM.
 
     Args:
         root: the folder, empty or absent.
@@ -74,9 +74,14 @@ def application(root: Path, *, base_root: Path) -> None:
         note.unlink()
     for record in site.glob("*.dist-info/RECORD"):
         record.unlink()
+    declared = project()["project"]
+    bill = root / sbom.PLACE
+    bill.parent.mkdir(parents=True)
+    found = sbom.components([base_root, root], site=SITE, release=debian.RELEASE, besides=declared["name"])
+    bill.write_text(sbom.render(found, name=declared["name"], version=declared["version"]), encoding="utf-8")
     programs = root / "usr/bin"
     programs.mkdir(parents=True)
-    for name, target in project()["project"]["scripts"].items():
+    for name, target in declared["scripts"].items():
         module, _, function = target.partition(":")
         program = programs / name
         program.write_text(

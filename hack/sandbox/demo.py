@@ -22,8 +22,13 @@ from hack.sandbox.sandbox import Sandbox
 _PORT = 8080
 
 
-def configuration(sandbox: Sandbox) -> dict[str, Any]:
-    """One virtual-node process for all lower clusters."""
+def configuration(sandbox: Sandbox, *, adopt: bool = False) -> dict[str, Any]:
+    """Return the file of one virtual-node process for all lower clusters.
+
+    Args:
+        sandbox: the clusters.
+        adopt: pods may use lower namespaces that exist already, such as ``default``.
+    """
     return {
         "apiVersion": "virtual-node.io/v1alpha1",
         "kind": "VirtualNodeConfiguration",
@@ -35,6 +40,7 @@ def configuration(sandbox: Sandbox) -> dict[str, Any]:
                 "kubeconfig": str(cluster.kubeconfig),
                 "nodeName": f"vn-{cluster.name}",
                 "labels": {"clusterID": cluster.name},
+                **({"namespaces": {"adopt": True}} if adopt else {}),
             }
             for cluster in sandbox.lower
         ],

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import aiohttp
 
@@ -15,7 +18,11 @@ from hack.sandbox.process import Process
 from hack.sandbox.sandbox import Sandbox
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 
+CLIENT_SECRET = "extender-client"  # noqa: S105 - its name
+"""Secret of kube-system with the scheduler's client certificate, where there is one."""
 _READY_SECONDS = 150
+_KEYS = ("ca.crt", "tls.crt", "tls.key")
+_OWN_TLS = ("--secret-name=extender", f"--client-secret-name={CLIENT_SECRET}", f"--hosts={LOOPBACK}")
 
 
 async def start_webhook(sandbox: Sandbox, *flags: str) -> Process:
@@ -76,10 +83,21 @@ async def start_descheduler(sandbox: Sandbox, *flags: str) -> Process:
     )
 
 
-async def start_multi_scheduler(sandbox: Sandbox, *flags: str, bind: bool = False) -> Process:
+async def start_multi_scheduler(
+    sandbox: Sandbox,
+    *flags: str,
+    bind: bool = False,
+    tls: bool = False,
+    policies: Mapping[str, Any] | None = None,
+) -> Process:
     """Run the multi-scheduler for all lower clusters, and the upper cluster's scheduler with it.
 
-    With ``bind`` the extender binds pods, too.
+    Args:
+        sandbox: the clusters.
+        flags: further flags of the multi-scheduler.
+        bind: the extender binds pods, too.
+        tls: both prove themselves by certificates that it makes.
+        policies: what pods may ask of each lower cluster, by its name; not named: the default.
     """
     file = sandbox.directory / "multi-scheduler.yaml"
     configuration = {
@@ -90,6 +108,7 @@ async def start_multi_scheduler(sandbox: Sandbox, *flags: str, bind: bool = Fals
                 "name": cluster.name,
                 "kubeconfig": str(cluster.kubeconfig),
                 "nodes": [{"name": f"vn-{cluster.name}"}],
+                "policy": (policies or {}).get(cluster.name, {}),
             }
             for cluster in sandbox.lower
         ],
@@ -102,12 +121,27 @@ async def start_multi_scheduler(sandbox: Sandbox, *flags: str, bind: bool = Fals
         [
             sys.executable, "-m", "multi_scheduler", f"--config={file}",
             f"--kubeconfig={sandbox.upper.kubeconfig}", f"--address={LOOPBACK}", f"--port={port}",
-            *(["--bind"] if bind else []), *flags,
+            *(["--bind"] if bind else []), *(_OWN_TLS if tls else []), *flags,
         ],
     )  # fmt: skip
-    await _wait_ready(process, f"http://{LOOPBACK}:{port}/readyz")
-    await sandbox.upper.reconfigure_scheduler(scheduler_configuration(f"http://{LOOPBACK}:{port}", bind=bind))
+    url = f"{'https' if tls else 'http'}://{LOOPBACK}:{port}"
+    await _wait_ready(process, f"{url}/readyz")
+    if tls:
+        await _write_client_files(sandbox)
+    ca, certificate, key = (str(sandbox.directory / f"extender-{key}") if tls else "" for key in _KEYS)
+    await sandbox.upper.reconfigure_scheduler(
+        scheduler_configuration(url, bind=bind, ca_file=ca, cert_file=certificate, key_file=key)
+    )
     return process
+
+
+async def _write_client_files(sandbox: Sandbox) -> None:
+    """Write what the extender has made for the scheduler to files."""
+    done = await sandbox.upper.kubectl("-n", "kube-system", "get", "secret", CLIENT_SECRET, "-o", "json")
+    for key in _KEYS:
+        file = sandbox.directory / f"extender-{key}"
+        file.touch(mode=0o600)
+        file.write_bytes(base64.b64decode(json.loads(done.stdout)["data"][key]))
 
 
 async def _wait_ready(process: Process, url: str) -> None:
@@ -116,7 +150,7 @@ async def _wait_ready(process: Process, url: str) -> None:
         for _ in range(_READY_SECONDS * 10):
             process.check()
             try:
-                async with session.get(url) as answer:
+                async with session.get(url, ssl=False) as answer:
                     said = await answer.text()
                     if answer.status == 200:
                         return

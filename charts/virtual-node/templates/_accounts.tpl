@@ -10,16 +10,62 @@
 {{- end }}
 {{- end }}
 
-{{/* Account and rights of a component: (list $ "webhook" .Values.webhook (list "upper") [list of further rules]) */}}
+{{/* What placeholders in resourceNames stand for (controller_runtime/rights.py): placeholder → names, as YAML. */}}
+{{- define "virtual-node.rightNames" -}}
+{{- $root := index . 0 }}{{ $component := index . 1 }}
+{{- $nodes := include "virtual-node.nodeNames" $root | fromYamlArray }}
+{{- if eq $component "descheduler" }}{{ $nodes = concat $nodes ($root.Values.descheduler.virtualNodes | default list) | uniq }}{{ end }}
+{{- $secrets := list }}
+{{- if and $root.Values.webhook.enabled (not $root.Values.webhook.tls.secretName) }}{{ $secrets = list (include "virtual-node.webhookSecret" $root) }}{{ end }}
+{{- $webhook := include "virtual-node.clusterName" (list $root "webhook") }}
+{{- $extender := list }}
+{{- if include "virtual-node.extenderOwnTls" $root }}{{ $extender = list (include "virtual-node.extenderSecret" $root) (include "virtual-node.schedulerSecret" $root) }}{{ end }}
+{{- $names := dict "<extender-secret>" $extender "<virtual-node>" $nodes "<webhook-configuration>" (list $webhook) "<webhook-secret>" $secrets }}
+{{- $_ := set $names "<lease>" (list (include "virtual-node.fullname" $root)) }}
+{{- $_ := set $names "<component-lease>" (include "virtual-node.leases" $root | splitList ",") }}
+{{- $tokens := list }}
+{{- range $root.Values.virtualNode.clusters }}{{ $tokens = concat $tokens (include "virtual-node.tokenSecrets" . | fromYamlArray) }}{{ end }}
+{{- $_ := set $names "<token-secret>" $tokens }}
+{{- toYaml $names }}
+{{- end }}
+
+{{/* Names of the Leases by which replicas of components elect one, separated by commas. */}}
+{{- define "virtual-node.leases" -}}
+{{ include "virtual-node.fullname" . }},virtual-node-webhook,virtual-node-descheduler,{{ include "virtual-node.component" (list . "scheduler") }}
+{{- end }}
+
+{{/* Rules with names in place of placeholders: (list $ "webhook" $rules). A rule whose placeholders stand for nothing is
+left out: without resourceNames it would be about all objects. */}}
+{{- define "virtual-node.resolvedRules" -}}
+{{- $names := include "virtual-node.rightNames" . | fromYaml }}
+{{- $resolved := list }}
+{{- range index . 2 }}
+{{- $rule := . }}{{ $found := list }}
+{{- range $text := .resourceNames | default list }}
+{{- $known := list $text }}
+{{- range $place, $values := $names }}
+{{- if contains $place $text }}
+{{- $known = list }}
+{{- range $values }}{{ $known = append $known (replace $place (toString .) $text) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- $found = concat $found $known }}
+{{- end }}
+{{- if $found }}{{ $rule = merge (dict "resourceNames" (uniq $found)) (omit . "resourceNames") }}{{ end }}
+{{- if or $found (not .resourceNames) }}{{ $resolved = append $resolved $rule }}{{ end }}
+{{- end }}
+{{- toYaml $resolved }}
+{{- end }}
+
+{{/* Account and rights of a component: (list $ "webhook" .Values.webhook (list "upper")) */}}
 {{- define "virtual-node.account" -}}
-{{- $root := index . 0 }}{{ $component := index . 1 }}{{ $values := index . 2 }}{{ $sets := index . 3 }}{{ $more := list }}
-{{- if gt (len .) 4 }}{{ $more = index . 4 }}{{ end }}
+{{- $root := index . 0 }}{{ $component := index . 1 }}{{ $values := index . 2 }}{{ $sets := index . 3 }}
 {{- if $values.serviceAccount.create }}
 {{- include "virtual-node.serviceAccount" (list $root $component (include "virtual-node.serviceAccountName" .) $values.serviceAccount.annotations) }}
 {{- end }}
 {{- if $root.Values.rbac.create }}
 {{- $table := get ($root.Files.Get "files/rights.yaml" | fromYaml) (camelcase (replace "-" "_" $component) | untitle) }}
-{{- $rules := dict "<cluster>" $more }}
+{{- $rules := dict }}
 {{- range $sets }}
 {{- range $namespace, $found := get $table . }}
 {{- $_ := set $rules $namespace (concat (get $rules $namespace | default list) $found) }}
@@ -58,6 +104,8 @@ automountServiceAccountToken: false
 {{- if gt (len .) 4 }}{{ $annotations = index . 4 }}{{ end }}
 {{- $marks := include "virtual-node.marks" (list $root $component $annotations) }}
 {{- range $namespace, $rules := index . 3 }}
+{{- $resolved := include "virtual-node.resolvedRules" (list $root $component $rules) | fromYamlArray }}
+{{- if $resolved }}
 {{- $own := eq $namespace "<own>" }}
 {{- $kind := ternary "ClusterRole" "Role" (eq $namespace "<cluster>") }}
 {{- $name := include (ternary "virtual-node.component" "virtual-node.clusterName" $own) (list $root $component) }}
@@ -72,7 +120,7 @@ metadata:
   {{- end }}
   {{- $marks | nindent 2 }}
 rules:
-  {{- toYaml $rules | nindent 2 }}
+  {{- toYaml $resolved | nindent 2 }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}Binding
@@ -88,5 +136,6 @@ roleRef:
   name: {{ $name }}
 subjects:
   - {kind: ServiceAccount, name: {{ toYaml $account }}, namespace: {{ toYaml $root.Release.Namespace }}}
+{{- end }}
 {{- end }}
 {{- end }}

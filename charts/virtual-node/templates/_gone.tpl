@@ -34,3 +34,15 @@ to ask, as in `helm template`. */}}
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* Names of virtual nodes that the descheduler sees and may not taint, as YAML list. */}}
+{{- define "virtual-node.foreignNodes" -}}
+{{- $known := concat (include "virtual-node.nodeNames" . | fromYamlArray) (.Values.descheduler.virtualNodes | default list) }}
+{{- if .Values.descheduler.enabled }}
+{{- range (lookup "v1" "Node" "" "").items }}
+{{- if and (eq (dig "labels" "type" "" .metadata) "virtual-kubelet") (not (has .metadata.name $known)) }}
+- {{ toYaml .metadata.name }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -73,3 +73,18 @@ namespace: {{ toYaml $root.Release.Namespace }}
 {{- $root := index . 0 -}}
 {{ $root.Release.Namespace }}.{{ include "virtual-node.component" . }}
 {{- end }}
+
+{{/* The Secret with the certificates that the webhook makes itself. */}}
+{{- define "virtual-node.webhookSecret" -}}
+{{ include "virtual-node.component" (list . "webhook") }}-tls
+{{- end }}
+
+{{/* Whether this release may have an object: (list $ "v1" "Secret" "namespace" "name"). Helm refuses to take over one that
+it has not made: of an earlier version, whose programs made it, or of another release. */}}
+{{- define "virtual-node.mayMake" -}}
+{{- $root := index . 0 }}
+{{- $there := lookup (index . 1) (index . 2) (index . 3) (index . 4) }}
+{{- $annotations := dig "metadata" "annotations" dict ($there | default dict) }}
+{{- $release := list (get $annotations "meta.helm.sh/release-namespace") (get $annotations "meta.helm.sh/release-name") }}
+{{- if or (not $there) (eq (toJson $release) (toJson (list $root.Release.Namespace $root.Release.Name))) }}true{{ end }}
+{{- end }}

@@ -3,6 +3,24 @@
 {{- if and .Values.multiScheduler.enabled .Values.virtualNode.clusters }}true{{ end }}
 {{- end }}
 
+{{/* Whether scheduler and extender prove themselves by certificates. */}}
+{{- define "virtual-node.extenderTls" -}}
+{{- if ne (toString .Values.multiScheduler.tls.enabled) "false" }}true{{ end }}
+{{- end }}
+
+{{/* Whether the extender makes the certificates. */}}
+{{- define "virtual-node.extenderOwnTls" -}}
+{{- if and (include "virtual-node.multiScheduler" .) (include "virtual-node.extenderTls" .) (not .Values.multiScheduler.tls.secretName) }}true{{ end }}
+{{- end }}
+
+{{/* The Secrets with the certificates that the extender makes: its own, and the scheduler's. */}}
+{{- define "virtual-node.extenderSecret" -}}
+{{ include "virtual-node.component" (list . "multi-scheduler") }}-tls
+{{- end }}
+{{- define "virtual-node.schedulerSecret" -}}
+{{ include "virtual-node.component" (list . "scheduler") }}-tls
+{{- end }}
+
 {{- define "virtual-node.extenderConfig" -}}
 apiVersion: virtual-node.io/v1alpha1
 kind: MultiSchedulerConfiguration
@@ -22,6 +40,14 @@ clusters:
     {{- end }}
     {{- with $config.podSelector }}
     podSelector:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with pick ($config.volumes | default dict) "allowedHostPaths" }}
+    volumes:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with $config.policy }}
+    policy:
       {{- toYaml . | nindent 6 }}
     {{- end }}
     nodes:
@@ -55,7 +81,8 @@ leaderElection:
 profiles:
   - schedulerName: {{ toYaml $values.scheduler.name }}
 extenders:
-  - urlPrefix: http://{{ include "virtual-node.component" (list . "multi-scheduler") }}.{{ .Release.Namespace }}.svc:{{ $values.port }}
+  {{- $tls := include "virtual-node.extenderTls" . }}
+  - urlPrefix: {{ ternary "https" "http" (not (empty $tls)) }}://{{ include "virtual-node.component" (list . "multi-scheduler") }}.{{ .Release.Namespace }}.svc:{{ $values.port }}
     filterVerb: filter
     prioritizeVerb: prioritize
     preemptVerb: preempt
@@ -63,7 +90,13 @@ extenders:
     bindVerb: bind
     {{- end }}
     weight: {{ $values.weight }}
-    enableHTTPS: false
+    enableHTTPS: {{ not (empty $tls) }}
+    {{- if $tls }}
+    tlsConfig:
+      certFile: /etc/virtual-node/extender/tls.crt
+      keyFile: /etc/virtual-node/extender/tls.key
+      caFile: /etc/virtual-node/extender/ca.crt
+    {{- end }}
     nodeCacheCapable: true
     ignorable: false
     httpTimeout: 10s

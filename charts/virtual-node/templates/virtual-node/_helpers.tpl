@@ -11,6 +11,34 @@
 {{- end }}
 {{- end }}
 
+{{/* Names of the Secrets with a cluster's tokens that are renewed, as YAML list: the virtual node's and the read-only one. */}}
+{{- define "virtual-node.tokenSecrets" -}}
+{{- with .kubeconfigSecret }}
+- {{ toYaml .name }}
+- {{ include "virtual-node.viewerSecret" . | toYaml }}
+{{- end }}
+{{- end }}
+
+{{/* Name of the Secret with a cluster's read-only kubeconfig; called with kubeconfigSecret. */}}
+{{- define "virtual-node.viewerSecret" -}}
+{{- .viewer | default (printf "%s-viewer" .name) }}
+{{- end }}
+
+{{/* Volumes with the clusters' kubeconfigs for the extender: where there is a read-only one, it takes the place of the full
+one, key by key. Without, the extender has the full one. */}}
+{{- define "virtual-node.viewerVolumes" -}}
+{{- $root := . }}
+{{- range .Values.virtualNode.clusters }}
+- name: cluster-{{ .name }}
+  projected:
+    sources:
+      - secret: {name: {{ include "virtual-node.kubeconfigSecretName" (list $root .) | toYaml }}}
+      {{- with .kubeconfigSecret }}
+      - secret: {name: {{ include "virtual-node.viewerSecret" . | toYaml }}, optional: true}
+      {{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Volumes with the clusters' kubeconfigs: (list $), or (list $ "optional") for one who does with those that exist. */}}
 {{- define "virtual-node.clusterVolumes" -}}
 {{- $root := index . 0 }}{{ $optional := gt (len .) 1 }}

@@ -1,0 +1,56 @@
+{{/* ValidatingAdmissionPolicies: what RBAC cannot say of our ServiceAccounts. */}}
+
+{{/* Whether policies are made: admissionPolicy.enabled, or whether the API server has them. */}}
+{{- define "virtual-node.admissionPolicy" -}}
+{{- $enabled := .Values.admissionPolicy.enabled }}
+{{- if eq (toString $enabled) "auto" }}
+{{- /* Kinds are known where Helm has asked a cluster, and not in `helm template`. */}}
+{{- if .Capabilities.APIVersions.Has "v1/Pod" }}
+{{- $enabled = .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
+{{- else }}
+{{- $enabled = semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}
+{{- end }}
+{{- end }}
+{{- if $enabled }}true{{ end }}
+{{- end }}
+
+{{/* A policy for some ServiceAccounts of this release, and its binding: (list $ "component" (list "account") $spec). Users
+who are none of them are not concerned. */}}
+{{- define "virtual-node.policy" }}
+{{- $root := index . 0 }}{{ $component := index . 1 }}{{ $spec := index . 3 | fromYaml }}
+{{- $users := list }}
+{{- range index . 2 }}{{ $users = append $users (printf "system:serviceaccount:%s:%s" $root.Release.Namespace .) }}{{ end }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ include "virtual-node.clusterName" (list $root $component) }}
+  {{- include "virtual-node.marks" (list $root $component) | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConditions:
+    - name: own-accounts
+      expression: {{ printf "request.userInfo.username in %s" (toJson $users) | toYaml }}
+  {{- toYaml $spec | nindent 2 }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ include "virtual-node.clusterName" (list $root $component) }}
+  {{- include "virtual-node.marks" (list $root $component) | nindent 2 }}
+spec:
+  policyName: {{ include "virtual-node.clusterName" (list $root $component) }}
+  validationActions: [Deny]
+{{- end }}
+
+{{/* Names of the ServiceAccounts of this release's programs but the virtual node's, as JSON, which CEL reads, too. */}}
+{{- define "virtual-node.otherAccounts" -}}
+{{- $names := list (include "virtual-node.component" (list . "uninstall")) (include "virtual-node.component" (list . "test")) }}
+{{- if .Values.webhook.enabled }}{{ $names = append $names (include "virtual-node.serviceAccountName" (list . "webhook" .Values.webhook)) }}{{ end }}
+{{- if .Values.descheduler.enabled }}{{ $names = append $names (include "virtual-node.serviceAccountName" (list . "descheduler" .Values.descheduler)) }}{{ end }}
+{{- if include "virtual-node.multiScheduler" . }}
+{{- $names = append $names (include "virtual-node.serviceAccountName" (list . "multi-scheduler" .Values.multiScheduler)) }}
+{{- $names = append $names (include "virtual-node.component" (list . "scheduler")) }}
+{{- end }}
+{{- toJson $names }}
+{{- end }}

@@ -1,0 +1,113 @@
+"""A software bill of materials of the image: CycloneDX 1.6, JSON. The same text for the same files.
+
+It is read off the files that are in the image: ``/var/lib/dpkg/status.d`` for Debian's packages, where scanners of images
+without a package manager look, too, and each library's ``METADATA``.
+Source: https://cyclonedx.org/docs/1.6/json/, https://github.com/package-url/purl-spec
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+DEBIAN = "var/lib/dpkg/status.d"
+"""Where the image keeps the control fields of Debian's packages, a file for each."""
+PLACE = "usr/share/virtual-node/sbom.cdx.json"
+
+
+def render(components: Iterable[dict[str, Any]], *, name: str, version: str) -> str:
+    """Return the document.
+
+    Args:
+        components: what is in the image.
+        name: of the image's subject.
+        version: likewise.
+    """
+    found = sorted(components, key=lambda one: str(one["bom-ref"]))
+    subject = {
+        "type": "container",
+        "bom-ref": f"{name}@{version}",
+        "name": name,
+        "version": version,
+        "licenses": [{"expression": "Apache-2.0"}],
+    }
+    refs = [one["bom-ref"] for one in found]
+    body = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": subject},
+        "components": found,
+        "dependencies": [{"ref": subject["bom-ref"], "dependsOn": refs}, *({"ref": ref} for ref in refs)],
+    }
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(body, sort_keys=True))
+    return json.dumps({**body, "serialNumber": f"urn:uuid:{serial}"}, sort_keys=True, indent=1) + "\n"
+
+
+def components(roots: Sequence[Path], *, site: str, release: str, besides: str) -> Iterator[dict[str, Any]]:
+    """Find what is in the image.
+
+    Args:
+        roots: the folders of its layers.
+        site: where Python's libraries are in them.
+        release: Debian's, such as ``12``.
+        besides: the library that the image is about, which is none of its components.
+    """
+    for root in roots:
+        for control in sorted((root / DEBIAN).glob("*")):
+            yield _debian(_fields(control), release)
+        for metadata in sorted((root / site).glob("*.dist-info/METADATA")):
+            fields = _fields(metadata)
+            if _normal(fields["Name"]) != _normal(besides):
+                yield _python(fields)
+
+
+def _debian(fields: Message, release: str) -> dict[str, Any]:
+    name, version = fields["Package"], fields["Version"]
+    source = (fields["Source"] or name).split()[0]
+    purl = f"pkg:deb/debian/{quote(name)}@{quote(version, safe='')}"
+    purl += f"?arch={fields['Architecture']}&distro=debian-{release}"
+    if source != name:
+        # Vulnerabilities of Debian's packages are recorded under the source's name.
+        purl += f"&upstream={quote(source)}"
+    return _component(name, version, purl, description=fields["Description"])
+
+
+def _python(fields: Message) -> dict[str, Any]:
+    name, version = fields["Name"], fields["Version"]
+    purl = f"pkg:pypi/{_normal(name)}@{quote(version, safe='')}"
+    return _component(
+        name, version, purl, description=fields["Summary"], expression=fields["License-Expression"]
+    )
+
+
+def _component(
+    name: str, version: str, purl: str, *, description: str | None, expression: str | None = None
+) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "purl": purl,
+    }
+    if description:
+        made["description"] = description.splitlines()[0].strip()
+    if expression:
+        made["licenses"] = [{"expression": expression}]
+    return made
+
+
+def _fields(file: Path) -> Message:
+    return HeaderParser().parsestr(file.read_text(encoding="utf-8"))
+
+
+def _normal(name: str) -> str:
+    """A library's name as PyPI compares them."""
+    return name.lower().replace("_", "-").replace(".", "-")
