@@ -2,8 +2,12 @@
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag ghcr.io/virtual-node/virtual-node:0.1.0 .
 #
-# hack/image/rootfs.py is the recipe, here as in `python -m hack.image`, which needs no Docker: the same files.
-FROM debian:12-slim AS build
+# hack/image/rootfs.py is the recipe, here as in `python -m hack.image`, which needs no Docker: the same files. What comes
+# from package indexes is checked there: Debian's packages by its signatures, wheels by the hashes in hack/image/*.txt.
+#
+# The index of debian:12-slim for all architectures. Renew: docker buildx imagetools inspect debian:12-slim
+ARG BASE=debian:12-slim@sha256:60eac759739651111db372c07be67863818726f754804b8707c90979bda511df
+FROM ${BASE} AS build
 RUN apt-get update -qq \
  && apt-get install -qq -y --no-install-recommends python3 python3-pip \
  && rm -f /usr/lib/python3*/EXTERNALLY-MANAGED

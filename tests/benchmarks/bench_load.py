@@ -77,6 +77,7 @@ async def main(arguments: Sequence[str]) -> int:
             process = await sandbox.start_virtual_node(
                 "--nodename=vn",
                 f"--client-kubeconfig={lower_kubeconfig}",
+                "--adopt-namespaces=*",
                 f"--log-level={options.log_level}",
                 *options.flag,
                 env={"KUBELET_PORT": "0"},

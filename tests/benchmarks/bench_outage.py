@@ -24,7 +24,9 @@ from controller_runtime import resources
 from controller_runtime.client import Client
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.informer import Informer
-from virtual_node.controllers.object_watch import ObjectKey, ObjectWatches
+from virtual_node.config import LimitsConfig
+from virtual_node.controllers.object_key import ObjectKey
+from virtual_node.controllers.object_watch import ObjectWatches
 
 _INFORMERS = 20
 _AT_ONCE = 50
@@ -85,7 +87,8 @@ async def _measure(objects: int, seconds: float) -> None:
     server = _start(port, "1")
     client = Client(ClusterConfig(f"http://127.0.0.1:{port}"), qps=500, burst=1000, cluster="bench")
     informers = [Informer(client, resources.PODS, name=f"informer-{number}") for number in range(_INFORMERS)]
-    watches = ObjectWatches(client, on_change=lambda _key: None)
+    limits = LimitsConfig(watches_per_namespace=objects, watches=objects)
+    watches = ObjectWatches(client, on_change=lambda _key: None, limits=limits)
     keys = [ObjectKey("Secret", "n", f"s-{number}") for number in range(objects)]
     async with client, asyncio.TaskGroup() as group:
         tasks = [group.create_task(informer.run()) for informer in informers]

@@ -53,7 +53,10 @@ async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
         pytest.skip("the end-to-end tests run containers on a real node, which needs root")
     async with Sandbox(lower=2, real_node=True, kwok_nodes=2) as running:
         file = running.directory / "virtual-node.yaml"
-        file.write_text(json.dumps(configuration(running)), encoding="utf-8")
+        config = configuration(running, adopt=True)
+        for cluster in config["clusters"]:
+            cluster["policy"] = {"namespaces": {"trusted-*": {"preset": "privileged"}}}
+        file.write_text(json.dumps(config), encoding="utf-8")
         await running.start_virtual_node(
             "--config", str(file), f"--web-addr={web_address}", "--log-level=debug"
         )

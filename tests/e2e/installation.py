@@ -46,7 +46,9 @@ async def left_above(upper: Cluster) -> list[str]:
     left = [name for name in names(await read(upper, "nodes")) if name != "Node/upper-node"]
     # The kubeconfigs are the user's: `lower-cluster register` made them, not the chart.
     theirs = {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
-    theirs |= {"Secret/virtual-node-lower1", "Secret/virtual-node-lower2"}
+    theirs |= {
+        f"Secret/virtual-node-{name}{part}" for name in ("lower1", "lower2") for part in ("", "-viewer")
+    }
     for kinds in (
         "deployments,daemonsets,statefulsets,jobs,services,configmaps,leases,roles,rolebindings,pdb,networkpolicies",
         "serviceaccounts,secrets,pods",
@@ -54,7 +56,7 @@ async def left_above(upper: Cluster) -> list[str]:
         left += [name for name in names(await read(upper, "-n", NAMESPACE, kinds)) if name not in theirs]
     for kinds in (
         "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,csidrivers,csr",
-        "priorityclasses,persistentvolumes",
+        "priorityclasses,persistentvolumes,validatingadmissionpolicies,validatingadmissionpolicybindings",
     ):
         found = (await read(upper, kinds))["items"]
         left += names({"items": [one for one in found if "virtual-node" in json.dumps(one)]})

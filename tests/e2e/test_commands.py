@@ -195,8 +195,9 @@ async def test_register_makes_an_account_that_suffices(sandbox: Sandbox, upper: 
     secret = json.loads(
         (await upper.kubectl("-n", "kube-system", "get", "secret", "virtual-node-paris", "-o", "json")).stdout
     )
-    file = tmp_path / "paris"
-    file.write_bytes(base64.b64decode(secret["data"]["kubeconfig"]))
+    for name, value in secret["data"].items():  # as a volume has them
+        (tmp_path / name).write_bytes(base64.b64decode(value))
+    file = tmp_path / "kubeconfig"
 
     async def wrong() -> list[dict[str, Any]]:
         _, out = await command(

@@ -56,6 +56,7 @@ async def patient() -> AsyncIterator[Patient]:
     async with Sandbox(lower=1, kwok_nodes=2) as sandbox:
         process = await sandbox.start_virtual_node(
             f"--client-kubeconfig={sandbox.lower[0].kubeconfig}", f"--nodename={NODE}", "--log-level=debug",
+            "--adopt-namespaces=default",
             env={"VKUBELET_POD_IP": LOOPBACK, "KUBELET_PORT": "0"},
         )  # fmt: skip
         upper = sandbox.upper

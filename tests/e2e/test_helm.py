@@ -6,13 +6,17 @@ The tests of this file are one story, told in order over one sandbox: an install
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
+import ssl
 import sys
 from collections.abc import AsyncIterator
+from io import BytesIO
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -120,6 +124,55 @@ async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
 
     await eventually(open_, what="the log's first line")
     assert (await upper.kubectl("-n", "shop", "exec", "web", "--", "echo", "hello")).stdout == "hello\n"
+
+
+async def test_the_extender_takes_calls_of_the_scheduler_alone(installed: Sandbox):
+    """The scheduler's certificate, of a Secret that only its pod mounts, is asked for; health and metrics are open."""
+    upper = installed.upper
+    secret = await read(upper, "-n", NAMESPACE, "secret", f"{RELEASE}-virtual-node-scheduler-tls")
+    assert set(secret["data"]) == {"ca.crt", "tls.crt", "tls.key"}, "not the CA's key"
+    files = {name: installed.directory / f"scheduler-{name}" for name in secret["data"]}
+    for name, file in files.items():
+        file.touch(mode=0o600)
+        file.write_bytes(base64.b64decode(secret["data"][name]))
+    stranger = ssl.create_default_context(cafile=str(files["ca.crt"]))
+    stranger.check_hostname = False  # the forwarded port has another name
+    known = ssl.create_default_context(cafile=str(files["ca.crt"]))
+    known.check_hostname = False
+    known.load_cert_chain(files["tls.crt"], keyfile=files["tls.key"])
+    call = {"Pod": {"metadata": {"uid": "stranger"}, "spec": {"containers": []}}, "NodeNames": [REAL]}
+    async with _forwarded(installed, "8888") as port, aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{port}/filter"
+        async with session.post(url, json=call, ssl=stranger) as answer:
+            assert answer.status == 401
+        async with session.post(url, json=call, ssl=known) as answer:
+            assert answer.status == 200
+        body = BytesIO(json.dumps(call).encode() + b" " * 4 * 1024**2)
+        async with session.post(url, data=body, ssl=known) as answer:
+            assert answer.status == 413
+    async with (
+        _forwarded(installed, "9090") as port,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/metrics") as answer,
+    ):
+        assert "virtual_node_extender_calls_total" in await answer.text()
+
+
+@contextlib.asynccontextmanager
+async def _forwarded(installed: Sandbox, port: str) -> AsyncIterator[int]:
+    """A local port that leads to one of the extender."""
+    kubectl = [str(installed.binaries["kubectl"]), "--kubeconfig", str(installed.upper.kubeconfig)]
+    process = await asyncio.create_subprocess_exec(
+        *kubectl, "-n", NAMESPACE, "port-forward", f"{DEPLOYMENT}-multi-scheduler", f":{port}",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        # Forwarding from 127.0.0.1:41234 -> 8888
+        yield int((await _line(process.stdout)).split()[2].rpartition(":")[2])
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 async def test_status_tells_how_far_behind_each_node_is(installed: Sandbox):

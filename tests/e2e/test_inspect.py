@@ -18,7 +18,9 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.demo import configuration
 from hack.sandbox.process import Process
 from tests.e2e.conftest import becomes, create, eventually, get, make_namespace, node_ready, pod, ready
-from virtual_node.rights import LOWER, UPPER
+from virtual_node import config_file
+from virtual_node.rights import LOWER
+from virtual_node.rights import upper as upper_rights
 
 pytestmark = pytest.mark.e2e
 NODE = "vn-lower1"
@@ -115,7 +117,7 @@ async def test_the_rights_of_the_virtual_node_suffice(small: tuple[Sandbox, Proc
     """With them nothing stays unread, and a token of an hour in a file is no expiry to warn of."""
     sandbox, _ = small
     whole = configuration(sandbox)
-    whole["kubeconfig"] = await least(sandbox.upper, UPPER)
+    whole["kubeconfig"] = await least(sandbox.upper, upper_rights(config_file.parse(json.dumps(whole))))
     whole["clusters"][0]["kubeconfig"] = await least(sandbox.lower[0], LOWER)
     file = sandbox.directory / "least.yaml"
     file.write_text(json.dumps(whole), encoding="utf-8")

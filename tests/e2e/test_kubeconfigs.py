@@ -97,8 +97,13 @@ async def fronts(sandbox: Sandbox) -> AsyncIterator[list[Front]]:
         "kubeconfig": str(sandbox.upper.kubeconfig),
         "kubelet": {"port": 0, "nodeIp": LOOPBACK},
         "clusters": [
-            {"name": "token", "kubeconfig": str(token), "nodeName": TOKEN},
-            {"name": "plugin", "kubeconfig": str(made[1].kubeconfig({"exec": run})), "nodeName": PLUGIN},
+            {"name": "token", "kubeconfig": str(token), "nodeName": TOKEN, "namespaces": {"adopt": True}},
+            {
+                "name": "plugin",
+                "kubeconfig": str(made[1].kubeconfig({"exec": run})),
+                "nodeName": PLUGIN,
+                "namespaces": {"adopt": True},
+            },
         ],
     }
     file = sandbox.directory / "fronts.yaml"

@@ -22,12 +22,14 @@ FILES = sorted(components())
 OURS = "app.kubernetes.io/part-of=virtual-node"
 WHOLE = (
     "namespaces,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,"
-    "priorityclasses"
+    "priorityclasses,csidrivers,validatingadmissionpolicies,validatingadmissionpolicybindings"
 )
 OURS_BEFORE = [f"Namespace/{NAMESPACE}"]
 FOREIGN = {"ServiceMonitor", "PrometheusRule"}
 """Kinds that the Prometheus operator brings along."""
-NAMESPACED = "roles,rolebindings,serviceaccounts,configmaps,services,deployments,poddisruptionbudgets,pods"
+NAMESPACED = (
+    "roles,rolebindings,serviceaccounts,configmaps,secrets,services,deployments,poddisruptionbudgets,pods"
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 from cryptography import x509
 
+from controller_runtime.rights import VIRTUAL_NODE, resolved
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.process import Process
@@ -49,8 +50,10 @@ async def clusters(tmp_path_factory) -> AsyncIterator[Sandbox]:
         ],
     ) as sandbox:
         await _give_streams(sandbox.lower[0])
-        role = manifests.cluster_role([*rights.UPPER, *rights.upper_csr(NODES[1:], approve=True)])
-        await sandbox.upper.apply(role, *manifests.account(ACCOUNTS))
+        all_nodes = resolved(rights.UPPER, names={VIRTUAL_NODE: NODES})
+        csr = (*rights.UPPER_CSR, *rights.UPPER_CSR_APPROVAL)
+        role = manifests.cluster_role([*all_nodes, *resolved(csr, names={VIRTUAL_NODE: NODES[1:]})])
+        await sandbox.upper.apply(role, *manifests.account(ACCOUNTS), manifests.legacy_token(ACCOUNTS))
         yield sandbox
 
 
@@ -110,6 +113,7 @@ async def _flags(sandbox: Sandbox, node: str, *arguments: str) -> list[str]:
         f"--client-kubeconfig={sandbox.lower[0].kubeconfig}",
         f"--nodename={node}",
         "--enable-controllers=",
+        "--adopt-namespaces=default",
         *arguments,
     ]
 

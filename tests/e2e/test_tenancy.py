@@ -51,6 +51,7 @@ async def other(sandbox: Sandbox) -> AsyncIterator[Cluster]:
                     "prefix": "other-",
                     "map": {"same": "unmapped", "clash": "clash", "shared": "shared"},
                     "allowed": ["t-*", "same", "clash", "shared"],
+                    "adopt": ["shared"],
                 },
                 "podSelector": {
                     "matchExpressions": [{"key": "refused", "operator": "NotIn", "values": ["true"]}]
@@ -153,10 +154,10 @@ async def test_a_namespace_with_a_strangers_object_is_kept(sandbox: Sandbox, oth
     assert await is_there(lower, "-n", f"other-{name}", "deployment/stranger")
 
 
-async def test_two_upper_clusters_in_one_namespace_do_not_touch_each_other(
+async def test_namespace_made_for_one_upper_cluster_is_refused_to_another(
     sandbox: Sandbox, upper: Cluster, other: Cluster
 ):
-    """Without a mapping the second pod of a name waits, with a reason, until the first is gone."""
+    """Without a mapping the second cluster's pod waits, with a reason; nothing of it reaches the first one's namespace."""
     await make_namespace(upper, "clash")
     await make_namespace(other, "clash")
     await create(upper, "clash", pod("web", "sleep 3600", node=SIMULATED))
@@ -164,7 +165,7 @@ async def test_two_upper_clusters_in_one_namespace_do_not_touch_each_other(
     await create(other, "clash", pod("web", "sleep 3600", node=OTHER))
 
     async def told() -> bool:
-        return "NameConflict" in await events(other, "clash", "web")
+        return "NamespaceConflict: Namespace clash in lower cluster" in await events(other, "clash", "web")
 
     await eventually(told, what="the second pod is told of the conflict")
     lower = await get(sandbox.lower[1], "clash", "pod", "web")
@@ -244,8 +245,12 @@ async def test_lower_quota_is_told_and_waited_for(sandbox: Sandbox, upper: Clust
 async def test_what_another_upper_cluster_leaves_below_is_its_own(
     sandbox: Sandbox, upper: Cluster, other: Cluster
 ):
-    """The last test of the other one: it goes down, leaves orphans, is cleaned up, and never was anything of ours."""
+    """The last test of the other one: it goes down, leaves orphans, is cleaned up, and never was anything of ours.
+
+    Both adopt a namespace of the lower cluster.
+    """
     lower = sandbox.lower[1]
+    await make_namespace(lower, "shared")
     volumes = [{"name": "v", "configMap": {"name": "settings"}}]
     for cluster, name in ((upper, "ours"), (other, "theirs")):
         await make_namespace(cluster, "shared")
@@ -292,3 +297,4 @@ async def test_what_another_upper_cluster_leaves_below_is_its_own(
     assert ours < await below(upper)
     assert (await get(lower, "shared", "configmap", "settings"))["data"] == {"of": "ours"}
     await upper.kubectl("delete", "namespace", "shared", "--timeout=150s")
+    await lower.kubectl("delete", "namespace", "shared", "--timeout=150s")

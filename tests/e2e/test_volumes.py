@@ -361,7 +361,7 @@ async def test_host_paths_need_a_policy(upper: Cluster, namespace):
     async def refused() -> bool:
         status = (await get(upper, namespace, "pod", "host"))["status"]
         return any(
-            one["type"] == "virtual-node.io/Admitted" and "allowedHostPaths" in one["message"]
+            one["type"] == "virtual-node.io/Admitted" and "hostPaths: spec.volumes[etc]" in one["message"]
             for one in status.get("conditions", ())
         )
 

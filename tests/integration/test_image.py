@@ -17,8 +17,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
-from hack.image import build, debian, python_packages
+from hack.image import build, debian, lock, python_packages, sbom
 from hack.sandbox import Sandbox
 from hack.sandbox.ports import free_ports
 from tests.benchmarks.load import usage
@@ -115,6 +117,22 @@ def test_nothing_is_set_uid_and_only_tmp_is_writable(root: Path):
         mode = path.stat().st_mode
         assert not mode & 0o6000, path
         assert not mode & 0o002 or path == root / "tmp", path
+
+
+def test_the_bill_of_materials_names_everything(root: Path, archive: Path):
+    """Valid CycloneDX, the same inside and beside the archive: every library, every package of Debian's."""
+    text = (root / sbom.PLACE).read_text(encoding="utf-8")
+    assert build.bill_beside(archive).read_text(encoding="utf-8") == text
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    purls = {one["purl"].partition("?")[0] for one in json.loads(text)["components"]}
+    names = {purl.rpartition("@")[0] for purl in purls}
+    assert {name for name in names if name.startswith("pkg:deb/")} == {
+        f"pkg:deb/debian/{name}" for name in debian.PACKAGES
+    }
+    pins = lock.pins(python_packages.LIBRARIES.read_text(encoding="utf-8"))
+    assert {purl for purl in purls if purl.startswith("pkg:pypi/")} == {
+        f"pkg:pypi/{name}@{version}" for name, version in pins.items()
+    }
 
 
 def test_every_module_is_compiled(root: Path):

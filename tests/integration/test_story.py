@@ -51,7 +51,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         for node in ("b-0", "b-gpu"):
             await node_ready(empty, node)
         file = running.directory / "virtual-node.yaml"
-        file.write_text(json.dumps(configuration(running)), encoding="utf-8")
+        file.write_text(json.dumps(configuration(running, adopt=True)), encoding="utf-8")
         await running.start_virtual_node("--config", str(file))
         for node in (A, B):
             await node_ready(running.upper, node)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from controller_runtime.api import node_avoidance
 from controller_runtime.certificates import expiry, make_ca, sign
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
@@ -180,12 +181,13 @@ async def test_nodes_that_were_full_are_avoided(webhook):
         "vn-b": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "vn-c": (now - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
+    key = node_avoidance.owner_key("default", "owner-1")
     await upper.apply(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "virtual-node-unschedulable", "namespace": "kube-system"},
-            "data": {"owner-1": json.dumps({"namespace": "default", "nodes": memory})},
+            "data": {key: json.dumps({"namespace": "default", "nodes": memory})},
         }
     )
     body = pod("owned")

@@ -21,33 +21,67 @@ import virtual_node.rights
 import webhook.flags
 import webhook.rights
 from controller_runtime.api import names
-from controller_runtime.rights import OWN_NAMESPACE, Right
-from hack.chart.rights import LEADER_ELECTION
-from hack.chart.template import NAMESPACE
+from controller_runtime.rights import (
+    EXTENDER_SECRET,
+    LEASE,
+    LEASES,
+    TOKEN_SECRET,
+    VIRTUAL_NODE,
+    WEBHOOK_CONFIGURATION,
+    WEBHOOK_SECRET,
+    Right,
+    resolved,
+)
+from hack.chart.template import NAMESPACE, template
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects, one
 from virtual_node import operator_rights
+from virtual_node.translate.persistent_volumes import csi_driver
 from webhook import manifests
 
 Grant = tuple[str, str, str, str, str]
 """Namespace, API group, resource, verb, name."""
 RBAC = ("Role", "ClusterRole")
+BINDINGS = ("RoleBinding", "ClusterRoleBinding")
 _MOUNTED = re.compile("/etc/virtual-node/(?:config|policy)/")
 SCHEDULER = {
-    (NAMESPACE, "coordination.k8s.io", "leases", verb, "")
-    for verb in ("create", "get", "list", "update", "watch")
+    (NAMESPACE, "coordination.k8s.io", "leases", verb, name)
+    for name, verbs in (("", ("create",)), ("vn-virtual-node-scheduler", ("get", "list", "update", "watch")))
+    for verb in verbs
 }
 """What a stock scheduler needs beside its own system roles: a Lease in our namespace."""
 
 
-def _asked(rights: Iterable[Right]) -> set[Grant]:
-    own = {OWN_NAMESPACE: NAMESPACE, LEADER_ELECTION: NAMESPACE}
+def _asked(case: str, rights: Iterable[Right], *more_nodes: str) -> set[Grant]:
+    """What a table asks for with the names of a case's objects."""
+    given = yaml.safe_load(rendering.values(case))
+    whole = given.get("fullnameOverride", "vn-virtual-node")
+    is_self_managed = not given.get("webhook", {}).get("tls", {}).get("secretName")
+    has_secret = given.get("webhook", {}).get("enabled", True) and is_self_managed
+    names = {
+        VIRTUAL_NODE: [*_nodes(case), *more_nodes],
+        WEBHOOK_CONFIGURATION: [f"{NAMESPACE}.{whole}-webhook"],
+        WEBHOOK_SECRET: [f"{whole}-webhook-tls"] if has_secret else [],
+        EXTENDER_SECRET: _secrets(case),
+        LEASE: [whole],
+        TOKEN_SECRET: [secret.name for one in _configuration(case).clusters for secret in one.token_secrets],
+        LEASES: [whole, "virtual-node-webhook", "virtual-node-descheduler", f"{whole}-scheduler"],
+    }
     return {
-        (own.get(right.namespace, right.namespace), right.group, right.full_resource, verb, name)
-        for right in rights
+        (right.namespace, right.group, right.full_resource, verb, name)
+        for right in resolved(rights, names=names, own_namespace=NAMESPACE)
         for verb, name in itertools.product(right.verbs, right.names or ("",))
     }
+
+
+def _secrets(case: str) -> list[str]:
+    """The Secrets that the chart makes for the certificates of extender and scheduler."""
+    return [
+        item["metadata"]["name"]
+        for item in objects(case)
+        if item["kind"] == "Secret" and item["metadata"]["name"].endswith("scheduler-tls")
+    ]
 
 
 def _granted(case: str, component: str) -> set[Grant]:
@@ -55,8 +89,7 @@ def _granted(case: str, component: str) -> set[Grant]:
     bound = {
         (item["roleRef"]["kind"], item["roleRef"]["name"], item["metadata"].get("namespace", ""))
         for item in objects(case)
-        if item["kind"].endswith("Binding")
-        and item["metadata"]["labels"]["app.kubernetes.io/component"] == component
+        if item["kind"] in BINDINGS and item["metadata"]["labels"]["app.kubernetes.io/component"] == component
     }
     return {
         (namespace, group, resource, verb, name)
@@ -101,21 +134,29 @@ def _arguments(case: str, component: str) -> list[str]:
 @pytest.mark.parametrize("case", CASES)
 def test_rights_are_those_of_the_tables(case):
     """Each component is granted what its table asks for, where it asks for it, and nothing else."""
-    kubelet = yaml.safe_load(rendering.values(case)).get("virtualNode", {}).get("kubelet", {})
-    virtual = list(virtual_node.rights.UPPER)
+    given = yaml.safe_load(rendering.values(case))
+    kubelet = given.get("virtualNode", {}).get("kubelet", {})
+    virtual = [
+        *virtual_node.rights.UPPER,
+        *virtual_node.rights.UPPER_ELECTION,
+        *virtual_node.rights.UPPER_RENEWAL,
+    ]
     if kubelet.get("servingCertificate") == "CSR":
-        virtual += virtual_node.rights.upper_csr(_nodes(case), approve=True)
+        virtual += [*virtual_node.rights.UPPER_CSR, *virtual_node.rights.UPPER_CSR_APPROVAL]
+    multi = list(multi_scheduler.rights.UPPER)
+    if given.get("multiScheduler", {}).get("bind"):
+        multi += multi_scheduler.rights.BIND
+    others = given.get("descheduler", {}).get("virtualNodes", [])
+    name = given.get("fullnameOverride", "vn-virtual-node")
     expected = {
-        "virtual-node": _asked(virtual),
-        "webhook": _asked(webhook.rights.UPPER),
-        "descheduler": _asked(descheduler.rights.UPPER),
-        "multi-scheduler": _asked(multi_scheduler.rights.UPPER),
-        "test": _asked(operator_rights.DOCTOR),
-        "uninstall": _asked(operator_rights.UNINSTALL),
-        "scheduler": SCHEDULER,
+        "virtual-node": _asked(case, virtual),
+        "webhook": _asked(case, webhook.rights.UPPER),
+        "descheduler": _asked(case, descheduler.rights.UPPER, *others),
+        "multi-scheduler": _asked(case, multi),
+        "test": _asked(case, operator_rights.DOCTOR),
+        "uninstall": _asked(case, operator_rights.UNINSTALL),
+        "scheduler": {(*grant[:4], grant[4].replace("vn-virtual-node", name)) for grant in SCHEDULER},
     }
-    if case == "everything":
-        expected["multi-scheduler"] |= _asked(multi_scheduler.rights.BIND)
     installed = {
         item["metadata"]["labels"]["app.kubernetes.io/component"]
         for item in objects(case)
@@ -135,7 +176,7 @@ def test_no_rule_has_a_wildcard(case):
         for rule in role["rules"]:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
             assert not any("*" in name for name in rule.get("resourceNames", []))
-    bound = {item["roleRef"]["name"] for item in objects(case) if item["kind"].endswith("Binding")}
+    bound = {item["roleRef"]["name"] for item in objects(case) if item["kind"] in BINDINGS}
     assert {role["metadata"]["name"] for role in roles} <= bound
 
 
@@ -143,7 +184,7 @@ def test_no_rule_has_a_wildcard(case):
 def test_bindings_are_to_accounts_that_there_are(case):
     """A binding names a ServiceAccount of this release, in its namespace."""
     accounts = {item["metadata"]["name"] for item in objects(case) if item["kind"] == "ServiceAccount"}
-    for binding in (item for item in objects(case) if item["kind"].endswith("Binding")):
+    for binding in (item for item in objects(case) if item["kind"] in BINDINGS):
         for subject in binding["subjects"]:
             assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", NAMESPACE)
             assert subject["name"] in accounts
@@ -189,9 +230,16 @@ def test_the_scheduler_is_configured_as_the_code_does_it(case):
     given = yaml.safe_load(rendering.values(case)).get("multiScheduler", {})
     found = _scheduler(case)
     service = one(case, "Service", "multi-scheduler")
-    url = f"http://{service['metadata']['name']}.{NAMESPACE}.svc:{service['spec']['ports'][0]['port']}"
+    host = f"{service['metadata']['name']}.{NAMESPACE}.svc:{service['spec']['ports'][0]['port']}"
+    folder = "/etc/virtual-node/extender"
+    tls = {"ca_file": f"{folder}/ca.crt", "cert_file": f"{folder}/tls.crt", "key_file": f"{folder}/tls.key"}
+    has_tls = given.get("tls", {}).get("enabled", True)
     expected = scheduler_configuration(
-        url, weight=given.get("weight", 5), bind=given.get("bind", False), leader_elect=True
+        f"{'https' if has_tls else 'http'}://{host}",
+        weight=given.get("weight", 5),
+        bind=given.get("bind", False),
+        leader_elect=True,
+        **(tls if has_tls else {}),
     )
     assert len(found.pop("profiles")) == len(expected.pop("profiles")) - 1
     election = found.pop("leaderElection")
@@ -199,6 +247,43 @@ def test_the_scheduler_is_configured_as_the_code_does_it(case):
     assert election.pop("resourceName").endswith("-scheduler")
     assert election == expected.pop("leaderElection")
     assert found == expected
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in {"default", "no-webhook"}])
+def test_extender_and_scheduler_prove_themselves(case, tmp_path):
+    """The extender asks for a certificate that the scheduler has, of Secrets that there are; neither has the other's key."""
+    arguments = _arguments(case, "multi-scheduler")
+    extender, scheduler = (
+        next(
+            item["spec"]["template"]["spec"]
+            for item in objects(case)
+            if item["kind"] == "Deployment"
+            and item["metadata"]["labels"]["app.kubernetes.io/component"] == component
+        )
+        for component in ("multi-scheduler", "scheduler")
+    )
+    mounted = {
+        volume["secret"]["secretName"]: [item["key"] for item in volume["secret"]["items"]]
+        for volume in scheduler["volumes"]
+        if "secret" in volume
+    }
+    made = _secrets(case)
+    if case == "certificates":
+        assert made == []
+        assert mounted == {"scheduler-cert": ["ca.crt", "tls.crt", "tls.key"]}
+        assert "--client-ca=/etc/virtual-node/tls/ca.crt" in arguments
+        assert "--client-names=scheduler,other" in arguments
+        assert {"name": "tls", "secret": {"secretName": "extender-cert"}} in extender["volumes"]
+        return
+    options = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    assert made == [options["--secret-name"], options["--client-secret-name"]]
+    assert mounted == {options["--client-secret-name"]: ["ca.crt", "tls.crt", "tls.key"]}
+    assert options["--service-name"] == one(case, "Service", "multi-scheduler")["metadata"]["name"]
+    assert not [
+        volume for volume in extender["volumes"] if volume.get("secret", {}).get("secretName") in made
+    ]
+    for secret in (item for item in objects(case) if item["metadata"]["name"] in made):
+        assert "data" not in secret, "an upgrade would empty it"
 
 
 def test_the_webhook_chooses_our_scheduler_only_where_it_runs():
@@ -228,6 +313,9 @@ def test_configurations_parse(case):
     assert selectors == [
         node.node_selector for cluster in config.clusters for node in cluster.virtual_nodes()
     ]
+    for ours, theirs in zip(config.clusters, extender.clusters, strict=True):
+        assert theirs.policy == ours.policy
+        assert theirs.volumes.allowed_host_paths == ours.volumes.allowed_host_paths
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -269,3 +357,80 @@ def test_the_extender_binds_where_the_scheduler_asks_it_to():
     """`multiScheduler.bind` reaches the scheduler, the extender and its rights alike."""
     assert "--bind" in _arguments("everything", "multi-scheduler")
     assert "--bind" not in _arguments("one-cluster", "multi-scheduler")
+
+
+def test_the_chart_and_the_program_make_the_same_csi_driver():
+    """The program has no right to make it where the chart does."""
+    found = one("one-cluster", "CSIDriver", "")
+    expected = csi_driver()
+    assert found["metadata"]["name"] == expected["metadata"]["name"]
+    assert (found["apiVersion"], found["spec"]) == (expected["apiVersion"], expected["spec"])
+    assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}, "bound volumes need it"
+
+
+def test_makes_no_csi_driver_where_volumes_do_not_follow_pods():
+    """Without PVControllers, or where another release makes it."""
+    clusters = "clusters: [{name: a, kubeconfigSecret: {name: s}}]"
+    for setting in ("config: {enableControllers: []}", "createCSIDriver: false"):
+        text = template(f"virtualNode: {{{clusters}, {setting}}}")
+        assert "CSIDriver" not in {item["kind"] for item in rendering.parse(text)}
+
+
+def _policies(values: str, *arguments: str) -> dict[str, dict[str, Any]]:
+    """The admission policies that the chart makes, by component."""
+    return {
+        item["metadata"]["labels"]["app.kubernetes.io/component"]: item["spec"]
+        for item in rendering.parse(template(values, arguments=list(arguments)))
+        if item["kind"] == "ValidatingAdmissionPolicy"
+    }
+
+
+def test_policies_speak_of_our_accounts_and_our_names():
+    """Other users are not concerned; what marks an object as ours is spelt as in the code."""
+    found = _policies(rendering.values("everything"))
+    users = {name: spec["matchConditions"][0]["expression"] for name, spec in found.items()}
+    assert users["virtual-node"].endswith(f'["system:serviceaccount:{NAMESPACE}:nodes"]')
+    assert users["descheduler"].endswith(f'["system:serviceaccount:{NAMESPACE}:clusters-descheduler"]')
+    assert f"'{csi_driver()['metadata']['name']}'" in str(found["virtual-node"])
+    labels = [f"'{label}'" for label in (names.LABEL_VIRTUAL_POD, names.LABEL_CREATED_BY_DESCHEDULER)]
+    assert all(label in found["descheduler"]["variables"][-1]["expression"] for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "kinds", "made"),
+    [
+        ("{}", "1.29.9", [], False),
+        ("{}", "1.30.0", [], True),
+        ("{}", "1.33.0-gke.1", [], True),
+        ("admissionPolicy: {enabled: false}", "1.33.0", [], False),
+        ("admissionPolicy: {enabled: true}", "1.29.9", [], True),
+        # The API server was asked, and does not serve them.
+        ("{}", "1.33.0", ["v1/Pod"], False),
+        ("{}", "1.33.0", ["v1/Pod", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"], True),
+    ],
+)
+def test_policies_are_made_where_the_api_server_has_them(values, version, kinds, made):
+    """Unless the value says so or not."""
+    found = _policies(values, f"--kube-version={version}", *(f"--api-versions={kind}" for kind in kinds))
+    assert set(found) == ({"virtual-node", "descheduler"} if made else set())
+
+
+def test_the_extender_reads_below_only():
+    """The read-only kubeconfig takes the place of the other one where its Secret exists; a user may name it."""
+    found = template(
+        "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s, viewer: v}}, {name: b, kubeconfig: text}]}"
+    )
+    volumes = {
+        component: {
+            volume["name"]: volume
+            for item in rendering.parse(found)
+            if item["kind"] == "Deployment" and item["metadata"]["name"] == component
+            for volume in item["spec"]["template"]["spec"]["volumes"]
+        }
+        for component in ("vn-virtual-node", "vn-virtual-node-multi-scheduler")
+    }
+    assert volumes["vn-virtual-node"]["cluster-a"]["secret"]["secretName"] == "s"
+    sources = volumes["vn-virtual-node-multi-scheduler"]["cluster-a"]["projected"]["sources"]
+    # Of two with the same key the later one counts.
+    assert sources == [{"secret": {"name": "s"}}, {"secret": {"name": "v", "optional": True}}]
+    assert len(volumes["vn-virtual-node-multi-scheduler"]["cluster-b"]["projected"]["sources"]) == 1

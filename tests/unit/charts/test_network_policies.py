@@ -67,7 +67,7 @@ def test_what_pods_serve_can_be_reached():
 def test_everybody_may_come_who_is_authenticated():
     """With no peers named only the extender, which nobody authenticates to, is closed to all but the scheduler."""
     ingress = _ingress(_peers({}))
-    (peer,) = ingress.pop("multi-scheduler")[8888]
+    (peer,) = ingress["multi-scheduler"].pop(8888)
     assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "scheduler"
     assert {peers is None for ports in ingress.values() for peers in ports.values()} == {True}
 
@@ -80,8 +80,27 @@ def test_peers_reach_what_they_are_named_for():
     assert (
         ingress["virtual-node"][9090] == ingress["webhook"][9090] == ingress["descheduler"][9090] == [SCRAPER]
     )
-    assert SCRAPER in ingress["multi-scheduler"][8888]
-    assert API_SERVER not in ingress["multi-scheduler"][8888]
+    assert ingress["multi-scheduler"][9090] == [SCRAPER]
+    assert not {json.dumps(SCRAPER), json.dumps(API_SERVER)} & {
+        json.dumps(peer) for peer in ingress["multi-scheduler"][8888]
+    }
+
+
+def test_policies_are_made_unless_they_are_turned_off():
+    """Values that say nothing of them close the extender to all but our scheduler."""
+    assert _ingress(CLUSTERS) == _ingress(_peers({}))
+    assert _ingress(_peers({"enabled": False})) == {}
+
+
+def test_any_port_is_let_in_where_a_virtual_node_takes_any():
+    """With port 0 nobody knows which it will be."""
+    values = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: a}, config: {port: 0}}]}"
+    (policy,) = (
+        one
+        for one in rendering.parse(template(values))
+        if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "vn-virtual-node"
+    )
+    assert {} in policy["spec"]["ingress"]
 
 
 def test_scrapers_alone_close_no_kubelet():

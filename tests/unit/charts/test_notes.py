@@ -37,7 +37,7 @@ def notes(tmp_path: Path) -> Notes:
     gone = (copy / "_gone.tpl").read_text("utf-8")
     assert len(LOOKUP.findall(gone)) == 3
 
-    def render(values: str, *, before: str = "", upgrade: bool = True) -> str:
+    def render(values: str, *, before: str = "", upgrade: bool = True, nodes: str = "") -> str:
         there: dict[str, dict[str, Any]] = {"ConfigMap": {}, "Deployment": {}}
         for one in rendering.parse(template.template(before)):
             if one["kind"] in there:
@@ -45,6 +45,11 @@ def notes(tmp_path: Path) -> Notes:
         looked = LOOKUP.sub(
             lambda found: f"get (fromJson `{json.dumps(there[found[1]])}`) $name | default dict", gone
         )
+        virtual = [
+            {"metadata": {"name": name, "labels": {"type": "virtual-kubelet"}}} for name in nodes.split()
+        ]
+        items = [{"metadata": {"name": "real"}}, *virtual]
+        looked = looked.replace('lookup "v1" "Node" "" ""', f"fromJson `{json.dumps({'items': items})}`")
         (copy / "_gone.tpl").write_text(looked, "utf-8")
         found = template.helm(
             *("template", "vn", str(copy.parent), f"--namespace={template.NAMESPACE}"),
@@ -72,7 +77,7 @@ def test_notes_say_how_to_go_on(notes: Notes):
     "change",
     [
         "multiScheduler: {scheduler: {name: other}}",
-        "multiScheduler: {scheduler: {enabled: false}}",
+        "multiScheduler: {scheduler: {enabled: false}, tls: {enabled: false}}",
         "multiScheduler: {enabled: false}",
     ],
 )
@@ -103,3 +108,13 @@ def test_notes_of_an_upgrade_that_takes_nothing_away_are_quiet(notes: Notes):
         ("", ONE + "multiScheduler: {scheduler: {name: other}}"),
     ):
         assert "ATTENTION" not in notes(values, before=before)
+
+
+def test_names_virtual_nodes_that_the_descheduler_may_not_taint(notes: Notes):
+    """Its right to patch nodes is by name; nodes of other releases have to be named in the values."""
+    said = notes(ONE, nodes="a elsewhere")
+    assert "does not run virtual node elsewhere." in said
+    assert "descheduler.virtualNodes" in said
+    assert "virtual node a." not in said
+    assert "virtual node real." not in said
+    assert "ATTENTION" not in notes(f"{ONE}descheduler: {{virtualNodes: [elsewhere]}}", nodes="a elsewhere")

@@ -70,7 +70,8 @@ def test_nothing_is_rendered_twice(case):
     )
     assert [key for key, count in found.items() if count > 1] == []
     whole = {
-        *("ClusterRole", "ClusterRoleBinding", "PriorityClass"),
+        *("ClusterRole", "ClusterRoleBinding", "PriorityClass", "CSIDriver"),
+        *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
         *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
     }
     assert [key for key in found if (key[0] in whole) != (key[1] == "")] == []
@@ -87,7 +88,7 @@ def test_names_fit(release):
     for one in rendering.parse(text):
         name, labels = one["metadata"]["name"], one["metadata"]["labels"]
         # Names of roles may be longer, and carry the namespace.
-        whole = any(part in one["kind"] for part in ("Role", "Webhook", "PriorityClass"))
+        whole = any(part in one["kind"] for part in ("Role", "Webhook", "PriorityClass", "AdmissionPolicy"))
         assert len(name) <= (253 if whole else 63), name
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
         assert one["kind"] != "Service" or re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
@@ -123,11 +124,12 @@ def test_services_lead_to_ports_that_there_are(case):
     deployments = [one for one in objects(case) if one["kind"] == "Deployment"]
     for service in (one for one in objects(case) if one["kind"] == "Service"):
         named = {
-            port["name"]
+            found
             for one in deployments
             if service["spec"]["selector"].items() <= one["spec"]["template"]["metadata"]["labels"].items()
             for container in one["spec"]["template"]["spec"]["containers"]
             for port in container["ports"]
+            for found in (port["name"], port["containerPort"])
         }
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= named
 
@@ -211,8 +213,9 @@ def test_the_scheduler_is_as_old_as_the_cluster():
 
 
 def test_releases_of_one_name_in_two_namespaces_do_not_meet():
-    """No object of the whole cluster is in both: helm would refuse the second."""
-    text = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}\npriorityClass: {create: true}"
+    """No object of the whole cluster is in both: helm would refuse the second. Of the CSIDriver it sees that it is there."""
+    clusters = "clusters: [{name: a, kubeconfigSecret: {name: s}}]"
+    text = f"virtualNode: {{{clusters}, createCSIDriver: false}}\npriorityClass: {{create: true}}"
     one, other = (
         {
             (found["kind"], found["metadata"].get("namespace"), found["metadata"]["name"])

@@ -32,6 +32,7 @@ WRONG = {
     "clusterId: 'a b'": "/clusterId'",
     "nameOverride: Upper": "/nameOverride'",
     "log: {level: loud}": "/log/level'",
+    "admissionPolicy: {enabled: maybe}": "/admissionPolicy/enabled'",
     "log: {format: xml}": "/log/format'",
     "priorityClass: {value: 2000000000}": "/priorityClass/value'",
     "freezePeriod: 5": "/freezePeriod'",
@@ -54,6 +55,12 @@ WRONG = {
     "metrics: {serviceMonitor: {interval: 30}}": "/metrics/serviceMonitor/interval'",
     "webhook: {port: 9090}": "webhook: port and metrics.port must differ",
     "virtualNode: {metrics: {port: 8090}}": "virtualNode: web.port and metrics.port must differ",
+    f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{port: 9090}}": "multiScheduler: port and metrics.port must differ",
+    f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{scheduler: {{enabled: false}}}}": "multiScheduler.tls.enabled: without",
+    f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{tls: {{secretName: a}}}}": "multiScheduler.tls.clientSecretName: required",
+    f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{tls: {{clientSecretName: a}}}}": "multiScheduler.tls.secretName: required",
+    f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{extraArgs: [--tlscert=a]}}": "--tlscert=a: the chart says it",
+    "multiScheduler: {tls: {enabled: 1}}": "/multiScheduler/tls/enabled'",
     "uninstall: {timeout: 0}": "/uninstall/timeout'",
     kubelet("servingCertificate: ACME"): "/virtualNode/kubelet/servingCertificate'",
     kubelet("servingCertificate: Files"): "/virtualNode/kubelet/servingSecret'",
@@ -87,9 +94,6 @@ WRONG = {
     "webhook: {updateStrategy: {type: OnDelete}}": "/webhook/updateStrategy/type'",
     "webhook: {updateStrategy: {rollingUpdate: {maxSurge: some}}}": "/webhook/updateStrategy/rollingUpdate/maxSurge'",
     "extraObjects: [{kind: ConfigMap}]": "/extraObjects/0': missing property 'apiVersion'",
-    f"{cluster(f'name: a, {SECRET}, config: {{port: 0}}')}\nnetworkPolicy: {{enabled: true}}": (
-        "networkPolicy.enabled: a cluster's config.port is 0"
-    ),
     cluster(f"name: a, {SECRET}, config: {{port: 9090}}"): "virtualNode: port 9090 is the kubelet API's",
     cluster(SECRET): "/virtualNode/clusters/0': missing property 'name'",
     cluster(f"name: Lower_1, {SECRET}"): "/virtualNode/clusters/0/name'",
@@ -102,6 +106,11 @@ WRONG = {
     ): "/virtualNode/clusters/0/kubeconfigSecret': missing property 'name'",
     cluster(f"name: a, nodeName: b, {SECRET}"): "/virtualNode/clusters/0': additional properties 'nodeName'",
     cluster(f"name: a, {SECRET}, config: {{kubeconfig: /b}}"): "/virtualNode/clusters/0/config/kubeconfig'",
+    cluster(f"name: a, {SECRET}, config: {{policy: {{preset: strict}}}}"): "/config/policy/preset'",
+    cluster(f"name: a, {SECRET}, config: {{policy: {{hostPort: true}}}}"): "additional properties 'hostPort'",
+    cluster(
+        f"name: a, {SECRET}, config: {{policy: {{namespaces: {{ci: {{images: {{allow: all}}}}}}}}}}"
+    ): "/config/policy/namespaces/ci/images/allow'",
     cluster(f"name: a, {SECRET}}}, {{name: a, {SECRET}"): "virtualNode.clusters: a name is there twice",
     cluster(
         f"name: a, {SECRET}}}, {{name: b, config: {{nodeName: a}}, {SECRET}"
@@ -138,7 +147,7 @@ def test_a_wrong_value_is_named(wrong, told):
         "webhook: {serviceAccount: {create: false, name: mine}}",
         kubelet("servingCertificate: CSR, approveServingCertificate: true"),
         cluster(f"name: {'c' * 50}, {SECRET}"),
-        f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{scheduler: {{enabled: false, name: default-scheduler}}}}",
+        f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{scheduler: {{enabled: false, name: default-scheduler}}, tls: {{enabled: true}}}}",
     ],
 )
 def test_what_may_be_meant_is_let_in(right):

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from controller_runtime import consistency
 from controller_runtime.client import ObjectList, PatchType
 from controller_runtime.errors import Expired
 from controller_runtime.objects import WatchEvent, from_dict
@@ -25,6 +26,8 @@ from tests.unit.simulation.server import Body, Commit, Server
 from tests.unit.simulation.watching import Watch, follow
 from tests.unit.simulation.weather import Weather
 
+OnWrite = Callable[[str, Callable[[], Body], Callable[[], Awaitable[Body]]], Awaitable[Body]]
+"""Called with what is asked for, what the server makes of it, and how to send it on."""
 _KINDS = ("pods", "configmaps", "secrets", "services", "persistentvolumeclaims")
 """What discovery tells of, with EndpointSlices."""
 
@@ -36,9 +39,12 @@ class Connection:
         self.server, self.who = server, who
         self.cluster = server.name
         self.outage = Outage()
+        self.turn = asyncio.Lock()
         self.config = SimpleNamespace(server=f"https://{server.name}:6443")
         self._road = Road(weather, seed=f"{seed} {who} {server.name}")
         self._watches: dict[Watch, None] = {}
+        self.on_write: OnWrite | None = None
+        """Decides what becomes of a write; None: the weather does."""
         server.observers.append(self._committed)
 
     def kill(self) -> None:
@@ -114,8 +120,9 @@ class Connection:
             return _copy(body)
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **_copy(body)}
         return await self._write(
+            resource,
             "create",
-            f"{resource.plural} {namespace} {whole['metadata']['name']}",
+            f"{resource.plural} {_key(namespace, whole['metadata']['name'])}",
             lambda: self.server.create(resource.plural, whole, who=self.who, namespace=namespace),
         )
 
@@ -127,6 +134,7 @@ class Connection:
             return _copy(patch)
         key, change = _key(namespace, name), _copy(patch)
         return await self._write(
+            resource,
             "patch",
             f"{resource.plural} {key} {subresource}",
             lambda: self.server.patch(
@@ -139,6 +147,7 @@ class Connection:
         whole = _copy(body)
         key = _key(whole["metadata"].get("namespace"), whole["metadata"]["name"])
         return await self._write(
+            resource,
             "update",
             f"{resource.plural} {key}",
             lambda: self.server.update(resource.plural, key, whole, who=self.who),
@@ -150,6 +159,7 @@ class Connection:
     ) -> Body:  # fmt: skip
         key = _key(namespace, name)
         return await self._write(
+            resource,
             "delete",
             f"{resource.plural} {key}",
             lambda: self.server.delete(
@@ -158,17 +168,15 @@ class Connection:
             ),
         )  # fmt: skip
 
-    async def request(self, _method: str, path: str, **_: Any) -> bytes:
-        """Discovery, and lists of metadata."""
+    async def read(self, path: str, **_: Any) -> dict[str, Any]:
+        """Return discovery, or a list of metadata."""
         parts = urlsplit(path).path.strip("/").split("/")
         if parts == ["apis"]:
             answer: Any = {"groups": [{"name": "discovery.k8s.io", "preferredVersion": {"version": "v1"}}]}
         elif "namespaces" in parts:
             chosen = selection(parts[-2], None, None)
             items, _version = await self._road.ask("list", path, lambda: self.server.list(parts[-1], chosen))
-            return msgspec.json.encode(
-                {"items": [{"metadata": item.to_dict()["metadata"]} for item in items]}
-            )
+            return _copy({"items": [{"metadata": item.to_dict()["metadata"]} for item in items]})
         else:
             kinds = ["endpointslices"] if "discovery.k8s.io" in parts else _KINDS
             answer = {
@@ -177,7 +185,7 @@ class Connection:
                 ]
             }
         await self._road.ask("get", path, lambda: None)
-        return msgspec.json.encode(answer)
+        return _copy(answer)
 
     async def ping(self, **_: Any) -> None:
         await self._road.ask("get", "readyz", lambda: None)
@@ -187,8 +195,16 @@ class Connection:
 
     # --- within -----------------------------------------------------------------------------------
 
-    async def _write(self, verb: str, what: str, action: Callable[[], Body]) -> Body:
-        return await self._road.write(verb, what, lambda: _copy(action()))
+    async def _write(self, resource: Resource, verb: str, what: str, action: Callable[[], Body]) -> Body:
+        def send() -> Awaitable[Body]:
+            return self._road.write(verb, what, lambda: _copy(action()))
+
+        if self.on_write is None:
+            answer = await send()
+        else:
+            answer = await self.on_write(f"{self.who} {self.cluster} {verb} {what}", action, send)
+        consistency.wrote(self, resource, answer)
+        return answer
 
     def _committed(self, commit: Commit) -> None:
         for watch in self._watches:

@@ -105,7 +105,8 @@ def _is_excused(world: World, process: Process, upper: Body) -> bool:
         is_there, copy = world.upper.find(plural, key) is not None, lower.find(plural, key)
         if not is_there and not need.optional:
             return "waiting" in said
-        if is_there and copy is not None and not world.watchdog.is_ours(copy):
+        # An optional reference, too: the pod would read the other object.
+        if copy is not None and not world.watchdog.is_ours(copy):
             return "DependencyConflict" in said
     return False
 

@@ -22,10 +22,14 @@ _PLURALS = {"ConfigMap": "configmaps", "Secret": "secrets"}
 def wrong_copies(world: World) -> Iterator[str]:
     """A sentence for each that is missing, left over, or not as its original."""
     for lower in world.lowers.values():
-        wanted = _wanted(world, lower)
+        wanted, held = _wanted(world, lower)
+        running = {labels_of(pod).get(names.LABEL_UPPER_UID) for pod in lower.all("pods")}
+        for (plural, key), users in held.items():
+            if users & running and lower.find(plural, key) is None:
+                yield f"{lower.name}: the name of {plural} {key} that a running pod may read is not held"
         for (plural, key), (original, users, process) in wanted.items():
             copy = lower.find(plural, key)
-            is_used = bool(users & {labels_of(pod).get(names.LABEL_UPPER_UID) for pod in lower.all("pods")})
+            is_used = bool(users & running)
             if copy is None and is_used:
                 yield f"{lower.name}: {plural} {key} that a running pod needs is missing"
             if copy is None or not world.watchdog.is_ours(copy):
@@ -37,7 +41,8 @@ def wrong_copies(world: World) -> Iterator[str]:
                 yield f"{lower.name}: {plural} {key} is not as above: {json.dumps(patch)[:200]}"
         for plural in _PLURALS.values():
             for copy in lower.all(plural):
-                if (plural, key_of(copy)) not in wanted and _is_left_over(world, lower, plural, copy):
+                what = (plural, key_of(copy))
+                if what not in wanted and what not in held and _is_left_over(world, lower, plural, copy):
                     yield f"{lower.name}: {plural} {key_of(copy)} is needed by nobody"
 
 
@@ -55,24 +60,38 @@ def wrong_tokens(world: World) -> Iterator[str]:
                 yield f"{lower.name}: the token Secret of {key_of(pod)} is missing"
 
 
-def _wanted(world: World, lower: Server) -> dict[tuple[str, str], tuple[Body, set[str], Process]]:
-    """Plural and key of a copy → its original, the uids of the upper pods that need it, and whose process minds them."""
+def _wanted(
+    world: World, lower: Server
+) -> tuple[dict[tuple[str, str], tuple[Body, set[str], Process]], dict[tuple[str, str], set[str]]]:
+    """Return what pods need, and the names of missing objects that are held for them.
+
+    The first: plural and key of a copy → its original, the uids of the upper pods that need it, and their process. The
+    second: plural and key → uids of the upper pods that can do without it. One that a pod cannot do without may be kept.
+    """
     wanted: dict[tuple[str, str], tuple[Body, set[str], Process]] = {}
+    held: dict[tuple[str, str], set[str]] = {}
     processes = {node: one for one in world.processes.values() if one.lower is lower for node in one.nodes}
     for pod in world.upper.all("pods"):
         process = processes.get(pod["spec"].get("nodeName", ""))
         if process is None:
             continue
         namespace = pod["metadata"]["namespace"]
-        needs = [(_PLURALS[need.kind], need.name, need.name) for need in dependencies.dependencies(pod)]
+        needs = [
+            (_PLURALS[need.kind], need.name, need.name, need.optional)
+            for need in dependencies.dependencies(pod)
+        ]
         if service_account.token_requests(pod):
-            needs.append(("configmaps", "kube-root-ca.crt", service_account.root_ca_name(CLUSTER_ID)))
-        for plural, source, name in needs:
+            needs.append(("configmaps", "kube-root-ca.crt", service_account.root_ca_name(CLUSTER_ID), True))
+        for plural, source, name, is_optional in needs:
             original = world.upper.find(plural, f"{namespace}/{source}")
             if original is not None:
                 _, users, _ = wanted.setdefault((plural, f"{namespace}/{name}"), (original, set(), process))
                 users.add(uid_of(pod))
-    return wanted
+            else:
+                held.setdefault((plural, f"{namespace}/{name}"), set()).update(
+                    {uid_of(pod)} if is_optional else ()
+                )
+    return wanted, held
 
 
 def _is_left_over(world: World, lower: Server, plural: str, copy: Body) -> bool:

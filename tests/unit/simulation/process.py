@@ -39,7 +39,7 @@ class Process:
         self.faults: list[str] = []
         """Errors that it should have known."""
         clients: Any = self.connections
-        recorder: Any = _Recorder()
+        recorder: Any = Recorder()
         self.context = ClusterContext(
             name=cluster.name, cluster_id=CLUSTER_ID, upper=clients[0], lower=clients[1], settings=settings,
             config=cluster, nodes={node.name: node for node in cluster.virtual_nodes()}, recorder=recorder,
@@ -61,7 +61,7 @@ class Process:
         await self.stop()
 
     async def _supervise(self) -> None:
-        endpoints: Any = _Endpoints()
+        endpoints: Any = Endpoints()
         while True:
             cluster = LowerCluster(
                 self.context.config,
@@ -85,7 +85,15 @@ def _is_known(error: BaseException) -> bool:
     return lifecycle.describe(error) is not None
 
 
-class _Endpoints:
+class Endpoints:
+    """Stands for the kubelet APIs: every virtual node has one, and nobody calls it."""
+
+    def begin_work(self) -> None:
+        pass
+
+    def begin_shutdown(self, **_: Any) -> None:
+        pass
+
     async def serve(self, *_: Any, **__: Any) -> Any:
         return SimpleNamespace(port=10250)
 
@@ -93,7 +101,9 @@ class _Endpoints:
         return [{"type": "InternalIP", "address": "10.0.0.1"}]
 
 
-class _Recorder:
+class Recorder:
+    """Stands for the event recorder: events are not stored."""
+
     def __init__(self) -> None:
         self.recent: list[Any] = []
 

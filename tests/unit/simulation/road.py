@@ -39,7 +39,7 @@ class Road:
         self._sent: Counter[str] = Counter()
 
     def chance(self, request: str) -> random.Random:
-        """What befalls a request depends on itself alone: in what order others are sent is the hash's to know."""
+        """Depends on the request alone, so that the order of requests at the same time changes nothing."""
         self._sent[request] += 1
         return random.Random(f"{self._seed} {request} {self._sent[request]}")
 
@@ -61,7 +61,7 @@ class Road:
             await self._travel(chance)
         except asyncio.CancelledError:
             if outlives and not self.weather.down:
-                _later(pause, action)
+                later(pause, action)
             raise
         self._refuse(verb, chance)
         if chance.random() < self.weather.conflicts and verb in {"patch", "update"}:
@@ -113,9 +113,12 @@ class Road:
         raise chance.choice(kinds)
 
 
-def _later(seconds: float, action: Callable[[], object]) -> None:
+def later(seconds: float, action: Callable[[], object]) -> None:
+    """Have a request arrive after some seconds, whatever becomes of its sender."""
+
     async def arrive() -> None:
-        await asyncio.sleep(seconds)
+        if seconds:
+            await asyncio.sleep(seconds)
         with contextlib.suppress(ApiError):
             action()
 

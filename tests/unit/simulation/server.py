@@ -29,7 +29,12 @@ from tests.unit.simulation.rules import (
 from tests.unit.simulation.selecting import Chooses
 
 Body = dict[str, Any]
-_CLUSTER_SCOPED = {"namespaces", "nodes"}
+PROTECTED = {
+    "persistentvolumeclaims": "kubernetes.io/pvc-protection",
+    "persistentvolumes": "kubernetes.io/pv-protection",
+}
+"""Finalizers that admission adds (StorageObjectInUseProtection)."""
+_CLUSTER_SCOPED = {"namespaces", "nodes", "persistentvolumes", "storageclasses", "csidrivers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +105,16 @@ class Server:
             entry = self._cached[id(body)] = (body, from_dict(body))
         return entry[1]
 
-    def since(self, plural: str, version: int, chosen: Chooses) -> Iterator[WatchEvent]:
-        """What a watch from that version on brings."""
+    def since(
+        self, plural: str, version: int, chosen: Chooses, *, until: int | None = None
+    ) -> Iterator[WatchEvent]:
+        """Yield what a watch brings after that version, up to another; None: up to now."""
         if version < self.floor:
             raise Expired("too old resource version", code=410, reason="Expired")
         changes = self.history[plural]
         for commit in changes[bisect.bisect_right(changes, version, key=lambda one: one.version) :]:
+            if until is not None and commit.version > until:
+                return
             if event := self.event(commit, chosen):
                 yield event
 
@@ -151,7 +160,10 @@ class Server:
             whole["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
             whole["spec"] = {"terminationGracePeriodSeconds": 30, **whole["spec"]}
         elif plural == "services":
-            whole["spec"] = self._addressed(whole["spec"])
+            whole["spec"] = _addressed(whole["spec"], metadata["uid"])
+        elif plural in PROTECTED:
+            metadata["finalizers"] = [*(metadata.get("finalizers") or ()), PROTECTED[plural]]
+            whole["status"] = {"phase": "Pending"}
         elif plural == "namespaces":
             whole["status"] = {"phase": "Active"}
             metadata["labels"] = {
@@ -213,11 +225,13 @@ class Server:
         whole = {**there, "spec": {**there["spec"], "nodeName": node}}
         self._commit("pods", key, there, whole, who=who, verb="bind")
 
-    def remove(self, plural: str, key: str, last: Body, *, who: str, before: Body | None = None) -> Body:
+    def remove(
+        self, plural: str, key: str, last: Body, *, who: str, before: Body | None = None, verb: str = "delete"
+    ) -> Body:
         """Take it out of the storage, past every rule."""
         self.version += 1
         del self.objects[plural][key]
-        self._tell(Commit(self.version, plural, key, before or last, None, who, "delete"))
+        self._tell(Commit(self.version, plural, key, before or last, None, who, verb))
         return last
 
     # --- within -------------------------------------------------------------------------------------
@@ -238,11 +252,11 @@ class Server:
         elif plural in {"configmaps", "secrets"}:
             check_content_update(there, whole)
         elif plural == "services" and subresource is None:
-            whole["spec"] = self._addressed(whole["spec"])
+            whole["spec"] = _addressed(whole["spec"], old["uid"])
         if whole == there:
             return there
         if plural != "namespaces" and has_ended(new):
-            return self.remove(plural, key, whole, who=who, before=there)
+            return self.remove(plural, key, whole, who=who, before=there, verb="patch")
         return self._commit(plural, key, there, whole, who=who, verb=f"patch {subresource or ''}".strip())
 
     def _may_have_content(self, namespace: str) -> None:
@@ -258,13 +272,6 @@ class Server:
                 code=403, reason="Forbidden",
             )  # fmt: skip
 
-    def _addressed(self, spec: Body) -> Body:
-        if spec.get("type") == "ExternalName":
-            return {key: value for key, value in spec.items() if key not in {"clusterIP", "clusterIPs"}}
-        if spec.get("clusterIP"):
-            return spec
-        return {"type": "ClusterIP", **spec, "clusterIP": f"10.96.{self.version}"}
-
     def _commit(self, plural: str, key: str, old: Body | None, new: Body, *, who: str, verb: str) -> Body:
         self.version += 1
         new = {**new, "metadata": {**new["metadata"], "resourceVersion": str(self.version)}}
@@ -278,3 +285,11 @@ class Server:
         self.history[commit.plural].append(commit)
         for observer in self.observers:
             observer(commit)
+
+
+def _addressed(spec: Body, uid: str) -> Body:
+    if spec.get("type") == "ExternalName":
+        return {key: value for key, value in spec.items() if key not in {"clusterIP", "clusterIPs"}}
+    if spec.get("clusterIP"):
+        return spec
+    return {"type": "ClusterIP", **spec, "clusterIP": f"10.96.{uid[:8]}"}

@@ -54,8 +54,16 @@ class Watchdog:
             if is_ours:
                 self._our_change_of_a_pod(commit)
             self._follow(commit)
-        elif is_ours and commit.plural not in {"nodes", "leases"}:
+        elif is_ours and not self._may_write(commit):
             self._say(commit, "an object of the upper cluster was changed")
+
+    def _may_write(self, commit: Commit) -> bool:
+        """Whether our processes may write such an object of the upper cluster, pods excepted."""
+        if commit.plural in {"nodes", "leases", "persistentvolumes", "csidrivers"}:
+            return commit.old is None or self.is_ours(commit.old)
+        if commit.plural != "persistentvolumeclaims" or commit.old is None or commit.verb == "delete":
+            return False
+        return commit.new is None or commit.new["spec"] == commit.old["spec"]
 
     def _follow(self, commit: Commit) -> None:
         uid = uid_of(commit.body)
@@ -88,7 +96,7 @@ class Watchdog:
                 self._say(commit, f"an upper pod was removed while {alive} lives below")
             return
         before, after = commit.old["status"].get("phase"), commit.new["status"].get("phase")
-        if before in FINISHED and before != after and "late" not in commit.who:
+        if before in FINISHED and before != after:
             self._say(commit, f"a pod that had ended went from {before} to {after}")
 
     # --- below ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 
 from controller_runtime.errors import ConnectionFailed
@@ -60,9 +61,17 @@ async def follow(
         if watch.broken or weather.down:
             raise ConnectionFailed("the watch broke")
         if watch.dirty and not is_held():
-            watch.dirty = False
-            batch = list(server.since(watch.plural, watch.seen, chosen))
-            watch.seen = server.version
+            until = max(watch.seen, server.version - weather.behind)
+            batch = list(server.since(watch.plural, watch.seen, chosen, until=until))
+            watch.seen, watch.dirty = until, until < server.version
+            if batch and weather.disorder:
+                batch = _disordered(batch, weather.disorder, chance)
+                half = chance.randint(1, len(batch))
+                yield batch[:half]
+                await asyncio.sleep(chance.random())
+                await road.end_if_dead()
+                yield [*batch[half:], _bookmark(until)]  # a watch that is resumed must not go back
+                continue
             if batch:
                 yield batch
                 continue
@@ -72,5 +81,22 @@ async def follow(
         except TimeoutError:
             if not is_held():
                 watch.bookmark(server.version)
-                mark = {"metadata": {"resourceVersion": str(watch.seen)}}
-                yield [WatchEvent("BOOKMARK", from_dict(mark))]
+                yield [_bookmark(watch.seen)]
+
+
+def _bookmark(version: int) -> WatchEvent:
+    return WatchEvent("BOOKMARK", from_dict({"metadata": {"resourceVersion": str(version)}}))
+
+
+def _disordered(batch: list[WatchEvent], share: float, chance: random.Random) -> list[WatchEvent]:
+    """Repeat a share of the events and mix those of different objects; those of one object keep their order."""
+    left: dict[str, list[WatchEvent]] = {}
+    for event in batch:
+        left.setdefault(event.object.key, []).extend([event] * (2 if chance.random() < share else 1))
+    mixed = []
+    while left:
+        key = chance.choice(list(left))
+        mixed.append(left[key].pop(0))
+        if not left[key]:
+            del left[key]
+    return mixed

@@ -25,6 +25,10 @@ class Weather:
     """Plurals whose watches say nothing for now."""
     lag: float = 0.0
     """Seconds by which watches are late at most."""
+    behind: int = 0
+    """Last revisions that watches do not report yet."""
+    disorder: float = 0.0
+    """Share of watch events that come twice; if any do, those of different objects come in any order."""
 
     def clear(self) -> None:
         """All is well."""

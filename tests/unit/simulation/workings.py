@@ -8,11 +8,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from tests.unit.simulation.bodies import is_ending, key_of, labels_of
+from tests.unit.simulation import claims
+from tests.unit.simulation.bodies import is_ending, key_of, labels_of, uid_of
 from tests.unit.simulation.rules import FINISHED
 from tests.unit.simulation.server import Body, Server
 
-_EMPTIED = ("configmaps", "secrets", "services", "endpointslices", "pods")
+JOB = "job:"
+"""How images begin whose containers end by themselves, however calm it is."""
+_EMPTIED = ("configmaps", "secrets", "services", "endpointslices", "pods", "persistentvolumeclaims")
 _READY = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
@@ -22,20 +25,23 @@ class Workings:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.is_calm = False
-        self._addresses = 0
 
     def lower(self, server: Server, share: float) -> None:
         """Scheduler, kubelets and namespaces of one lower cluster."""
         for pod in server.all("pods"):
             if self.chance.random() < share:
                 self._kubelet(server, pod)
+        claims.provide_below(server)
         self._namespaces(server, share)
 
     def upper(self, server: Server, share: float, nodes: Sequence[str]) -> None:
         """Scheduler, endpoints and namespaces of the upper cluster."""
         for pod in server.all("pods"):
-            if not pod["spec"].get("nodeName") and not is_ending(pod) and self.chance.random() < share:
-                server.bind(key_of(pod), self.chance.choice(nodes), who="scheduler")
+            is_waiting = not pod["spec"].get("nodeName") and not is_ending(pod)
+            node = _choose(pod, nodes)
+            if is_waiting and self.chance.random() < share and claims.are_bound(server, pod, node):
+                server.bind(key_of(pod), node, who="scheduler")
+        claims.bind_above(server)
         self._slices(server, share)
         self._namespaces(server, share)
 
@@ -44,52 +50,34 @@ class Workings:
     def _kubelet(self, server: Server, pod: Body) -> None:
         key, phase = key_of(pod), pod["status"]["phase"]
         if not pod["spec"].get("nodeName"):
-            if not is_ending(pod):
-                server.bind(key, self.chance.choice(["n1", "n2"]), who="scheduler")
+            if not is_ending(pod) and claims.are_provisioned(server, pod):
+                server.bind(key, _choose(pod, ["n1", "n2"]), who="scheduler")
         elif is_ending(pod):
             self._end(server, pod)
         elif phase == "Pending" and _has_all(server, pod):
-            self._start(server, pod)
+            _start(server, pod)
         elif phase == "Running":
             self._go_on(server, pod)
 
     def _end(self, server: Server, pod: Body) -> None:
         key = key_of(pod)
         if pod["status"]["phase"] == "Running" and self.chance.random() < 0.5:
-            self._finish(server, key)
+            _finish(server, key)
         if server.get("pods", key)["metadata"].get("deletionGracePeriodSeconds") != 0:
             server.delete("pods", key, who="kubelet", uid=pod["metadata"]["uid"], grace=0)
-
-    def _start(self, server: Server, pod: Body) -> None:
-        self._addresses += 1
-        address, node = f"10.{server.name}.0.{self._addresses}", pod["spec"]["nodeName"]
-        container = {"name": "main", "restartCount": 0, "ready": True, "state": {"running": {}}}
-        status: Body = {
-            "phase": "Running", "startTime": "2026-01-01T00:00:00Z", "podIP": address, "podIPs": [{"ip": address}],
-            "hostIP": node, "hostIPs": [{"ip": node}], "observedGeneration": pod["metadata"]["generation"],
-            "conditions": [{"type": kind, "status": "True"} for kind in _READY],
-            "containerStatuses": [{**container, "containerID": f"c-{self._addresses}"}],
-        }  # fmt: skip
-        _say(server, key_of(pod), status)
 
     def _go_on(self, server: Server, pod: Body) -> None:
         key, status, generation = key_of(pod), pod["status"], pod["metadata"]["generation"]
         if status.get("observedGeneration") != generation:
             _say(server, key, {"observedGeneration": generation})
         draw = 1.0 if self.is_calm else self.chance.random()
-        if pod["spec"].get("restartPolicy") == "Never" and draw < 0.1:
-            self._finish(server, key)
+        is_due = pod["spec"].get("restartPolicy") == "Never" and draw < 0.1
+        if is_due or pod["spec"]["containers"][0]["image"].startswith(JOB):
+            _finish(server, key)
         elif draw < 0.03:
             count = status["containerStatuses"][0]["restartCount"] + 1
             container = {"name": "main", "restartCount": count, "ready": True, "state": {"running": {}}}
             _say(server, key, {"containerStatuses": [container]})
-
-    def _finish(self, server: Server, key: str) -> None:
-        phase = self.chance.choice(["Succeeded", "Failed"])
-        state = {"terminated": {"exitCode": 0 if phase == "Succeeded" else 1}}
-        conditions = [{"type": kind, "status": "False"} for kind in ("ContainersReady", "Ready")]
-        containers = [{"name": "main", "restartCount": 0, "ready": False, "state": state}]
-        _say(server, key, {"phase": phase, "conditions": conditions, "containerStatuses": containers})
 
     # --- the rest ---------------------------------------------------------------------------------
 
@@ -126,6 +114,31 @@ class Workings:
                 server.remove("namespaces", name, namespace, who="namespace controller")
 
 
+def _choose(pod: Body, nodes: Sequence[str]) -> str:
+    """A node for a pod: always the same one, so that a story with a fault can be compared with one without."""
+    return random.Random(uid_of(pod)).choice(nodes)
+
+
+def _start(server: Server, pod: Body) -> None:
+    address, node = f"10.{server.name}.{uid_of(pod)[:8]}", pod["spec"]["nodeName"]
+    container = {"name": "main", "restartCount": 0, "ready": True, "state": {"running": {}}}
+    status: Body = {
+        "phase": "Running", "startTime": "2026-01-01T00:00:00Z", "podIP": address, "podIPs": [{"ip": address}],
+        "hostIP": node, "hostIPs": [{"ip": node}], "observedGeneration": pod["metadata"]["generation"],
+        "conditions": [{"type": kind, "status": "True"} for kind in _READY],
+        "containerStatuses": [{**container, "containerID": f"c-{uid_of(pod)[:8]}"}],
+    }  # fmt: skip
+    _say(server, key_of(pod), status)
+
+
+def _finish(server: Server, key: str) -> None:
+    phase = random.Random(uid_of(server.get("pods", key))).choice(["Succeeded", "Failed"])
+    state = {"terminated": {"exitCode": 0 if phase == "Succeeded" else 1}}
+    conditions = [{"type": kind, "status": "False"} for kind in ("ContainersReady", "Ready")]
+    containers = [{"name": "main", "restartCount": 0, "ready": False, "state": state}]
+    _say(server, key, {"phase": phase, "conditions": conditions, "containerStatuses": containers})
+
+
 def _say(server: Server, key: str, status: Body) -> None:
     server.patch("pods", key, {"status": status}, who="kubelet", subresource="status", strategic=True)
 
@@ -141,7 +154,7 @@ def _has_all(server: Server, pod: Body) -> bool:
                 key = f"{pod['metadata']['namespace']}/{name}"
                 if not wanted.get("optional") and server.find(plural, key) is None:
                     return False
-    return True
+    return claims.are_provisioned(server, pod)
 
 
 def _publish(server: Server, key: str, service: Body) -> None:

@@ -1,49 +1,67 @@
-"""The whole of a simulation: one upper cluster, two lower ones, three processes, and what happens to them."""
+"""The clusters and processes of a simulation; by default one upper cluster, two lower ones and three processes."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
 
 from controller_runtime.errors import ApiError
 from tests.unit.simulation.bodies import key_of
+from tests.unit.simulation.connection import OnWrite
 from tests.unit.simulation.deeds import Deed
 from tests.unit.simulation.disasters import Disasters
 from tests.unit.simulation.outcome import what_is_wrong
 from tests.unit.simulation.process import Process
-from tests.unit.simulation.server import Server
+from tests.unit.simulation.server import Commit, Server
 from tests.unit.simulation.strangers import Strangers
 from tests.unit.simulation.users import SPACES, Users
+from tests.unit.simulation.wall_clock import skew
 from tests.unit.simulation.watchdog import OURS, Watchdog
 from tests.unit.simulation.weather import Weather
 from tests.unit.simulation.workings import Workings
 from virtual_node import config as configuration
 
-_PLAN = {"a": ("one", ["vn-a"]), "b": ("one", ["vn-b"]), "c": ("two", ["vn-c", "vn-d"])}
-"""Processes: two share a lower cluster, and one has two virtual nodes."""
-_QUIET = 1800.0
-"""Seconds over which nothing may be written any more in the end."""
+PERIODIC = frozenset({"leases", "nodes"})
+"""Resources that are written every minute, however quiet it is."""
+Plan = Mapping[str, tuple[str, Sequence[str]]]
+"""Processes by name: the lower cluster and the virtual nodes of each."""
+SHARED: Plan = {"a": ("one", ["vn-a"]), "b": ("one", ["vn-b"]), "c": ("two", ["vn-c", "vn-d"])}
+"""Two processes share a lower cluster, and one has two virtual nodes."""
+QUIET = 1800.0
+"""Seconds in which nothing may be written at the end."""
 
 
 class World:
     """Everything in it comes of the seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(
+        self, seed: int, *, plan: Plan = SHARED, settings: configuration.Config | None = None
+    ) -> None:
         self.chance = random.Random(seed)
-        self._seed = seed
+        self._seed, self._plan = seed, plan
         self.upper = Server("upper")
-        self.lowers = {"one": Server("one"), "two": Server("two")}
-        self.weathers = {name: Weather() for name in ("upper", "one", "two")}
-        self.nodes = [node for _, nodes in _PLAN.values() for node in nodes]
+        self.lowers = {name: Server(name) for name in sorted({lower for lower, _ in plan.values()})}
+        self.weathers = {name: Weather() for name in ("upper", *self.lowers)}
+        self.nodes = [node for _, nodes in plan.values() for node in nodes]
         self.watchdog = Watchdog(self.upper, self.lowers)
         self.processes: dict[str, Process] = {}
         self.log: list[str] = []
         """What happened when."""
+        self.changes: list[str] = []
+        """Every change that an API server stored, with its time and author."""
         self.users, self.strangers, self._disasters = Users(self), Strangers(self), Disasters(self)
+        self.on_write: OnWrite | None = None
+        """Decides what becomes of the writes of processes that are started from now on; None: the weather does."""
+        self.skews: dict[str, float] = {}
+        """Seconds by which the clocks of processes are ahead, by process; see ``wall_clock``."""
         self._started: list[Process] = []
+        self._restarts: set[asyncio.Task[None]] = set()
+        for server in (self.upper, *self.lowers.values()):
+            server.observers.append(partial(self._stored, server.name))
         self._workings = Workings(self.chance)
-        self._settings = configuration.Config(
+        self.settings = settings or configuration.Config(
             full_resync_period=self.chance.choice([0, 600.0]),
             pod_sync_workers=self.chance.choice([1, 3, 50]),
             enable_controllers=[configuration.SERVICE_CONTROLLERS],  # no volumes: nobody provisions them here
@@ -54,8 +72,8 @@ class World:
 
     async def run(self, steps: int) -> list[str]:
         """Let that many things happen, then calm; what is wrong with what came of it."""
-        self._furnish()
-        for name in _PLAN:
+        self.furnish()
+        for name in self._plan:
             self.start(name)
         deeds: dict[Deed, float] = {**self.users.deeds(), **self.strangers.deeds(), **self._disasters.deeds()}
         for _ in range(steps):
@@ -66,7 +84,7 @@ class World:
             except ApiError:
                 what = ""  # of a namespace that is not there, say
             if what:
-                self.log.append(f"{asyncio.get_running_loop().time():.2f} {deed.__name__} {what}")
+                self.note(f"{deed.__name__} {what}")
             if self.chance.random() < 0.8:
                 self.work(self.chance.choice([0.2, 0.5, 1.0]))
             await asyncio.sleep(self.chance.choice([0, 0.001, 0.01, 0.1, 0.5, 2, 2, 10, 30]))
@@ -75,43 +93,10 @@ class World:
         try:
             return self.watchdog.wrong or await self._settle()
         finally:
-            for process in self._started:
-                await process.kill()
+            await self.end()
 
-    def start(self, name: str) -> None:
-        """Start a process."""
-        lower, nodes = _PLAN[name]
-        cluster = configuration.ClusterConfig(
-            name=lower, kubeconfig="k", nodes=[configuration.NodeConfig(name=node) for node in nodes]
-        )
-        process = Process(
-            name, upper=self.upper, lower=self.lowers[lower], weathers=(self.weathers["upper"], self.weathers[lower]),
-            seed=f"{self._seed} {len(self._started)}", cluster=cluster, settings=self._settings,
-        )  # fmt: skip
-        self.processes[name] = process
-        self._started.append(process)
-
-    def work(self, share: float) -> None:
-        """The clusters' own components do a share of what there is to do."""
-        for lower in self.lowers.values():
-            self._workings.lower(lower, share)
-        self._workings.upper(self.upper, share, self.nodes)
-
-    def news(self) -> None:
-        """The weather has changed."""
-        for process in self._started:
-            for connection in process.connections:
-                connection.news()
-
-    def make_namespace(self, name: str) -> None:
-        """In the upper cluster, with what every namespace has."""
-        self.upper.create("namespaces", {"kind": "Namespace", "metadata": {"name": name}}, who="user")
-        root_ca = {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}, "data": {"ca": "x"}}
-        self.upper.create("configmaps", root_ca, who="controller manager", namespace=name)
-
-    # --- within -----------------------------------------------------------------------------------
-
-    def _furnish(self) -> None:
+    def furnish(self) -> None:
+        """Create what every cluster has: system namespaces, lower nodes, and the users' namespaces."""
         for server in (self.upper, *self.lowers.values()):
             for space in ("kube-system", "kube-node-lease"):
                 server.create("namespaces", {"kind": "Namespace", "metadata": {"name": space}}, who="admin")
@@ -129,12 +114,110 @@ class World:
         for space in SPACES:
             self.make_namespace(space)
 
+    def start(self, name: str) -> None:
+        """Start a process."""
+        lower, nodes = self._plan[name]
+        cluster = configuration.ClusterConfig(
+            name=lower,
+            kubeconfig="k",
+            nodes=[configuration.NodeConfig(name=node) for node in nodes],
+            # Strangers create namespaces, too.
+            namespaces=configuration.NamespaceConfig(adopt=True),
+        )
+        token = skew.set(self.skews.get(name, 0.0))
+        process = Process(
+            name, upper=self.upper, lower=self.lowers[lower], weathers=(self.weathers["upper"], self.weathers[lower]),
+            seed=f"{self._seed} {len(self._started)}", cluster=cluster, settings=self.settings,
+        )  # fmt: skip
+        skew.reset(token)
+        for connection in process.connections:
+            connection.on_write = self.on_write
+        self.processes[name] = process
+        self._started.append(process)
+
+    def crash(self, name: str, *, restart_after: float) -> None:
+        """Kill a process where it is, and start it again some seconds later."""
+        process = self.processes.pop(name)
+        for connection in process.connections:
+            connection.kill()
+
+        async def restart() -> None:
+            await process.kill()
+            await asyncio.sleep(restart_after)
+            self.start(name)
+
+        task = asyncio.create_task(restart())
+        self._restarts.add(task)
+        task.add_done_callback(self._restarts.discard)
+
+    def work(self, share: float) -> None:
+        """The clusters' own components do a share of what there is to do."""
+        for lower in self.lowers.values():
+            self._workings.lower(lower, share)
+        self._workings.upper(self.upper, share, self.nodes)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether containers neither end nor restart by themselves."""
+        return self._workings.is_calm
+
+    @is_calm.setter
+    def is_calm(self, value: bool) -> None:
+        self._workings.is_calm = value
+
+    def note(self, what: str) -> None:
+        """Add a line to the log."""
+        self.log.append(f"{asyncio.get_running_loop().time():.2f} {what}")
+
+    def news(self) -> None:
+        """The weather has changed."""
+        for process in self._started:
+            for connection in process.connections:
+                connection.news()
+
+    def make_namespace(self, name: str) -> None:
+        """In the upper cluster, with what every namespace has."""
+        self.upper.create("namespaces", {"kind": "Namespace", "metadata": {"name": name}}, who="user")
+        root_ca = {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}, "data": {"ca": "x"}}
+        self.upper.create("configmaps", root_ca, who="controller manager", namespace=name)
+
+    async def writes_while_quiet(self, seconds: float) -> list[str]:
+        """Let time pass in which our processes have nothing to do; a sentence for each server that they write to."""
+        servers = (self.upper, *self.lowers.values())
+        before = {server.name: server.version for server in servers}
+        await asyncio.sleep(seconds)
+        wrong = []
+        for server in servers:
+            late = [
+                f"{one.who} {one.verb} {one.plural} {one.key}"
+                for one in server.changes_since(before[server.name])
+                if one.plural not in PERIODIC and one.who.startswith(OURS)
+            ]
+            if late:
+                wrong.append(f"{server.name} is written to for ever: {late[:5]} ({len(late)})")
+        return wrong
+
+    def faults(self) -> list[str]:
+        """Errors that ended a process and that it does not know."""
+        return [f"{process.name} broke: {fault}" for process in self._started for fault in process.faults]
+
+    async def end(self) -> None:
+        """Kill every process."""
+        for process in self._started:
+            await process.kill()
+
+    # --- within -----------------------------------------------------------------------------------
+
+    def _stored(self, server: str, commit: Commit) -> None:
+        now = asyncio.get_running_loop().time()
+        self.changes.append(f"{now:.4f} {server} {commit.who} {commit.verb} {commit.plural} {commit.key}")
+
     async def _settle(self) -> list[str]:
         """Everything answers again; wait until nothing is left to do."""
         for weather in self.weathers.values():
             weather.clear()
         self.news()
-        self._workings.is_calm = True
+        self.is_calm = True
         for lower in self.lowers.values():
             for pod in lower.all("pods"):
                 lower.patch("pods", key_of(pod), {"metadata": {"finalizers": None}}, who="stranger")
@@ -143,17 +226,4 @@ class World:
                 self.work(1.0)
                 await asyncio.sleep(pause)
         wrong = [*self.watchdog.wrong, *what_is_wrong(self)]
-        servers = (self.upper, *self.lowers.values())
-        before = {server.name: server.version for server in servers}
-        await asyncio.sleep(_QUIET)
-        for server in servers:
-            late = [
-                f"{one.who} {one.verb} {one.plural} {one.key}"
-                for one in server.changes_since(before[server.name])
-                if one.plural not in {"leases", "nodes"} and one.who.startswith(OURS)
-            ]
-            if late:
-                wrong.append(f"{server.name} is written to for ever: {late[:5]} ({len(late)})")
-        return wrong + [
-            f"{process.name} broke: {fault}" for process in self._started for fault in process.faults
-        ]
+        return wrong + await self.writes_while_quiet(QUIET) + self.faults()

@@ -1,0 +1,228 @@
+"""What noisy and hostile neighbours cost a quiet tenant: the same load of pods without them and with them, in one run.
+
+``python -m tests.benchmarks.bench_noisy_neighbour --pods 200 --over-quota 10000`` brings up an upper and two lower
+clusters. The quiet tenant creates pods in the first one at a steady rate, first alone, then while
+
+- a tenant of the same lower cluster has many pods over its quota, one pod with 3,000 references, and pods with a
+  ``clusterSelector`` that the lower API server repeats in its errors and that is slow to redact in logs,
+- 1,000 TLS connections to the kubelet port say nothing,
+- a third lower cluster's API server is ``tests.hostile_server``: 64 MiB bodies, gzip bombs, JSON bombs.
+
+It prints the targets of issue 11, what was measured, and whether they were met.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import ssl
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from controller_runtime import resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, NotFound
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.ports import free_ports
+from tests.benchmarks.bench_load import client_of, show
+from tests.benchmarks.load import LoadResult, pod, run_load, usage
+from tests.hostile_server import KINDS
+
+_NOISY = "noisy"
+_LOOPBACK = "127.0.0.1"
+_GROWTH, _STALL, _PEAK = 0.5, 0.1, 300.0
+"""Targets: seconds of p99, seconds of a stall, MiB."""
+_HOSTILE = ["big", "compressed", "values", "deep", "endless", "errors"]
+"""Without ``pages``: valid objects are cached, and how many a lower cluster may have is not bounded."""
+
+
+async def main(arguments: Sequence[str]) -> int:
+    """Run both loads and print the table; returns 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pods", type=int, default=200, help="of the quiet tenant, for each measurement")
+    parser.add_argument("--rate", type=float, default=10.0, help="of them per second")
+    parser.add_argument("--over-quota", type=int, default=10_000)
+    parser.add_argument("--references", type=int, default=3000)
+    parser.add_argument("--connections", type=int, default=1000)
+    parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=_HOSTILE)
+    parser.add_argument("--log-level", default="info")
+    options = parser.parse_args(arguments)
+    async with Sandbox(lower=2, progress=lambda line: print(f"# {line}", flush=True)) as sandbox:
+        hostile, metrics, kubelet = free_ports(3)
+        file = sandbox.directory / "virtual-node.json"
+        file.write_text(
+            json.dumps(_configuration(sandbox, hostile=hostile, metrics=metrics, kubelet=kubelet))
+        )
+        process = await sandbox.start_virtual_node("--config", str(file), f"--log-level={options.log_level}")
+        for node in ("vn1", "vn2"):
+            await sandbox.upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s")
+            await sandbox.upper.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s")
+        upper, lower = await client_of(sandbox.upper), await client_of(sandbox.lower[0])
+        async with upper, lower, contextlib.AsyncExitStack() as stack:
+            alone = await _load(upper, options, "quiet-alone")
+            show("alone", alone)
+            before = await _stalls(metrics)
+            await stack.enter_async_context(_idle_connections(kubelet, options.connections))
+            await sandbox.start_process(
+                "hostile",
+                [sys.executable, "-m", "tests.hostile_server", str(hostile), *options.kinds, "--healthy"],
+            )
+            await _make_noise(upper, lower, options)
+            noise = asyncio.create_task(_crowd(upper, options.over_quota))
+            unready: list[str] = []
+            watch = asyncio.create_task(_watch_nodes(upper, unready))
+            await asyncio.sleep(10)
+            beside = await _load(upper, options, "quiet-beside")
+            show("beside noisy neighbours", beside)
+            print(f"# {noise.result() if noise.done() else 'creating'} pods over quota", flush=True)
+            for task in (noise, watch):
+                task.cancel()
+            await asyncio.gather(noise, watch, return_exceptions=True)
+            stall = _longest(before, await _stalls(metrics))
+            peak = usage(process.pid).peak_mib
+    rows = [
+        ("p99 create → Running grows by", f"≤ {_GROWTH} s", f"{beside.p99 - alone.p99:+.2f} s",
+         beside.p99 - alone.p99 <= _GROWTH),
+        ("event loop stalls", f"< {_STALL} s", f"≤ {stall:g} s", stall <= _STALL),
+        ("peak memory", f"< {_PEAK:.0f} MiB", f"{peak:.0f} MiB", peak < _PEAK),
+        ("other lower clusters", "Ready", ", ".join(sorted(set(unready))) or "Ready", not unready),
+    ]  # fmt: skip
+    print(f"{'target':<32}{'wanted':<12}{'measured':<22}")
+    for what, wanted, found, is_met in rows:
+        print(f"{what:<32}{wanted:<12}{found:<22}{'met' if is_met else 'MISSED'}")
+    return 0 if all(row[-1] for row in rows) else 1
+
+
+def _configuration(sandbox: Sandbox, *, hostile: int, metrics: int, kubelet: int) -> dict[str, Any]:
+    kubeconfig = sandbox.directory / "hostile.kubeconfig"
+    name = "hostile"
+    cluster = {"name": name, "cluster": {"server": f"http://{_LOOPBACK}:{hostile}"}}
+    context = {"name": name, "context": {"cluster": name, "user": name}}
+    kubeconfig.write_text(
+        json.dumps(
+            {"apiVersion": "v1", "kind": "Config", "current-context": name, "clusters": [cluster],
+             "contexts": [context], "users": [{"name": name, "user": {}}]}
+        )
+    )  # fmt: skip
+    real: list[Cluster] = sandbox.lower
+    return {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "VirtualNodeConfiguration",
+        "metricsAddress": f"{_LOOPBACK}:{metrics}",
+        "kubelet": {"address": _LOOPBACK, "port": kubelet},
+        "clusters": [
+            {"name": "lower1", "nodeName": "vn1", "kubeconfig": str(real[0].kubeconfig), "port": kubelet},
+            {"name": "lower2", "nodeName": "vn2", "kubeconfig": str(real[1].kubeconfig), "port": 0},
+            {"name": name, "nodeName": "vn3", "kubeconfig": str(kubeconfig), "port": 0},
+        ],
+    }
+
+
+async def _load(upper: Client, options: argparse.Namespace, namespace: str) -> LoadResult:
+    return await run_load(upper, node="vn1", count=options.pods, rate=options.rate, namespace=namespace)
+
+
+async def _make_noise(upper: Client, lower: Client, options: argparse.Namespace) -> None:
+    """Make the noisy namespace with a quota below, the pod of many references and those that are slow to redact."""
+    await upper.create(resources.NAMESPACES, {"metadata": {"name": _NOISY}})
+    await _patiently(upper, pod("first", namespace=_NOISY, node="vn1"))
+    while True:
+        try:
+            await lower.get(resources.NAMESPACES, _NOISY)
+            break
+        except NotFound:
+            await asyncio.sleep(0.2)
+    quota = {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "1"}}}
+    await lower.request(
+        "POST",
+        f"/api/v1/namespaces/{_NOISY}/resourcequotas",
+        body=json.dumps({"apiVersion": "v1", "kind": "ResourceQuota", **quota}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    many = pod("references", namespace=_NOISY, node="vn1")
+    many["spec"]["containers"][0]["envFrom"] = [
+        {"configMapRef": {"name": f"c{number}"}} for number in range(options.references)
+    ]
+    await upper.create(resources.PODS, many)
+    for number in range(10):
+        slow = pod(f"slow-{number}", namespace=_NOISY, node="vn1")
+        selector = {"nodeSelector": {"key": "eyJaaaaaaaa-" * 8000}}
+        slow["metadata"]["annotations"] = {"clusterSelector": json.dumps(selector)}
+        await upper.create(resources.PODS, slow)
+
+
+async def _patiently(upper: Client, body: dict[str, Any]) -> None:
+    """Create a pod, once the namespace has the ServiceAccount that admission asks for."""
+    while True:
+        try:
+            await upper.create(resources.PODS, body)
+        except ApiError:
+            await asyncio.sleep(0.2)
+        else:
+            return
+
+
+async def _crowd(upper: Client, count: int) -> int:
+    """Create pods over the quota, fifty a second, so that the API servers have room for the quiet tenant's."""
+    for number in range(count):
+        await upper.create(resources.PODS, pod(f"over-{number:05}", namespace=_NOISY, node="vn1"))
+        await asyncio.sleep(0.02)
+    return count
+
+
+@contextlib.asynccontextmanager
+async def _idle_connections(port: int, count: int) -> AsyncIterator[None]:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    writers = []
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            writers.append((await asyncio.open_connection(_LOOPBACK, port, ssl=context))[1])
+    print(f"# {len(writers)} idle TLS connections", flush=True)
+    try:
+        yield
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+async def _watch_nodes(upper: Client, unready: list[str]) -> None:
+    """Note virtual nodes of real lower clusters that are not Ready, every second."""
+    while True:
+        for name in ("vn1", "vn2"):
+            node = await upper.get(resources.NODES, name)
+            ready = [one["status"] for one in node["status"]["conditions"] if one["type"] == "Ready"]
+            if ready != ["True"]:
+                unready.append(name)
+        await asyncio.sleep(1)
+
+
+async def _stalls(port: int) -> dict[float, float]:
+    """Timers of the event loop that were late by at most so many seconds, cumulated."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{_LOOPBACK}:{port}/metrics") as answer,
+    ):
+        text = await answer.text()
+    return {
+        float(sample.labels["le"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "virtual_node_event_loop_stall_seconds_bucket"
+    }
+
+
+def _longest(before: dict[float, float], after: dict[float, float]) -> float:
+    """The smallest bucket that has all timers between two measurements."""
+    total = after[float("inf")] - before.get(float("inf"), 0.0)
+    return min(bound for bound, value in after.items() if value - before.get(bound, 0.0) >= total)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(sys.argv[1:])))

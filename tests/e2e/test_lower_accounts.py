@@ -1,0 +1,165 @@
+"""`lower-cluster register` on real API servers: two accounts with tokens of limited life, and their renewal."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import pytest_asyncio
+import structlog
+
+from controller_runtime import kubeconfig, resources
+from controller_runtime.api.token_life import TokenLife, token_life
+from controller_runtime.client import Client
+from controller_runtime.errors import ConfigError, Forbidden
+from hack.sandbox import Sandbox
+from hack.sandbox.command import command
+from virtual_node.config import ClusterConfig, TokenSecret
+from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.credential_renewal import CredentialRenewal, kube_system
+
+from .installation import read
+
+pytestmark = pytest.mark.e2e
+
+SPACE = "virtual-node-system"
+FULL, VIEWER = SECRETS = [
+    TokenSecret(namespace=SPACE, name=name) for name in ("virtual-node-lower1", "virtual-node-lower1-viewer")
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def clusters() -> AsyncIterator[Sandbox]:
+    """An upper cluster and a lower one, registered."""
+    async with Sandbox(lower=1, kwok_nodes=0) as sandbox:
+        await sandbox.upper.kubectl("create", "namespace", SPACE)
+        await _register(sandbox, "--token-duration=2h")
+        yield sandbox
+
+
+async def _register(sandbox: Sandbox, *more: str) -> None:
+    await command(
+        [
+            *(sys.executable, "-m", "virtual_node", "lower-cluster", "register", "--name=lower1"),
+            f"--client-kubeconfig={sandbox.lower[0].kubeconfig}",
+            *(f"--kubeconfig={sandbox.upper.kubeconfig}", f"--namespace={SPACE}", *more),
+        ]
+    )
+
+
+async def _mount(sandbox: Sandbox, secret: TokenSecret) -> Path:
+    """Write the files of a Secret as a volume has them; returns the kubeconfig's path."""
+    found = await read(sandbox.upper, "-n", SPACE, "secret", secret.name)
+    folder = sandbox.directory / secret.name
+    folder.mkdir(exist_ok=True)
+    for name, value in found["data"].items():
+        (folder / name).write_bytes(base64.b64decode(value))
+    return folder / "kubeconfig"
+
+
+async def _client(sandbox: Sandbox, secret: TokenSecret) -> Client:
+    config = await kubeconfig.load(str(await _mount(sandbox, secret)), in_cluster=False)
+    return Client(config, cluster="lower1")
+
+
+async def _life(sandbox: Sandbox, secret: TokenSecret) -> TokenLife:
+    await _mount(sandbox, secret)
+    found = token_life((sandbox.directory / secret.name / "token").read_text("utf-8"))
+    assert found is not None
+    return found
+
+
+async def test_accounts_have_tokens_of_limited_life(clusters: Sandbox):
+    """No Secret in the lower cluster holds one, and the kubeconfig names the token as a file."""
+    for secret, account in ((FULL, "virtual-node"), (VIEWER, "virtual-node-viewer")):
+        life = await _life(clusters, secret)
+        assert (life.namespace, life.account) == ("virtual-node", account)
+        assert life.ends is not None
+        assert life.ends - life.starts == timedelta(hours=2)
+        assert "tokenFile: token" in (await _mount(clusters, secret)).read_text("utf-8")
+    assert (await read(clusters.lower[0], "-n", "virtual-node", "secrets"))["items"] == []
+
+
+async def test_the_viewer_may_only_look(clusters: Sandbox):
+    """It lists what the multi-scheduler needs; Secrets, writes and tokens are refused."""
+    async with await _client(clusters, VIEWER) as viewer:
+        await viewer.list(resources.PODS)
+        with pytest.raises(Forbidden):
+            await viewer.list(resources.SECRETS)
+        with pytest.raises(Forbidden):
+            await viewer.create(resources.PODS, {"metadata": {"name": "p"}}, namespace="default")
+        for account in ("virtual-node", "virtual-node-viewer"):
+            with pytest.raises(Forbidden):
+                await _request(viewer, account)
+
+
+async def _request(client: Client, account: str, namespace: str = "virtual-node") -> None:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
+    await client.create(
+        resources.SERVICE_ACCOUNTS, body, namespace=namespace, name=account, subresource="token"
+    )
+
+
+async def test_renews_both_tokens_and_no_others(clusters: Sandbox):
+    """The virtual node's own lower account suffices; processes that mount the Secrets read the new tokens."""
+    before = [await _life(clusters, secret) for secret in SECRETS]
+    upper_config = await kubeconfig.load(str(clusters.upper.kubeconfig), in_cluster=False)
+    async with (
+        Client(upper_config, cluster="upper") as upper,
+        await _client(clusters, FULL) as lower,
+        await _client(clusters, VIEWER) as viewer,
+    ):
+        for account, namespace in (("default", "virtual-node"), ("default", "kube-system")):
+            with pytest.raises(Forbidden):
+                await _request(lower, account, namespace)
+        config = ClusterConfig(name="lower1", token_secrets=SECRETS)
+        context = SimpleNamespace(
+            name="lower1", upper=upper, lower=lower, config=config, log=structlog.get_logger()
+        )
+        soon = datetime.now(UTC) + timedelta(hours=1.7)
+        renewal = CredentialRenewal(cast("ClusterContext", context), SECRETS, now=lambda: soon)
+        for secret in SECRETS:
+            await renewal.renew(secret)
+        after = [await _life(clusters, secret) for secret in SECRETS]
+        assert all(
+            new.ends and old.ends and new.ends > old.ends for old, new in zip(before, after, strict=True)
+        )
+        for client in (lower, viewer):
+            await client.config.headers(refresh=True)
+            await client.list(resources.PODS)
+
+
+async def test_says_what_to_run_when_a_token_is_not_accepted(clusters: Sandbox):
+    """As after it has expired; registering again is all that it takes."""
+    path = await _mount(clusters, FULL)
+    (path.parent / "token").write_text("expired", "utf-8")
+    async with Client(await kubeconfig.load(str(path), in_cluster=False), cluster="lower1") as lower:
+        config = ClusterConfig(name="lower1", token_secrets=SECRETS)
+        context = cast("ClusterContext", SimpleNamespace(name="lower1", lower=lower, config=config))
+        with pytest.raises(ConfigError, match=f"lower-cluster register --name lower1 .* --namespace {SPACE}"):
+            await kube_system(context)
+        await _register(clusters)
+        await _mount(clusters, FULL)
+        await lower.config.headers(refresh=True)
+        await lower.list(resources.PODS)
+
+
+async def test_legacy_tokens_are_there_for_those_who_ask(clusters: Sandbox):
+    """Inside the kubeconfig, for a file that nothing renews; installations from before go on with theirs."""
+    done = await command(
+        [
+            *(sys.executable, "-m", "virtual_node", "lower-cluster", "register", "--name=lower1"),
+            *(f"--client-kubeconfig={clusters.lower[0].kubeconfig}", "--legacy-token"),
+        ]
+    )
+    assert done.stdout.count("token: ey") == 2
+    assert "tokenFile" not in done.stdout
+    made = json.dumps(await read(clusters.lower[0], "-n", "virtual-node", "secrets"))
+    assert '"virtual-node-token"' in made

@@ -1,0 +1,104 @@
+"""Objects as a hostile lower API server sends them, where they are translated for the upper cluster.
+
+A controller isolates what a malformed object raises: it is one key's failure. Anything but these errors, and time
+without a bound, would be felt by other clusters.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime.api import decoding
+from controller_runtime.objects import decode_object
+from multi_scheduler.fit.feed import shrink_node, shrink_pod
+from multi_scheduler.fit.index import ClusterIndex
+from tests.fuzz.target import Target
+from virtual_node.translate import events, own_status, pod_status, prometheus_text, stats
+from virtual_node.translate.capacity import Capacity
+
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
+
+_UPPER: dict[str, Any] = {
+    "metadata": {"name": "web", "namespace": "shop", "uid": "u-1", "generation": 1, "resourceVersion": "1"},
+    "spec": {"containers": [{"name": "main"}], "readinessGates": [{"conditionType": "x/y"}]},
+    "status": {"phase": "Pending", "qosClass": "BestEffort", "conditions": [{"type": "x/y", "status": "False"}]},
+}  # fmt: skip
+_LOWER = {
+    "metadata": {"name": "web", "namespace": "shop", "uid": "l-1", "generation": 2},
+    "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]},
+    "status": {"phase": "Running", "observedGeneration": 2, "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+            "allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "1"}}}]},
+}  # fmt: skip
+_NODE = {
+    "metadata": {"name": "n", "labels": {"kubernetes.io/os": "linux"}},
+    "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]},
+    "status": {"capacity": {"cpu": "4", "pods": "110"}, "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"},
+        "conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.34.0"}},
+}  # fmt: skip
+_EVENT = {"metadata": {"uid": "1-2"}, "involvedObject": {"fieldPath": "spec.containers{main}"}, "reason": "Pulled",
+    "message": "m", "type": "Normal", "count": 3, "source": {"component": "kubelet"},
+    "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z"}  # fmt: skip
+_METRICS = (
+    b"# TYPE container_cpu_usage_seconds_total counter\n"
+    b'container_cpu_usage_seconds_total{container="main",namespace="shop",pod="web"} 1.5 1700000000000\n'
+    b"node_cpu_usage_seconds_total 12.5 1700000000000\nnode_memory_working_set_bytes 1e9 1700000000000\n"
+    b'pod_memory_working_set_bytes{namespace="shop",pod="web"} 100 1700000000000\n'
+)
+
+
+def _dict(raw: bytes) -> dict[str, Any]:
+    found = decoding.decode(raw)
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
+
+
+def _status(raw: bytes) -> None:
+    lower = _dict(raw)
+    status = pod_status.upper_status(lower, _UPPER)
+    pod_status.status_patch(_UPPER["status"], status, uid="u-1")
+    own_status.lost({**_UPPER, "status": status}, reason="r", message="m", now=datetime.now(UTC))
+
+
+def _node(raw: bytes) -> None:
+    capacity = Capacity(reserve={"cpu": "10%"})
+    capacity.upsert_node(_dict(raw))
+    for quantities in capacity.totals():
+        assert all(isinstance(text, str) for text in quantities.values())
+
+
+def _index(raw: bytes) -> None:
+    index = ClusterIndex()
+    index.upsert_node(shrink_node(decode_object(raw)).to_dict())
+
+
+def _event(raw: bytes) -> None:
+    made = events.upper_event(_dict(raw), _UPPER, node_name="vn", namespace="shop")
+    assert made["involvedObject"]["uid"] == "u-1"
+    assert made["metadata"]["namespace"] == "shop"
+
+
+def _metrics(raw: bytes) -> None:
+    text = raw.decode("utf-8", "replace")
+    prometheus_text.ours(text, {})
+    prometheus_text.node_samples(text)
+    stats.from_resource_metrics(text, "n")
+
+
+TARGETS = (
+    Target("lower-pod-status", _status, (json.dumps(_LOWER).encode(),), MALFORMED),
+    Target("lower-node", _node, (json.dumps(_NODE).encode(),), MALFORMED),
+    Target("lower-node-index", _index, (json.dumps(_NODE).encode(),), MALFORMED),
+    Target(
+        "lower-pod-shrunk",
+        lambda raw: shrink_pod(decode_object(raw)),
+        (json.dumps(_LOWER).encode(),),
+        MALFORMED,
+    ),
+    Target("lower-event", _event, (json.dumps(_EVENT).encode(),), MALFORMED),
+    Target("lower-metrics", _metrics, (_METRICS,), MALFORMED),
+)

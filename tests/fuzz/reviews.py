@@ -1,0 +1,121 @@
+"""What API servers and schedulers send to the webhook, the extender and the kubelet port's authentication."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from controller_runtime.api import decoding
+from controller_runtime.errors import ApiError
+from multi_scheduler import protocol
+from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.fit.agent import FitAgent
+from tests.fuzz.target import Target
+from tests.unit.webhook.pods import VIRTUAL
+from virtual_node.kubelet.authentication import review_token
+from webhook import admission
+from webhook.review import review_pod, review_workload
+
+_AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+    {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}, {"key": "clusterID", "operator": "Exists"}]},
+]}, "preferredDuringSchedulingIgnoredDuringExecution": [
+    {"weight": 5, "preference": {"matchExpressions": [{"key": "ssd", "operator": "Exists"}]}}]}}  # fmt: skip
+_POD = {
+    "metadata": {"name": "web", "namespace": "shop", "uid": "u-1", "labels": {"virtual-pod": "true"}, "annotations": {
+        "clusterSelector": '{"nodeSelector": {"gpu": "yes"}}'}},
+    "spec": {"nodeSelector": {"a": "b"}, "affinity": _AFFINITY, "tolerations": [{"key": "x", "operator": "Exists"}],
+        "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]},
+}  # fmt: skip
+_TEMPLATE = {
+    "metadata": {"name": "web"},
+    "spec": {"template": _POD, "selector": {"matchLabels": {"virtual-pod": "true"}}},
+}
+
+
+def _review(kind: str, subject: dict[str, Any], old: dict[str, Any] | None = None) -> bytes:
+    request = {"uid": "r", "operation": "UPDATE" if old else "CREATE", "kind": {"kind": kind}, "namespace": "shop",
+               "name": "web", "object": subject, "oldObject": old}  # fmt: skip
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return json.dumps(review).encode()
+
+
+class _Knowledge:
+    def surroundings(self, _pod: Any, _namespace: str) -> Any:
+        return VIRTUAL
+
+
+def _checked(answer: bytes) -> None:
+    response = msgspec.json.decode(answer)["response"]
+    assert response["uid"]
+    assert response["allowed"] or response["status"]["message"]
+
+
+def _pod_review(raw: bytes) -> None:
+    _checked(review_pod(admission.parse(raw), _Knowledge()))
+
+
+def _workload_review(raw: bytes) -> None:
+    _checked(review_workload(admission.parse(raw)))
+
+
+class _Directory:
+    async def wait(self, _seconds: float) -> bool:
+        return True
+
+    def find(self, name: str, _node: Any) -> VirtualNode | None:
+        return VirtualNode(name, "a", {}, {}) if name.startswith("vn-") else None
+
+
+async def _fit(raw: bytes) -> None:
+    fake: Any = SimpleNamespace(cluster="test")
+    agent = FitAgent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
+    node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "9"}}}
+    agent.indexes["a"].upsert_node(node)
+    for informer in agent.feeds["a"].informers:
+        informer._synced.set()
+    directory: Any = _Directory()
+    extender = Extender([Weighted("fit", agent, 1.0)], directory, upper=fake)
+    asked = protocol.candidates(raw)
+    if len(asked.names) > 10:
+        return
+    answer = await extender.filter(asked)
+    protocol.filter_result(asked, answer.passing, answer.failed, answer.unresolvable)
+    protocol.priorities(await extender.prioritize(asked))
+
+
+class _Upper:
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    async def create(self, _resource: Any, _body: Any) -> Any:
+        return self._answer
+
+
+async def _token_review(raw: bytes) -> None:
+    found = decoding.decode(raw)
+    if not isinstance(found, dict):
+        return  # the client gives objects only
+    client: Any = _Upper(found)
+    user = await review_token(client, "token")
+    assert user is None or (user.name and hash(user))
+
+
+_REQUEST = json.dumps({"Pod": _POD, "NodeNames": ["vn-a", "real"]}).encode()
+_TOKEN = {"status": {"authenticated": True, "user": {
+    "username": "u", "uid": "1", "groups": ["a"], "extra": {"k": ["v"]}}}}  # fmt: skip
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
+"""What the extender's HTTP handler answers with 400 for."""
+
+TARGETS = (
+    Target("pod-review", _pod_review, (_review("Pod", _POD),)),
+    Target("workload-review", _workload_review, (
+        _review("Deployment", _TEMPLATE), _review("Deployment", _TEMPLATE, _TEMPLATE),
+        _review("CronJob", {"spec": {"jobTemplate": {"spec": {"template": _POD}}}}))),
+    Target("fit", lambda raw: asyncio.run(_fit(raw)), (_REQUEST,), MALFORMED),
+    Target("token-review", lambda raw: asyncio.run(_token_review(raw)), (json.dumps(_TOKEN).encode(),), (ValueError, ApiError)),
+)  # fmt: skip

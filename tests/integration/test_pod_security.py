@@ -1,0 +1,125 @@
+"""The presets judge pods as the Pod Security admission of a real API server does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from controller_runtime import kubeconfig, resources
+from controller_runtime.api.policy.config import Policy
+from controller_runtime.api.policy.decision import violations
+from controller_runtime.api.policy.rules import PolicySet
+from controller_runtime.client import Client, PatchType
+from controller_runtime.errors import ApiError
+from hack.sandbox import Cluster, Sandbox
+from tests.generated_pods import generate
+from tests.waiting import make_namespace
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+LEVELS = ("baseline", "restricted")
+PODS = 400
+SEED = 20260722
+SAFE = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+DEBUGGERS: dict[str, dict[str, Any]] = {
+    "safe": SAFE,
+    "bare": {},
+    "privileged": {"privileged": True},
+    "sys-admin": {**SAFE, "capabilities": {"add": ["SYS_ADMIN"], "drop": ["ALL"]}},
+    "root": {**SAFE, "runAsUser": 0},
+    "unconfined": {**SAFE, "seccompProfile": {"type": "Unconfined"}},
+}
+"""Security contexts of debug containers."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster() -> AsyncIterator[Cluster]:
+    """One cluster, no nodes, a namespace for each level."""
+    async with Sandbox(lower=0, kwok_nodes=0) as running:
+        for level in LEVELS:
+            labels = {
+                "pod-security.kubernetes.io/enforce": level,
+                "pod-security.kubernetes.io/enforce-version": "v1.34",
+            }
+            await make_namespace(running.upper, level, labels=labels)
+        yield running.upper
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(cluster: Cluster) -> AsyncIterator[Client]:
+    """A client of an administrator."""
+    async with Client(await kubeconfig.load(str(cluster.kubeconfig), in_cluster=False)) as made:
+        yield made
+
+
+def _ours(body: dict[str, Any], level: str) -> str:
+    # The standards do not limit inline CSI drivers.
+    policy = Policy(preset="baseline" if level == "baseline" else "restricted", csi_drivers=["*"])
+    found = violations(body, PolicySet(policy).of("shop"))
+    return "refused" if found else "allowed"
+
+
+def _theirs(error: ApiError | None) -> str:
+    """The verdict of Pod Security; "invalid" where the API server did not get so far."""
+    if error is None:
+        return "allowed"
+    return "refused" if "violates PodSecurity" in error.message else "invalid"
+
+
+async def test_presets_and_pod_security_admission_agree_on_generated_pods(client: Client):
+    """Hundreds of pods with random rights, rehearsed (dryRun) in a namespace of each level."""
+    random = Random(SEED)
+    bodies = [generate(random) for _ in range(PODS)]
+    verdicts: Counter[tuple[str, str]] = Counter()
+    limit = asyncio.Semaphore(16)
+
+    async def compare(body: dict[str, Any], level: str) -> dict[str, Any] | None:
+        async with limit:
+            error = None
+            try:
+                await client.create(resources.PODS, body, namespace=level, params={"dryRun": "All"})
+            except ApiError as caught:
+                error = caught
+        ours, theirs = _ours(body, level), _theirs(error)
+        verdicts[level, theirs] += 1
+        if theirs in {"invalid", ours}:
+            return None
+        return {"level": level, "ours": ours, "theirs": theirs, "why": error and error.message, "pod": body}
+
+    compared = await asyncio.gather(*(compare(body, level) for body in bodies for level in LEVELS))
+    assert [one for one in compared if one] == []
+    for level in LEVELS:
+        for verdict in ("allowed", "refused"):
+            assert verdicts[level, verdict] > PODS / 10, verdicts
+        assert verdicts[level, "invalid"] < PODS / 3, verdicts
+
+
+async def test_presets_and_pod_security_admission_agree_on_debug_containers(client: Client):
+    """They are added to pods that are there."""
+    container = {"name": "main", "image": "busybox", "securityContext": SAFE}
+    spec: dict[str, Any] = {"containers": [container]}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec}
+    for level in LEVELS:
+        await client.create(resources.PODS, body, namespace=level)
+        for name, context in DEBUGGERS.items():
+            added = {"ephemeralContainers": [{"name": name, "image": "busybox", "securityContext": context}]}
+            error = None
+            try:
+                await client.patch(
+                    resources.PODS, "web", {"spec": added}, namespace=level, subresource="ephemeralcontainers",
+                    patch_type=PatchType.STRATEGIC, params={"dryRun": "All"},
+                )  # fmt: skip
+            except ApiError as caught:
+                error = caught
+            judged = {**body, "spec": {**spec, **added}}
+            assert (name, _ours(judged, level)) == (name, _theirs(error)), error
