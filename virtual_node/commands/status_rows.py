@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import names, pod_resources, quantity, timestamps
+from controller_runtime.api import names, pod_resources, quantity, readable, timestamps
 from virtual_node.commands import lag, output
 from virtual_node.web.rows import pod_row
 
@@ -103,8 +103,7 @@ def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> li
         node["version"] or _UNKNOWN,
         _UNKNOWN if pods is None else f"{pods['running']}/{pods['total']}",
         _UNKNOWN if pods is None else str(pods["trouble"] or "-"),
-        f"{resource['cpu']['used'] or _UNKNOWN}/{resource['cpu']['allocatable']}",
-        f"{_human(resource['memory']['used'])}/{_human(resource['memory']['allocatable'])}",
+        *(_share(name, resource[name]) for name in ("cpu", "memory")),
         lag.shown(node.get("lag")),
         _heartbeat(node["heartbeatSeconds"], leases_seen=leases_seen),
         _UNKNOWN if node["ageSeconds"] is None else output.age(node["ageSeconds"]),
@@ -139,12 +138,9 @@ def _since(moment: str | None, now: datetime) -> float | None:
     return round((now - timestamps.parse(moment)).total_seconds(), 1) if moment else None
 
 
-def _human(text: str | None) -> str:
-    if text is None:
-        return _UNKNOWN
-    amount = float(quantity.amount(text))
-    for unit in ("", "Ki", "Mi", "Gi", "Ti"):
-        if amount < 1024 or unit == "Ti":
-            break
-        amount /= 1024
-    return f"{amount:.0f}{unit}" if amount >= 10 or amount == int(amount) else f"{amount:.1f}{unit}"
+def _share(name: str, amounts: Mapping[str, str | None]) -> str:
+    # Without blanks, so that awk finds the columns behind this one.
+    return "/".join(
+        _UNKNOWN if amount is None else readable.text(name, amount).replace(" ", "")
+        for amount in (amounts["used"], amounts["allocatable"])
+    )

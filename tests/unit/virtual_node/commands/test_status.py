@@ -38,6 +38,16 @@ async def test_what_may_not_be_seen_is_a_question_mark_and_the_right_is_named(pe
     assert "kubectl auth can-i list leases.coordination.k8s.io --namespace=kube-node-lease" in err
 
 
+async def test_quantities_are_in_units_that_people_use(person: Person):
+    """Cores and GiB in the table, without blanks that would break its columns; exact values in data."""
+    one = node()
+    one["status"]["allocatable"] = {"cpu": "7500m", "memory": "24632884Ki", "pods": "110"}
+    _, out, _ = await person.types("status", objects=_objects(one), forbidden=(PODS,))
+    assert out.splitlines()[1].split()[6:8] == ["?/7.5", "?/23.5GiB"]
+    _, out, _ = await person.types("status", "-o", "json", objects=_objects(one))
+    assert json.loads(out)["nodes"][0]["resources"]["memory"]["allocatable"] == "24632884Ki"
+
+
 async def test_data_names_the_missing_rights_too(person: Person):
     """For programs, that would take zero for an answer."""
     code, out, err = await person.types("status", "-o", "json", objects=_objects(), forbidden=(PODS,))

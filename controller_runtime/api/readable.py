@@ -1,0 +1,57 @@
+"""Quantities and counts as people read them, for tables and messages. Programs get the exact values: ``quantity``."""
+
+from __future__ import annotations
+
+from controller_runtime.api import quantity
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def resource(name: str, count: int) -> str:
+    """Return an amount of a resource rounded to three digits or so: ``23.5 GiB``, ``1.5`` CPU, ``110`` pods.
+
+    Args:
+        name: the resource, such as ``cpu`` or ``memory``.
+        count: in the unit of ``quantity.of``: thousandths for cpu, whole units for all else.
+    """
+    if name == "cpu":
+        return _short(count / 1000, digits=3 if abs(count) < 1000 else 2)
+    if name in quantity.BINARY_RESOURCES or name.startswith("hugepages-"):
+        return _bytes(count)
+    return str(count)
+
+
+def text(name: str, value: str | float) -> str:
+    """Return a Kubernetes quantity such as ``24632884Ki`` as ``resource`` shows it; unchanged if it is none."""
+    try:
+        return resource(name, quantity.of(name, value))
+    except ValueError:
+        return str(value)
+
+
+def count(number: int, one: str, several: str = "") -> str:
+    """Return a number with its noun, and verb if it has one: ``1 pod``, ``3 pods``, ``1 pod waits``, ``3 pods wait``.
+
+    Args:
+        number: how many.
+        one: the words for one, such as ``pod waits``.
+        several: the words for any other number; empty: ``one`` with an s.
+    """
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
+def _bytes(number: int) -> str:
+    if abs(number) < 1024:
+        return f"{number} B" if number else "0"
+    amount = float(number)
+    for unit in _UNITS:
+        amount /= 1024
+        # 1023.96 MiB would be shown as 1024 MiB.
+        if abs(amount) < 1023.95 or unit == _UNITS[-1]:
+            break
+    return f"{_short(amount, digits=1)} {unit}"
+
+
+def _short(amount: float, *, digits: int) -> str:
+    shown = f"{amount:.{digits}f}"
+    return shown.rstrip("0").rstrip(".")

@@ -1,0 +1,50 @@
+"""Quantities and counts as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller_runtime.api import readable
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("memory", "24632884Ki", "23.5 GiB"),
+        ("memory", "16Gi", "16 GiB"),
+        ("memory", "1500M", "1.4 GiB"),
+        ("memory", "1048575Ki", "1 GiB"),
+        ("memory", "512", "512 B"),
+        ("memory", "0", "0"),
+        ("ephemeral-storage", "100Gi", "100 GiB"),
+        ("hugepages-2Mi", "4Mi", "4 MiB"),
+        ("cpu", "1500m", "1.5"),
+        ("cpu", "64", "64"),
+        ("cpu", "250m", "0.25"),
+        ("cpu", "5m", "0.005"),
+        ("cpu", "100", "100"),
+        ("cpu", "63850m", "63.85"),
+        ("cpu", "0", "0"),
+        ("pods", "110", "110"),
+        ("nvidia.com/gpu", "8", "8"),
+        ("memory", "much", "much"),
+    ],
+)
+def test_shows_a_quantity_in_the_unit_that_people_use(name: str, value: str, shown: str):
+    """Memory in binary bytes with one digit after the point, CPU in cores; what is no quantity as it is."""
+    assert readable.text(name, value) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "shown"),
+    [
+        (1, ("pod",), "1 pod"),
+        (0, ("pod",), "0 pods"),
+        (3, ("pod",), "3 pods"),
+        (1, ("pod waits", "pods wait"), "1 pod waits"),
+        (2, ("pod waits", "pods wait"), "2 pods wait"),
+    ],
+)
+def test_counts_in_the_singular_and_the_plural(number: int, words: tuple[str, ...], shown: str):
+    """The noun, and the verb where there is one, agree with the number."""
+    assert readable.count(number, *words) == shown
