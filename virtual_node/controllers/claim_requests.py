@@ -16,6 +16,7 @@ from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFou
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.neighbours import is_virtual_node
 from virtual_node.controllers.preconditions import patch_only
 from virtual_node.translate import claims as translate
 from virtual_node.translate import persistent_volumes
@@ -186,15 +187,12 @@ class ClaimRequests:
         """
         above = self._context.upper
         volume, node = upper["spec"].get("volumeName"), translate.selected_node(upper)
-        try:
-            if volume:
+        if volume:
+            try:
                 return persistent_volumes.is_mirror(await above.get(resources.PERSISTENT_VOLUMES, volume))
-            if not node or node in self._context.nodes:
+            except NotFound:
                 return False
-            labels = (await above.get(resources.NODES, node))["metadata"].get("labels") or {}
-        except NotFound:
-            return False
-        return names.LABEL_LOWER_CLUSTER in labels
+        return bool(node and node not in self._context.nodes and await is_virtual_node(above, node))
 
     async def patch_above(
         self, upper: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None

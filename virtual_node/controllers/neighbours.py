@@ -10,6 +10,7 @@ from __future__ import annotations
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client import Client
+from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.controllers.context import ClusterContext
@@ -31,3 +32,12 @@ async def is_current(client: Client, resource: Resource, cached: Object) -> bool
     return any(
         one.uid == cached.uid and one.resource_version == cached.resource_version for one in page.items
     )
+
+
+async def is_virtual_node(upper: Client, node: str) -> bool:
+    """Return whether the upper cluster has a virtual node of that name, of any process: read live."""
+    try:
+        labels = (await upper.get(resources.NODES, node))["metadata"].get("labels") or {}
+    except NotFound:
+        return False
+    return names.LABEL_LOWER_CLUSTER in labels

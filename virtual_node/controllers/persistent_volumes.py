@@ -9,19 +9,22 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.backoff import ExponentialBackoff
-from controller_runtime.controller import Controller
+from controller_runtime.controller import Controller, Result
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, Forbidden, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.work_queue import WorkQueue
 from virtual_node.controllers.context import ClusterContext
+from virtual_node.controllers.neighbours import is_virtual_node
 from virtual_node.controllers.preconditions import patch_only
 from virtual_node.controllers.volume_caches import VolumeCaches
 from virtual_node.translate import persistent_volumes as translate
 
 _BACKOFF_BASE = 0.5
 _BACKOFF_MAXIMUM = 60.0
+_ANOTHERS_RETRY = 30.0
+"""Seconds between two looks at a volume whose mirror another process has to create; its mirror normally comes first."""
 CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
 
 
@@ -91,7 +94,7 @@ class VolumeController:
         with contextlib.suppress(AlreadyExists):
             await upper.create(CSI_DRIVERS, translate.csi_driver())
 
-    async def reconcile(self, name: str) -> None:
+    async def reconcile(self, name: str) -> Result | None:
         """Bring the mirror of one lower volume in step."""
         lower = self._caches.lower_volumes.store.get(name)
         mirror_name = translate.mirror_name(self._context.name, name)
@@ -108,11 +111,13 @@ class VolumeController:
                         uid=mirror_object.uid,
                         resource_version=mirror_object.resource_version,
                     )
-            return
+            return None
         if mirror is None:
+            if lower is not None and await self._is_anothers(lower):
+                return Result(requeue_after=_ANOTHERS_RETRY)
             mirror = await self._create(desired)
             if mirror is None or translate.lower_name(mirror, self._context.name) != name:
-                return
+                return None
         patch = translate.volume_patch(mirror, desired)
         if patch is not None:
             with contextlib.suppress(NotFound):
@@ -123,6 +128,19 @@ class VolumeController:
                     patch,
                     uid=mirror["metadata"]["uid"],
                 )
+        return None
+
+    async def _is_anothers(self, lower: Object) -> bool:
+        """Return whether another process in this lower cluster has to create the mirror of a claimed volume.
+
+        A mirror's node affinity never changes, and each process knows only its own virtual nodes. So the mirror is
+        created by the process that made the lower claim, or by any once the virtual node of that process is no more.
+        """
+        claim = self._lower_claim(lower.to_dict())
+        node = claim.labels.get(names.LABEL_NODE) if claim is not None else None
+        return bool(
+            node and node not in self._context.nodes and await is_virtual_node(self._context.upper, node)
+        )
 
     async def _create(self, desired: dict[str, Any]) -> dict[str, Any] | None:
         """Create a mirror; return the volume that has its name: the mirror, if its label was removed."""
@@ -140,19 +158,22 @@ class VolumeController:
         """The mirror that there should be; None: the volume is nobody's above."""
         if lower["metadata"].get("deletionTimestamp"):
             return None
-        reference = lower["spec"].get("claimRef")
         claim: Object | None = None
-        if reference:
-            ours = self._caches.lower_claims.store.get(
-                f"{reference.get('namespace')}/{reference.get('name')}"
-            )
-            if ours is None or (reference.get("uid") and reference["uid"] != ours.uid):
+        if lower["spec"].get("claimRef"):
+            ours = self._lower_claim(lower)
+            if ours is None:
                 return None
             upper_namespace = ours.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, ours.namespace)
             claim = self._caches.upper_claims.store.get(f"{upper_namespace}/{ours.name}")
             if claim is None or claim.uid != ours.labels.get(names.LABEL_UPPER_UID):
                 return None
-            storage_class = (claim.spec or {}).get("storageClassName") or ""
+            above = claim.spec or {}
+            if above.get("volumeName") not in {
+                None,
+                translate.mirror_name(self._context.name, lower["metadata"]["name"]),
+            }:
+                return None  # another process may have this lower cluster under another name
+            storage_class = above.get("storageClassName") or ""
         else:
             below = lower["spec"].get("storageClassName") or ""
             storage_class = self._to_upper_class.get(below, below)
@@ -169,6 +190,14 @@ class VolumeController:
             storage_class=storage_class,
             claim=claim.to_dict() if claim is not None else None,
         )
+
+    def _lower_claim(self, lower: dict[str, Any]) -> Object | None:
+        """Return the claim that a lower volume belongs to, if we made it."""
+        reference = lower["spec"].get("claimRef") or {}
+        ours = self._caches.lower_claims.store.get(f"{reference.get('namespace')}/{reference.get('name')}")
+        if ours is None or (reference.get("uid") and reference["uid"] != ours.uid):
+            return None
+        return ours
 
     async def _may_go(self, name: str, lower: Object | None, mirror: dict[str, Any]) -> bool:
         """Whether a mirror that should not be there may go: its volume is gone, or nobody above has a claim on it."""

@@ -357,6 +357,47 @@ async def test_an_unbound_claim_that_ends_is_its_nodes_to_end(chosen, goes):
         assert upper.find("persistentvolumeclaims", KEY) is None
 
 
+@pytest.mark.parametrize(
+    ("made_by", "is_created"),
+    [("vn", True), ("vn-other", False), ("vn-gone", True), ("worker-1", True)],
+)
+async def test_mirror_of_claimed_volume_is_created_by_the_process_that_made_the_claim(made_by, is_created):
+    """A mirror's node affinity never changes: another process would allow its own nodes for another node's pod."""
+    upper, lower = clusters()
+    upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower1"}}})
+    upper.put("nodes", {"metadata": {"name": "worker-1"}})
+    upper.put("persistentvolumeclaims", claim(uid="c-1", finalizers=[claims.FINALIZER]))
+    lower.put(
+        "persistentvolumes", volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"})
+    )
+    labels, bound = {**OURS, names.LABEL_NODE: made_by}, {"phase": "Bound"}
+    lower.put("persistentvolumeclaims", claim(uid="l-1", labels=labels, bound_to="pv-1", status=bound))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        assert (upper.find("persistentvolumes", MIRROR) is not None) == is_created
+        upper.vanish("nodes", "vn-other")
+        await asyncio.sleep(60)
+        created = upper.find("persistentvolumes", MIRROR)
+        assert created is not None
+        [term] = created["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        assert term["matchExpressions"][0]["values"] == ["vn"]
+
+
+async def test_no_mirror_is_created_for_a_claim_that_is_bound_to_another_volume():
+    """Another process has the lower cluster under another name; a second volume of the claim would be released."""
+    upper, lower = clusters()
+    upper.put("persistentvolumeclaims", claim(uid="c-1", bound_to="lower2-pv-1", status={"phase": "Bound"}))
+    lower.put(
+        "persistentvolumes", volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"})
+    )
+    lower.put(
+        "persistentvolumeclaims", claim(uid="l-1", labels=OURS, bound_to="pv-1", status={"phase": "Bound"})
+    )
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+        assert upper.find("persistentvolumes", MIRROR) is None
+
+
 async def test_a_mirror_goes_with_its_volume():
     """What is not below can hold nobody's data above."""
     upper, lower = clusters()
