@@ -79,7 +79,12 @@ class ServiceCopies:
         whole = upper.to_dict()
         desired = self._desired(whole, namespace)
         existing = self._lower.store.get(f"{namespace}/{upper.name}")
+        was_in_step = self._in_step.get(upper.key) is upper
         if existing is None:
+            if was_in_step and not await neighbours.is_current(
+                self._context.upper, resources.SERVICES, upper
+            ):
+                return None  # another process has deleted the copy; the change that our cache lacks says why
             if problem := await self._namespaces.ensure(namespace, upper_name=upper.namespace):
                 return problem
             existing = await self._create(whole, desired)
@@ -94,7 +99,6 @@ class ServiceCopies:
         current = existing.to_dict()
         is_replaced = translate.must_replace(current, desired)
         patch = None if is_replaced else translate.service_patch(current, desired)
-        was_in_step = self._in_step.get(upper.key) is upper
         if (is_replaced or (patch and was_in_step)) and not await neighbours.is_current(
             self._context.upper, resources.SERVICES, upper
         ):

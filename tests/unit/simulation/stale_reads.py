@@ -12,6 +12,7 @@ import functools
 import random
 import sys
 
+from controller_runtime.api import names
 from tests.unit.simulation.script import PAUSE, SINGLE, Outcome, compared, perform
 from tests.unit.simulation.server import Server
 from tests.unit.simulation.weather import Weather
@@ -99,7 +100,7 @@ def run(kind: Kind, seed: int) -> Outcome:
     """Play the script with faults of a kind."""
     faults = _Faults(kind, seed)
     plan = _PAIR if kind is Kind.SKEW else SINGLE
-    return _without_service_links(perform(seed, fault=faults.start, between=faults.between, plan=plan))
+    return _comparable(perform(seed, fault=faults.start, between=faults.between, plan=plan))
 
 
 def wrong_after(kind: Kind, seed: int) -> list[str]:
@@ -111,16 +112,24 @@ def wrong_after(kind: Kind, seed: int) -> list[str]:
 
 @functools.cache
 def _without_faults(is_pair: bool, seed: int) -> Outcome:  # noqa: FBT001 - a key of the cache
-    return _without_service_links(perform(seed, plan=_PAIR if is_pair else SINGLE))
+    return _comparable(perform(seed, plan=_PAIR if is_pair else SINGLE))
 
 
-def _without_service_links(outcome: Outcome) -> Outcome:
-    """Remove the environment of lower pods: as with a kubelet, Services that a cache shows when a pod is created."""
+def _comparable(outcome: Outcome) -> Outcome:
+    """Remove what depends on the order of events.
+
+    The environment of lower pods has the Services that a cache shows when a pod is created, as with a kubelet. A copy that
+    pods of two processes use has the node label of the process that came first.
+    """
     for state in outcome.states:
         for what, body in state.items():
-            if what.split()[1] == "pods":
+            plural = what.split()[1]
+            if plural == "pods":
                 for container in body["spec"]["containers"]:
                     container.pop("env", None)
+            labels = body["metadata"].get("labels") or {}
+            if plural in {"configmaps", "secrets"} and names.LABEL_TOKEN_OF not in labels:
+                labels.pop(names.LABEL_NODE, None)
     return outcome
 
 

@@ -44,3 +44,15 @@ async def test_a_service_of_a_later_uid_is_not_replaced_by_an_earlier_one():
     scene.later = True
     await scene.controller.reconcile(key)
     assert scene.lower.wrote() == [("create", key)]
+
+
+@pytest.mark.parametrize("is_gone_above", [True, False])
+async def test_copy_that_another_process_deleted_is_not_created_again_from_a_stale_cache(is_gone_above):
+    """Our cache still has the deleted Service: both processes would create and delete the copy until it catches up."""
+    scene, key = await mirrored()
+    [copy] = scene.copies.store.list()
+    await scene.lower.delete(resources.SERVICES, copy.name, namespace=copy.namespace, uid=copy.uid)
+    scene.later = is_gone_above
+    await scene.controller.reconcile(key)
+    again = [] if is_gone_above else [("create", key)]
+    assert scene.lower.wrote() == [("create", key), ("delete", key), *again]
