@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import weakref
-from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    caches: weakref.WeakSet[Cache]
+    caches: set[Cache]
     key: str
     uid: str
     version: int
@@ -59,13 +57,23 @@ class _Write:
 
 
 _Writes = dict[tuple[int, str, str], _Write]
-_CACHES: defaultdict[tuple[int, str], weakref.WeakSet[Cache]] = defaultdict(weakref.WeakSet)
+_CACHES: dict[tuple[int, str], set[Cache]] = {}
+"""By client and resource, the caches that are kept current at the moment."""
 _current: ContextVar[_Writes | None] = ContextVar("own-writes", default=None)
 
 
-def follows(client: object, resource: Resource, cache: Cache) -> None:
-    """Note that a cache follows a resource through a client."""
-    _CACHES[id(client), resource.qualified].add(cache)
+@contextlib.contextmanager
+def following(client: object, resource: Resource, cache: Cache) -> Iterator[None]:
+    """Count a cache among those that must show our writes, as long as it follows a resource through a client."""
+    what = (id(client), resource.qualified)
+    caches = _CACHES.setdefault(what, set())
+    caches.add(cache)
+    try:
+        yield
+    finally:
+        caches.discard(cache)
+        if not caches:
+            _CACHES.pop(what, None)
 
 
 def wrote(client: object, resource: Resource, answer: Mapping[str, Any]) -> None:

@@ -88,7 +88,6 @@ class Informer:
         """Replaced, never changed: handlers come and go while it is walked."""
         self._synced = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
-        consistency.follows(client, resource, self)
         self._log = structlog.get_logger(informer=self.name, cluster=client.cluster)
 
     # --- for users --------------------------------------------------------------------------------
@@ -162,7 +161,8 @@ class Informer:
                     group.create_task(registration.pump(), name=f"{self.name} handler")
                 if self._resync_period:
                     group.create_task(self._resync(), name=f"{self.name} resync")
-                await self._reflector.run()
+                with consistency.following(self._client, self.resource, self):
+                    await self._reflector.run()
             finally:
                 self._group = None
 

@@ -35,14 +35,12 @@ from virtual_node.controllers.pod_removal import PodRemover
 from virtual_node.controllers.pod_status import StatusWriter
 from virtual_node.controllers.pod_update import PodUpdater
 from virtual_node.controllers.preconditions import patch_only
-from virtual_node.controllers.records import SHORTEST_PAUSE, PodRecord
+from virtual_node.controllers.records import PodRecord
 from virtual_node.translate import pod_status
 from virtual_node.translate.ownership import mirrored_as, ownership_labels
 
 _BREATH = 100
 """Pods decoded without letting others have the loop."""
-_OBSERVE_TIMEOUT = 5.0
-"""Seconds the informer may take to show a pod that we created, before we ask the lower apiserver."""
 _STATUS_FIRST = 1
 """What happens below goes up before new pods go down: in a burst of thousands the first ones are Running
 upstream while the last ones are still being created, instead of all at the very end."""
@@ -216,18 +214,8 @@ class PodController:
         )
         return not is_over and not self._has_started(upper, record)
 
-    def _in_flight(self, record: PodRecord) -> Result | None:
-        """A requeue while the informer has yet to show a pod that we have just created."""
-        if record.lower_uid and not record.observed:
-            waited = asyncio.get_running_loop().time() - record.created_at
-            if waited < _OBSERVE_TIMEOUT:
-                return Result(requeue_after=max(_OBSERVE_TIMEOUT - waited, SHORTEST_PAUSE))
-        return None
-
     async def _lower_missing(self, upper: Object, record: PodRecord) -> Result | None:
         """The lower pod was there and is not in the cache any more: make sure, then report it lost."""
-        if waiting := self._in_flight(record):
-            return waiting
         is_finished = pod_status.is_finished({"status": upper.status or {}})
         if is_finished and record.is_gone:
             return None
@@ -238,7 +226,7 @@ class PodController:
             if not self._has_our_labels(upper, live):
                 await self._claim_again(upper, live)
             # Otherwise the cache is behind: its event will come, this is only the safety net.
-            return Result(requeue_after=_OBSERVE_TIMEOUT)
+            return Result(requeue_after=live_pods.BEHIND)
         if is_finished:
             record.is_gone = True
             return None

@@ -29,7 +29,11 @@ class PodRecord:
     last_lower: Object | None = None
     """The lower pod as last seen; outlives its deletion, so that its last words reach the upper pod."""
     written: Object | None = None
-    """The lower pod as our last change left it, until the informer shows that."""
+    """The lower pod as our last change left it, until the informer shows that.
+
+    Own-write consistency alone does not suffice: it waits for 30 s at most. Where the watch is held up for longer, a change
+    that is taken back would look like no change next to the cached pod, and the lower pod would keep it.
+    """
     resized: bool = False
     """A resize has gone below, and the lower pod's own note of what was asked for does not tell of it yet."""
     synced: Object | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -38,8 +39,9 @@ class _Scene:
         self.times: list[float] = []
         self._loop = asyncio.get_running_loop()
         self.begun = self._loop.time()
+        self._following = contextlib.ExitStack()
         for cache in caches:
-            consistency.follows(self.client, resources.PODS, cache)
+            self._following.enter_context(consistency.following(self.client, resources.PODS, cache))
         self.controller: Controller[str] = Controller(name, self._reconcile)
 
     async def _reconcile(self, _key: str) -> None:
@@ -59,6 +61,11 @@ class _Scene:
         await asyncio.sleep(seconds)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        self.end()
+
+    def end(self) -> None:
+        """End the caches."""
+        self._following.close()
 
 
 async def test_a_key_waits_until_the_cache_shows_the_last_write_and_the_wait_is_counted():
@@ -94,3 +101,12 @@ async def test_a_watch_that_is_held_up_does_not_hold_up_a_key_for_ever():
     scene = _Scene("held", cache)
     await scene.run(60, {})
     assert scene.times == [0, 30]
+
+
+async def test_cache_that_has_ended_holds_up_nothing():
+    """A lower cluster was restarted inside the process: its former caches show nothing new any more."""
+    cache = _Cache()
+    cache.show(3)
+    scene = _Scene("ended", cache)
+    await scene.run(10, {3.5: scene.end})
+    assert scene.times == [0, 4]

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from controller_runtime import consistency
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from controller_runtime.outage import Outage
@@ -153,7 +154,7 @@ class Api:
             made["metadata"]["namespace"] = namespace
         if resource.plural == "pods":
             made["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
-        return self.put(resource.plural, made)
+        return self._noted(resource, self.put(resource.plural, made))
 
     async def patch(
         self, resource: Resource, name: str, patch: Mapping[str, Any], *, namespace: str | None = None,
@@ -178,7 +179,7 @@ class Api:
             self.objects[plural, key] = after
             self.vanish(plural, key)
             return after
-        return self.put(plural, after) if after != there else _copy(there)
+        return self._noted(resource, self.put(plural, after) if after != there else _copy(there))
 
     async def delete(
         self, resource: Resource, name: str, *, namespace: str | None = None, uid: str | None = None,
@@ -194,7 +195,7 @@ class Api:
             grace = 30 if plural == "pods" else 0
         if grace or metadata.get("finalizers"):
             gone = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": grace}
-            return self.change(plural, key, metadata=gone)
+            return self._noted(resource, self.change(plural, key, metadata=gone))
         self.vanish(plural, key)
         return {}
 
@@ -204,6 +205,11 @@ class Api:
         self.calls.append((verb, plural, key))
         if (error := self.fault(verb, plural, key)) is not None:
             raise error
+
+    def _noted(self, resource: Resource, answer: Body) -> Body:
+        """Note the answer to a write as the real client does."""
+        consistency.wrote(self, resource, answer)
+        return answer
 
     def _there(self, verb: str, plural: str, key: str) -> Body:
         self._ask(verb, plural, key)

@@ -13,6 +13,9 @@ from tests.unit.virtual_node.controllers.scene import KEY, Scene, clusters, mirr
 
 pytestmark = pytest.mark.looptime
 
+OWN_WRITES = 40.0
+"""Seconds after which a pod is reconciled though the cache does not show our last write (``consistency``)."""
+
 
 def service(name: str, address: str, port: int) -> Body:
     """A Service of the upper cluster."""
@@ -252,10 +255,10 @@ async def test_a_change_that_is_taken_back_before_the_cache_below_shows_it_is_ta
         scene.lower.held.add("pods")
         resize(scene, cpu="2", image="web:2")
         scene.upper.change("pods", KEY, metadata={"labels": {"new": "leader"}})
-        await asyncio.sleep(10)
+        await asyncio.sleep(OWN_WRITES)
         assert scene.below()["metadata"]["labels"]["new"] == "leader"
         resize(scene, cpu="1")
-        await asyncio.sleep(10)
+        await asyncio.sleep(OWN_WRITES)
         scene.lower.release("pods")
         await asyncio.sleep(10)
         assert scene.below()["spec"] == before["spec"]
