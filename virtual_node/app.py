@@ -8,7 +8,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import structlog
@@ -25,6 +25,7 @@ from virtual_node.cluster import COMPONENT, LowerCluster
 from virtual_node.config import ClusterConfig, Config
 from virtual_node.flags import Options
 from virtual_node.kubelet_service import KubeletEndpoints
+from virtual_node.process_health import ProcessHealth
 
 _RESTART_BASE = 1.0
 _RESTART_MAXIMUM = 60.0
@@ -51,8 +52,18 @@ class App:
         self._cluster_id = ""
         self._standby = False
         self._elector: LeaderElector | None = None
+        self._health: ProcessHealth | None = None
         self.clusters: dict[str, LowerCluster] = {}
         """The lower clusters that run now, by name."""
+        self.failures: dict[str, str] = {}
+        """Why a lower cluster does not run and is started again later, by name."""
+        self.rejected: dict[str, str] = {}
+        """Why a configuration is not applied: of a lower cluster's kubeconfig by its name, of the file by an empty name."""
+
+    @property
+    def configured(self) -> Sequence[str]:
+        """Names of the lower clusters of the configuration that is applied."""
+        return [cluster.name for cluster in self._config.clusters]
 
     @property
     def grace(self) -> float:
@@ -91,12 +102,17 @@ class App:
                 health = HealthServer(self._config.metrics_address, checks=self._checks())
                 await stack.enter_async_context(health)
             endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
-            if self._config.web_address:
+            if self._config.web_address or self._config.metrics_address:
+                self._health = ProcessHealth(
+                    self, upper=upper, replicas_in=self._replicas_namespace, leader=self._leader
+                )
+            if self._config.web_address and self._health is not None:
                 from virtual_node.web.overview import Overview  # noqa: PLC0415 - only for those who look
                 from virtual_node.web.server import WebServer  # noqa: PLC0415
 
                 page = WebServer(
-                    self._config.web_address, overview=Overview(self.clusters, leader=self._leader)
+                    self._config.web_address,
+                    overview=Overview(self.clusters, leader=self._leader, health=self._health.health),
                 )
                 await stack.enter_async_context(page)
             lifecycle.tune_gc()
@@ -129,12 +145,22 @@ class App:
         endpoints.begin_work()
         # What changed while we stood by is read by the clusters that start now.
         self._kubeconfig_changes.changed(_kubeconfigs(self._config))
+        judging = asyncio.create_task(self._health.run(), name="health") if self._health else None
         try:
             self._apply(self._config, endpoints)
             await self._follow_config(endpoints)
         finally:
+            if judging is not None:
+                judging.cancel()
+                await asyncio.gather(judging, return_exceptions=True)
             endpoints.begin_shutdown(lame_duck=self._lame_duck)
             await self._stop(list(self._tasks))
+
+    @property
+    def _replicas_namespace(self) -> str:
+        """Namespace of the pods of our components; empty where this process is the only replica."""
+        election = self._config.leader_election
+        return election.namespace if election.enabled else ""
 
     def _leader(self) -> str:
         """Host name of the replica that works while this one stands by."""
@@ -188,6 +214,7 @@ class App:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for name in clusters:
+            self.failures.pop(name, None)
             metrics.forget_cluster(name)
 
     async def _supervise(self, cluster: ClusterConfig, config: Config, endpoints: KubeletEndpoints) -> None:
@@ -199,12 +226,15 @@ class App:
             started = loop.time()
             lower = LowerCluster(cluster, settings=config, cluster_id=self._cluster_id, endpoints=endpoints)
             self.clusters[cluster.name] = lower
+            self.failures.pop(cluster.name, None)
             try:
                 await lower.run()
             except ConfigError as error:
+                self.failures[cluster.name] = str(error)
                 log.error("lower cluster cannot be used", error=str(error))  # noqa: TRY400 - one clear line
             except Exception as error:
                 known = lifecycle.describe(error)
+                self.failures[cluster.name] = known or repr(error)
                 if known is None:
                     log.exception("lower cluster failed", error=str(error))
                 else:
@@ -224,15 +254,16 @@ class App:
         A replica that has waited for its turn begins with what changed meanwhile.
         """
         refused: dict[str, str] = {}
+        self.rejected.clear()
         while True:
             if self._config_changes.changed({"config": self._options.config_file}):
                 try:
                     fresh = config_file.load(self._options.config_file)
                 except Exception as error:  # noqa: BLE001 - whatever is in the file, what runs goes on
-                    self._log.error(
-                        "configuration not applied", error=lifecycle.describe(error) or repr(error)
-                    )
+                    self.rejected[""] = lifecycle.describe(error) or repr(error)
+                    self._log.error("configuration not applied", error=self.rejected[""])
                 else:
+                    self.rejected.pop("", None)
                     await self._reconfigure(fresh, endpoints)
             changed = {*refused, *self._kubeconfig_changes.changed(_kubeconfigs(self._config))}
             rotated = []
@@ -246,6 +277,8 @@ class App:
                     self._log.error("kubeconfig not applied", cluster=cluster.name, error=why)
                 refused[cluster.name] = why
             refused = {name: why for name, why in refused.items() if why and name in self._tasks}
+            of_file = {"": self.rejected[""]} if "" in self.rejected else {}
+            self.rejected = {**of_file, **refused}
             if rotated:
                 self._log.info("kubeconfigs changed; these clusters start again", clusters=rotated)
                 await self._stop([name for name in rotated if name in self._tasks])

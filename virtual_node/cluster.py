@@ -58,6 +58,7 @@ class LowerCluster:
         self._endpoints = endpoints
         self._log = structlog.get_logger(component=COMPONENT, cluster=config.name)
         self.nodes: dict[str, NodeController] = {}
+        self.leases: dict[str, NodeLeaseController] = {}
         self.health: HealthController | None = None
         self.caches: PodCaches | None = None
         self._context: ClusterContext | None = None
@@ -229,6 +230,7 @@ class LowerCluster:
                 self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.pods.lower.store))
         finally:
             self.nodes.clear()
+            self.leases.clear()
 
     async def _serve_nodes(
         self,
@@ -253,7 +255,7 @@ class LowerCluster:
                 kubelet_port=service.port,
             )
             self.nodes[name] = controller
-            lease = NodeLeaseController(context, name, node=controller)
+            lease = self.leases[name] = NodeLeaseController(context, name, node=controller)
             group.create_task(controller.run(), name=f"node {name}")
             group.create_task(lease.run(), name=f"lease {name}")
 

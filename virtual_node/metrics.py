@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from prometheus_client import Counter, Gauge, Histogram
 
 from controller_runtime.api import quantity
+from virtual_node.health.faults import Health, Verdict
 
 MIRROR_SECONDS = Histogram(
     "virtual_node_mirror_seconds",
@@ -43,6 +44,27 @@ LOWER_NODES = Gauge(
     "Lower nodes behind a virtual node; counting: Ready and schedulable.",
     ["cluster", "node", "state"],
 )
+
+FAULTS = Gauge(
+    "virtual_node_faults",
+    "Objects of the installation with a fault, by kind; 0 where there is none.",
+    ["kind"],
+)
+HEALTH = Gauge("virtual_node_health", "1 for the verdict of the health model, 0 for the others.", ["verdict"])
+
+
+def show_health(health: Health) -> None:
+    """Note the verdict of the health model."""
+    for kind, count in health.counts().items():
+        FAULTS.labels(kind.value).set(count)
+    for verdict in Verdict:
+        HEALTH.labels(verdict.value).set(verdict is health.verdict)
+
+
+def forget_health() -> None:
+    """This process does not judge any more: it stands by or ends."""
+    FAULTS.clear()
+    HEALTH.clear()
 
 
 def show_node(

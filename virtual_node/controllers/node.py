@@ -69,6 +69,12 @@ class NodeController:
         self._written: dict[str, Any] = {}
         self._written_at = 0.0
 
+    @property
+    def node(self) -> dict[str, Any] | None:
+        """The Node in the upper cluster as last seen; None: not registered (yet)."""
+        seen = self._mine.store.get(self._node.name)
+        return seen.to_dict() if seen is not None else None
+
     def refresh(self) -> None:
         """Something that the Node shows may have changed."""
         self._dirty.set()

@@ -30,6 +30,8 @@ class NodeLeaseController:
         self._lease: dict[str, Any] | None = None
         self.renewed_at: float | None = None
         """Loop time of the last renewal."""
+        self.spec: dict[str, Any] = {}
+        """The Lease's spec as last written; empty: never."""
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -47,6 +49,7 @@ class NodeLeaseController:
                 await asyncio.sleep(_RETRY)
                 continue
             self.renewed_at = asyncio.get_running_loop().time()
+            self.spec = dict((self._lease or {}).get("spec") or {})
             await asyncio.sleep(interval)
 
     async def _renew(self) -> None:

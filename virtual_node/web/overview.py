@@ -12,6 +12,7 @@ from typing import Any
 
 from controller_runtime.api import pod_resources, quantity
 from virtual_node.cluster import LowerCluster
+from virtual_node.health.faults import Health
 from virtual_node.web.rows import pod_row
 
 SHOWN_PODS = 300
@@ -26,15 +27,21 @@ class Overview:
     """Builds the page's data."""
 
     def __init__(
-        self, clusters: Mapping[str, LowerCluster], *, leader: Callable[[], str] = lambda: ""
+        self,
+        clusters: Mapping[str, LowerCluster],
+        *,
+        leader: Callable[[], str] = lambda: "",
+        health: Callable[[], Health],
     ) -> None:
         """Set up.
 
         Args:
             clusters: the lower clusters that run now, by name; read anew for every snapshot.
             leader: host name of the replica that works while this one stands by; empty: this one works.
+            health: the verdict of the health model, which is the page's headline.
         """
         self._leader = leader
+        self._health = health
         self._clusters = clusters
         self._gathered: tuple[float, list[dict[str, Any]], list[tuple[str, dict[str, Any]]]] | None = None
         self._rows: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, int]]] = {}
@@ -55,6 +62,7 @@ class Overview:
         events.sort(key=lambda event: str(event["time"]), reverse=True)
         return {
             "leader": self._leader(),
+            "health": self._health().data(),
             "clusters": clusters,
             "pods": rows[:SHOWN_PODS],
             "podsFound": len(rows),

@@ -1,0 +1,91 @@
+"""Small objects of an installation for the tests of the health model."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controller_runtime.api import timestamps
+from virtual_node.health.facts import Facts
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def ago(seconds: float) -> str:
+    """A time before now, as objects have it."""
+    return timestamps.micro_time(NOW - timedelta(seconds=seconds))
+
+
+def condition(kind: str, status: str, reason: str = "", message: str = "", *, age: float = 600) -> Any:
+    """A condition that last changed some seconds ago."""
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": ago(age),
+    }
+
+
+def node(
+    name: str = "vn-a", *, cluster: str = "a", ready: Any = None, taints: Any = (), **spec: Any
+) -> dict[str, Any]:
+    """A virtual node, Ready by default."""
+    labels = {"type": "virtual-kubelet", "virtual-node.io/lower-cluster": cluster}
+    return {
+        "metadata": {"name": name, "labels": labels, "creationTimestamp": ago(3600)},
+        "spec": {"taints": list(taints), **spec},
+        "status": {
+            "conditions": [ready or condition("Ready", "True", "KubeletReady")],
+            "allocatable": {"cpu": "8", "memory": "16Gi", "pods": "100"},
+        },
+    }
+
+
+def lease(age: float = 3) -> dict[str, Any]:
+    """A Lease that was renewed some seconds ago."""
+    return {"spec": {"renewTime": ago(age), "leaseDurationSeconds": 40}}
+
+
+def pod(
+    name: str = "web",
+    *,
+    age: float = 600,
+    phase: str = "Pending",
+    conditions: Any = (),
+    containers: Any = (),
+    labels: Any = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """An upper pod."""
+    return {
+        "metadata": {
+            "namespace": "shop", "name": name, "uid": f"uid-{name}", "labels": labels or {},
+            "creationTimestamp": ago(age),
+        },
+        "spec": {"containers": [{"name": "c"}], **spec},
+        "status": {"phase": phase, "conditions": list(conditions), "containerStatuses": list(containers)},
+    }  # fmt: skip
+
+
+def waits(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
+    """Status of a container that waits."""
+    return {
+        "name": "c",
+        "image": "reg/x:1",
+        "state": {"waiting": {"reason": reason, "message": message}},
+        **more,
+    }
+
+
+def healthy(**more: Any) -> Facts:
+    """An installation with one virtual node and no fault, of which everything was seen."""
+    facts: dict[str, Any] = {
+        "now": NOW,
+        "nodes": [node()],
+        "leases": {"vn-a": lease()},
+        "signs": [],
+        "waiting": [],
+        "replicas": [],
+    }
+    return Facts(**{**facts, **more})

@@ -1,0 +1,257 @@
+"""The health model: every fault is found, once, with its cause and what to do next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.virtual_node.health.scene import condition, healthy, lease, node, pod, waits
+from virtual_node.health.facts import ClusterState, Facts
+from virtual_node.health.faults import PODS, Kind, Severity, Verdict
+from virtual_node.health.model import examine
+from virtual_node.health.pods import sign, waiting_sign
+
+UNREACHABLE = condition(
+    "Ready", "False", "LowerClusterUnreachable", "Lower cluster a does not answer: refused"
+)
+UNSCHEDULED = condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available")
+CRASH = {"terminated": {"exitCode": 3, "reason": "Error"}}
+
+
+def on_node(*pods: dict[str, Any]) -> Facts:
+    """Facts with these pods on the virtual node."""
+    return healthy(signs=[found for one in pods if (found := sign({**one, "spec": {**one["spec"], "nodeName": "vn-a"}}))])  # fmt: skip
+
+
+def without_node(*pods: dict[str, Any]) -> Facts:
+    """Facts with these pods and no node for them."""
+    return healthy(waiting=[found for one in pods if (found := waiting_sign(one, ["vn-a"]))])
+
+
+LABEL = {"virtual-pod": "true"}
+FAULTS = {
+    "a lower cluster that the process cannot reach": (
+        healthy(clusters=[ClusterState(name="a", reachable=False, error="refused")]),
+        (Kind.CLUSTER_LOST, "Cluster a", "refused"),
+    ),
+    "a lower cluster that its virtual node reports as lost": (
+        healthy(nodes=[node(ready=UNREACHABLE)]),
+        (Kind.CLUSTER_LOST, "Cluster a", "does not answer"),
+    ),
+    "a lower cluster that both report": (
+        healthy(
+            nodes=[node(ready=UNREACHABLE)],
+            clusters=[ClusterState(name="a", reachable=False, error="refused")],
+        ),
+        (Kind.CLUSTER_LOST, "Cluster a", "refused"),
+    ),
+    "a kubeconfig that cannot be used": (
+        healthy(clusters=[ClusterState(name="b", failed=True, error="no such file", nodes=["vn-b"])]),
+        (Kind.CLUSTER_FAILED, "Cluster b", "no such file"),
+    ),
+    "a rejected configuration": (
+        healthy(rejected={"": "unknown field lables"}),
+        (Kind.CONFIGURATION_REJECTED, "Configuration", "lables"),
+    ),
+    "a rejected kubeconfig": (
+        healthy(rejected={"a": "no current context"}),
+        (Kind.CONFIGURATION_REJECTED, "Cluster a", "current context"),
+    ),
+    "no lower cluster at all": (
+        healthy(nodes=[], leases={}),
+        (Kind.NO_LOWER_CLUSTER, "Installation", "no lower cluster is configured"),
+    ),
+    "a configured virtual node that is not registered": (
+        healthy(clusters=[ClusterState(name="a", reachable=True, nodes=["vn-a", "vn-2"])]),
+        (Kind.NODE_MISSING, "Node vn-2", "not registered"),
+    ),
+    "an old Lease": (
+        healthy(leases={"vn-a": lease(300)}),
+        (Kind.NODE_SILENT, "Node vn-a", "300 s ago"),
+    ),
+    "no Lease": (healthy(leases={}), (Kind.NODE_SILENT, "Node vn-a", "no Lease")),
+    "a node that is not Ready": (
+        healthy(nodes=[node(ready=condition("Ready", "False", "NoReadyLowerNodes", "None of the 2 nodes"))]),
+        (Kind.NODE_NOT_READY, "Node vn-a", "None of the 2 nodes"),
+    ),
+    "a node without conditions": (
+        healthy(nodes=[{**node(), "status": {}}]),
+        (Kind.NODE_NOT_READY, "Node vn-a", "no reason given"),
+    ),
+    "a stale-cluster taint that stays": (
+        healthy(nodes=[node(taints=[{"key": "virtual-node.io/stale-cluster", "effect": "NoSchedule"}])]),
+        (Kind.NODE_CLOSED, "Node vn-a", "descheduler"),
+    ),
+    "cordoned nodes only": (healthy(nodes=[node(unschedulable=True)]), (Kind.NODE_CLOSED, "Node vn-a", "cordoned")),
+    "a replica that crashes": (
+        healthy(replicas=[pod("vn-0", phase="Running", containers=[waits("CrashLoopBackOff", lastState=CRASH)])]),
+        (Kind.REPLICA_FAILING, "Pod shop/vn-0", "exit code 3"),
+    ),
+    "a replica that cannot mount a Secret": (
+        healthy(
+            replicas=[pod("vn-0", containers=[waits("ContainerCreating")], nodeName="real")],
+            words={"shop/vn-0": 'MountVolume.SetUp failed: secret "virtual-node-tokoy" not found'},
+        ),
+        (Kind.REPLICA_FAILING, "Pod shop/vn-0", "virtual-node-tokoy"),
+    ),
+    "a replica without a node": (
+        healthy(replicas=[pod("vn-0", conditions=[UNSCHEDULED])]),
+        (Kind.REPLICA_FAILING, "Pod shop/vn-0", "0/2 nodes"),
+    ),
+    "a replica that is not Ready": (
+        healthy(replicas=[pod("vn-0", phase="Running", nodeName="real", conditions=[condition("Ready", "False")])]),
+        (Kind.REPLICA_FAILING, "Pod shop/vn-0", "is not Ready"),
+    ),
+    "a labelled pod without a node": (
+        without_node(pod(labels=LABEL, conditions=[UNSCHEDULED])),
+        (Kind.POD_UNSCHEDULED, "Pod shop/web", "0/2 nodes"),
+    ),
+    "a pod that selects virtual nodes and has no node": (
+        without_node(pod(nodeSelector={"type": "virtual-kubelet"}, conditions=[UNSCHEDULED])),
+        (Kind.POD_UNSCHEDULED, "Pod shop/web", "0/2 nodes"),
+    ),
+    "a pod that no scheduler has looked at": (
+        without_node(pod(labels=LABEL, schedulerName="nobody")),
+        (Kind.POD_UNSCHEDULED, "Pod shop/web", "nobody has not looked"),
+    ),
+    "a pod that the lower scheduler has no node for": (
+        on_node(pod(conditions=[UNSCHEDULED])),
+        (Kind.POD_UNSCHEDULABLE, "Pod shop/web", "0/2 nodes"),
+    ),
+    "a pod that the lower cluster refuses": (
+        on_node(pod(conditions=[condition("virtual-node.io/Admitted", "False", "PodSecurity", "privileged")])),
+        (Kind.POD_REFUSED, "Pod shop/web", "privileged"),
+    ),
+    "a pod that references what does not exist": (
+        on_node(pod(containers=[waits("CreateContainerConfigError", 'secret "x" not found')])),
+        (Kind.POD_FAILING, "Pod shop/web", '"x" not found'),
+    ),
+    "a pod that crashes": (
+        on_node(pod(phase="Running", containers=[waits("CrashLoopBackOff", lastState=CRASH)])),
+        (Kind.POD_FAILING, "Pod shop/web", "exit code 3"),
+    ),
+    "a pod that does not start": (
+        on_node(pod(containers=[waits("ContainerCreating")])),
+        (Kind.POD_NOT_STARTED, "Pod shop/web", "ContainerCreating"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_reports_each_fault_once(case: str) -> None:
+    """Exactly one fault, of the right kind and object, with its cause in one line and a next step."""
+    facts, (kind, subject, said) = FAULTS[case]
+    health = examine(facts)
+    assert [(one.kind, one.subject) for one in health.faults] == [(kind, subject)]
+    fault = health.faults[0]
+    assert said in fault.cause
+    assert "\n" not in fault.cause
+    assert fault.next_step
+    assert health.verdict is Verdict.FAULTY
+    assert subject in health.sentence
+    assert health.counts()[kind] == 1
+
+
+def test_every_kind_has_a_case() -> None:
+    """A new kind of fault needs a case here."""
+    assert {kind for _, (kind, *_) in FAULTS.values()} == set(Kind)
+
+
+def test_only_pods_of_users_are_warnings() -> None:
+    """Pods and closed nodes are warnings; whatever keeps the installation from working is an error."""
+    for case, (facts, (kind, *_)) in FAULTS.items():
+        wanted = Severity.WARNING if kind in {*PODS, Kind.NODE_CLOSED} else Severity.ERROR
+        assert examine(facts).faults[0].severity is wanted, case
+
+
+PASSING = {
+    "a healthy installation": healthy(),
+    "a node that was registered a moment ago": healthy(
+        nodes=[{**node(), "metadata": {**node()["metadata"], "creationTimestamp": "2025-12-31T23:59:50Z"}}],
+        leases={},
+    ),
+    "a replica that starts": healthy(replicas=[pod("vn-0", age=5, containers=[waits("ContainerCreating")])]),
+    "a replica that is deleted": healthy(
+        replicas=[{**pod("vn-0"), "metadata": {**pod("vn-0")["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}]
+    ),
+    "a finished hook": healthy(replicas=[pod("test", phase="Failed", restartPolicy="Never")]),
+    "a pod that was created a moment ago": without_node(pod(labels=LABEL, age=5)),
+    "a pod with scheduling gates": without_node(pod(labels=LABEL, schedulingGates=[{"name": "g"}])),
+    "a pod for real nodes": without_node(pod(conditions=[UNSCHEDULED])),
+    "a DaemonSet's pod that tolerates everything": without_node(
+        pod(conditions=[UNSCHEDULED], tolerations=[{"operator": "Exists"}])
+    ),
+    "a first failed pull": on_node(pod(age=5, containers=[waits("ErrImagePull", "no such host")])),
+    "a large image": on_node(pod(age=90, containers=[waits("ContainerCreating")])),
+    "a Job's failed pod": on_node(pod(phase="Failed", containers=[waits("Error")])),
+    "a pod that runs": on_node(pod(phase="Running", containers=[{"name": "c", "state": {"running": {}}}])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PASSING)
+def test_reports_no_fault(case: str) -> None:
+    """What starts, ends, has finished or is not for virtual nodes is healthy."""
+    health = examine(PASSING[case])
+    assert (list(health.faults), health.verdict) == ([], Verdict.HEALTHY)
+
+
+@pytest.mark.parametrize("field", ["nodes", "leases", "signs", "waiting", "replicas"])
+def test_what_was_not_seen_is_not_healthy(field: str) -> None:
+    """The verdict is unknown, and says what could not be seen."""
+    health = examine(healthy(**{field: None}))
+    assert (list(health.faults), health.verdict) == ([], Verdict.UNKNOWN)
+    assert field in health.unknown
+    assert field in health.sentence
+
+
+def test_pods_with_the_same_fault_are_one_fault() -> None:
+    """Its first names are listed and the rest is counted."""
+    pods = [pod(f"web-{number}", conditions=[UNSCHEDULED]) for number in range(5)]
+    pods.append(pod("odd", containers=[waits("ErrImagePull", "no such host")]))
+    health = examine(on_node(*pods))
+    assert [fault.count for fault in health.faults] == [5, 1]
+    assert health.faults[0].subject == "Pod shop/web-0, shop/web-1, shop/web-2 and 2 more"
+    assert health.counts()[Kind.POD_UNSCHEDULABLE] == 5
+
+
+def test_causes_come_before_effects() -> None:
+    """The replica that crashes comes before the node that it leaves, and errors before warnings."""
+    facts = healthy(
+        replicas=FAULTS["a replica that crashes"][0].replicas,
+        leases={"vn-a": lease(300)},
+        waiting=[waiting_sign(pod(labels=LABEL, conditions=[UNSCHEDULED]))],
+    )
+    found = [fault.kind for fault in examine(facts).faults]
+    assert found == [Kind.REPLICA_FAILING, Kind.NODE_SILENT, Kind.POD_UNSCHEDULED]
+
+
+def test_no_cluster_leads_to_the_command_that_adds_one() -> None:
+    """An installation without a lower cluster is told how to join one."""
+    (fault,) = examine(healthy(nodes=[], leases={})).faults
+    assert fault.next_step == "virtual-node lower-cluster join NAME --client-kubeconfig FILE"
+
+
+def test_data_is_what_the_page_and_json_show() -> None:
+    """Names in camelCase without our attribute names, everything of it plain data."""
+    data = examine(FAULTS["an old Lease"][0]).data()
+    assert data["verdict"] == "faulty"
+    assert data["faults"][0] == {
+        "kind": "NodeSilent",
+        "severity": "error",
+        "objects": ["Node vn-a"],
+        "subject": "Node vn-a",
+        "cause": data["faults"][0]["cause"],
+        "next": "virtual-node diagnose node vn-a",
+        "cluster": "a",
+        "node": "vn-a",
+        "count": 1,
+    }
+
+
+def test_every_kind_is_documented() -> None:
+    """docs/troubleshooting.md has a row for each kind, with its severity."""
+    text = (Path(__file__).parents[4] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    for facts, (kind, *_) in FAULTS.values():
+        assert f"| `{kind.value}` | {examine(facts).faults[0].severity.value} |" in text

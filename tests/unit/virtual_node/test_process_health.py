@@ -1,0 +1,185 @@
+"""The health that the working process reports: what its caches and controllers know, in the terms of the model."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
+
+import prometheus_client
+import pytest
+from structlog.testing import capture_logs
+
+from controller_runtime.objects import from_dict
+from controller_runtime.store import Store
+from tests.unit.background import working
+from tests.unit.virtual_node.health.scene import NOW, condition, lease, node, pod, waits
+from virtual_node import process_health as module
+from virtual_node.health.faults import Kind, Verdict
+from virtual_node.process_health import ProcessHealth
+
+pytestmark = pytest.mark.looptime
+PULL = waits("ErrImagePull", "no such host")
+
+
+class _Informer:
+    """A cache of the upper cluster with what a test puts in."""
+
+    made: ClassVar[dict[str, _Informer]] = {}
+
+    def __init__(self, _client: Any, _resource: Any, *, name: str, **selection: Any) -> None:
+        self.name, self.selection = name, selection
+        self.store = Store({})
+        self.has_synced, self.last_error = True, None
+        _Informer.made[name] = self
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+@pytest.fixture(autouse=True)
+def _informers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Informer", _Informer)
+    monkeypatch.setattr(_Informer, "made", {})
+
+
+def _put(store: Store, one: dict[str, Any], *, version: str = "1") -> None:
+    stored = from_dict({**one, "metadata": {**one["metadata"], "resourceVersion": version}})
+    store.put(stored.key, stored)
+
+
+class _Process:
+    """What the process runs: cluster ``a`` with one virtual node, healthy by default."""
+
+    def __init__(self, *, replicas_in: str = "", leader: str = "") -> None:
+        self.pods = Store({})
+        self.cluster: Any = SimpleNamespace(
+            health=SimpleNamespace(reachable=True, error=""),
+            nodes={"vn-a": SimpleNamespace(node=node())},
+            leases={"vn-a": SimpleNamespace(spec=lease()["spec"])},
+            caches=SimpleNamespace(upper={"vn-a": SimpleNamespace(store=self.pods)}),
+            pods=object(),
+        )
+        self.app: Any = SimpleNamespace(
+            clusters={"a": self.cluster}, configured=["a"], failures={}, rejected={}
+        )
+        upper: Any = None
+        self.health = ProcessHealth(
+            cast("Any", self.app),
+            upper=upper,
+            replicas_in=replicas_in,
+            leader=lambda: leader,
+            clock=lambda: NOW,
+        )
+
+    async def verdict(self) -> tuple[Verdict, list[Kind]]:
+        """Verdict and kinds of faults, one pass over the pods later."""
+        async with working(self.health.run()):
+            await asyncio.sleep(1)
+            found = self.health.health()
+        return found.verdict, [fault.kind for fault in found.faults]
+
+
+async def test_a_process_without_trouble_is_healthy():
+    """Everything is read, nothing is wrong, and the page's sentence says so."""
+    process = _Process()
+    _put(process.pods, pod(phase="Running", nodeName="vn-a"))
+    assert await process.verdict() == (Verdict.HEALTHY, [])
+
+
+async def test_reports_what_controllers_and_caches_know():
+    """A lost cluster, one that does not run, a rejected file, pods on the node and pods without one."""
+    process = _Process()
+    process.cluster.health = SimpleNamespace(reachable=False, error="nothing listens there")
+    process.app.configured = ["a", "b"]
+    process.app.failures = {"b": "no such file: b.yaml"}
+    process.app.rejected = {"": "unknown field lables"}
+    _put(process.pods, pod(containers=[PULL], nodeName="vn-a"))
+    _put(_Informer.made["waiting-pods"].store, pod("later", labels={"virtual-pod": "true"}))
+    assert await process.verdict() == (
+        Verdict.FAULTY,
+        [
+            Kind.CONFIGURATION_REJECTED,
+            Kind.CLUSTER_FAILED,
+            Kind.CLUSTER_LOST,
+            Kind.POD_UNSCHEDULED,
+            Kind.POD_FAILING,
+        ],
+    )
+
+
+async def test_watches_its_own_components_where_there_are_several_replicas():
+    """A standby that crashes is a fault of the installation. Pods of other namespaces prove nothing."""
+    process = _Process(replicas_in="virtual-node-system")
+    informer = _Informer.made["component-pods"]
+    assert informer.selection["namespace"] == "virtual-node-system"
+    _put(informer.store, pod("vn-1", containers=[waits("CrashLoopBackOff")]))
+    assert await process.verdict() == (Verdict.FAULTY, [Kind.REPLICA_FAILING])
+
+
+async def test_what_is_not_read_yet_is_not_healthy():
+    """Before the first pass, while a cluster starts, and while the upper cluster does not answer."""
+    process = _Process()
+    assert process.health.health().verdict is Verdict.UNKNOWN
+    process.app.configured = ["a", "starting"]
+    assert await process.verdict() == (Verdict.UNKNOWN, [])
+    process.app.configured = ["a"]
+    _Informer.made["waiting-pods"].last_error = ConnectionError("refused")  # type: ignore[assignment]
+    assert await process.verdict() == (Verdict.UNKNOWN, [])
+
+
+async def test_a_standby_names_the_replica_that_works():
+    """It has no caches, so it reports nothing about the installation."""
+    process = _Process(leader="vn-7")
+    found = process.health.health()
+    assert found.verdict is Verdict.UNKNOWN
+    assert "vn-7 works" in found.unknown["installation"]
+
+
+async def test_a_changed_pod_is_judged_again():
+    """A pod is judged once for each version, and forgotten when it is gone."""
+    process = _Process()
+    _put(process.pods, pod(containers=[PULL], nodeName="vn-a"))
+    async with working(process.health.run()):
+        await asyncio.sleep(1)
+        assert len(process.health.health().faults) == 1
+        running = condition("Ready", "True")
+        _put(process.pods, pod(phase="Running", conditions=[running], nodeName="vn-a"), version="2")
+        await asyncio.sleep(6)
+        assert process.health.health().verdict is Verdict.HEALTHY
+        _put(process.pods, pod(containers=[PULL], nodeName="vn-a"), version="3")
+        await asyncio.sleep(6)
+        assert process.health.health().verdict is Verdict.FAULTY
+        process.pods.remove("shop/web")
+        await asyncio.sleep(6)
+        assert process.health.health().verdict is Verdict.HEALTHY
+
+
+async def test_metrics_show_the_verdict_while_the_process_works():
+    """One gauge per kind and one per verdict; none of them once it works no more."""
+    process = _Process()
+    _put(process.pods, pod(containers=[PULL], nodeName="vn-a"))
+    value = prometheus_client.REGISTRY.get_sample_value
+    async with working(process.health.run()):
+        await asyncio.sleep(1)
+        assert value("virtual_node_faults", {"kind": "PodFailing"}) == 1
+        assert value("virtual_node_faults", {"kind": "ClusterLost"}) == 0
+        assert value("virtual_node_health", {"verdict": "faulty"}) == 1
+        assert value("virtual_node_health", {"verdict": "healthy"}) == 0
+    assert value("virtual_node_health", {"verdict": "faulty"}) is None
+    assert value("virtual_node_faults", {"kind": "PodFailing"}) is None
+
+
+async def test_a_defect_in_judging_is_logged_and_passes(monkeypatch: pytest.MonkeyPatch):
+    """Whatever an object looks like, the task goes on."""
+    process = _Process()
+    monkeypatch.setattr(module, "sign", lambda _pod: 1 / 0)
+    _put(process.pods, pod(phase="Running", nodeName="vn-a"))
+    async with working(process.health.run()):
+        with capture_logs() as logs:
+            await asyncio.sleep(6)
+        assert {one["event"] for one in logs} == {"health not judged"}
+        assert process.health.health().verdict is Verdict.UNKNOWN
+        monkeypatch.undo()
+        await asyncio.sleep(6)
+        assert process.health.health().verdict is Verdict.HEALTHY

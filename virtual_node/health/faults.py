@@ -1,0 +1,150 @@
+"""What the health model reports: faults, what is not known, and the verdict of both."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_SHOWN = 3
+
+
+class Severity(enum.StrEnum):
+    """How bad a fault is."""
+
+    ERROR = "error"
+    """A part of the installation does not work."""
+    WARNING = "warning"
+    """Pods do not run, and the installation works."""
+
+
+class Kind(enum.StrEnum):
+    """What is wrong. The order is that of a report: a cause comes before its effects."""
+
+    REPLICA_FAILING = "ReplicaFailing"
+    """A pod of one of our components crashes, cannot start or is not Ready."""
+    CONFIGURATION_REJECTED = "ConfigurationRejected"
+    """A configuration or kubeconfig is not applied; an earlier one may still be in use."""
+    NO_LOWER_CLUSTER = "NoLowerCluster"
+    """There is no virtual node, or no lower cluster is configured."""
+    CLUSTER_FAILED = "ClusterFailed"
+    """The controllers of a lower cluster do not run, for example because its kubeconfig cannot be used."""
+    CLUSTER_LOST = "ClusterLost"
+    """The API server of a lower cluster does not answer."""
+    NODE_MISSING = "NodeMissing"
+    """A virtual node is configured and not registered."""
+    NODE_SILENT = "NodeSilent"
+    """The Lease of a virtual node is not renewed: its process does not run."""
+    NODE_NOT_READY = "NodeNotReady"
+    """A virtual node is not Ready, for another reason than a lost cluster."""
+    NODE_CLOSED = "NodeClosed"
+    """The descheduler keeps pods away from a virtual node, or every virtual node is cordoned."""
+    POD_UNSCHEDULED = "PodUnscheduled"
+    """A pod for virtual nodes has no node in the upper cluster."""
+    POD_UNSCHEDULABLE = "PodUnschedulable"
+    """The scheduler of a lower cluster finds no node for a pod."""
+    POD_REFUSED = "PodRefused"
+    """A lower cluster, or its policy, refuses a pod."""
+    POD_NOT_STARTED = "PodNotStarted"
+    """A pod has a node and has not started for minutes."""
+    POD_FAILING = "PodFailing"
+    """A container of a pod crashes or cannot be made: image, ConfigMap, Secret, command."""
+
+
+PODS = frozenset(kind for kind in Kind if kind.name.startswith("POD_"))
+"""Kinds that are about pods of users."""
+
+
+class Verdict(enum.StrEnum):
+    """The answer to "is it healthy?"."""
+
+    HEALTHY = "healthy"
+    FAULTY = "faulty"
+    UNKNOWN = "unknown"
+    """No fault is seen, and not everything could be seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault, or the same fault of several objects."""
+
+    kind: Kind
+    severity: Severity
+    objects: Sequence[str]
+    """``Node vn-tokyo``, ``Cluster tokyo``, ``Pod shop/web``: the first few of ``count``."""
+    cause: str
+    """One line."""
+    next_step: str
+    """A command, or one sentence."""
+    cluster: str = ""
+    """Lower cluster; empty: none, or several."""
+    node: str = ""
+    """Virtual node; empty: none, or several."""
+    count: int = 1
+
+    @property
+    def subject(self) -> str:
+        """``Pod shop/web, shop/db and 4 more``."""
+        first = self.objects[0]
+        others = [one.partition(" ")[2] for one in self.objects[1:_SHOWN]]
+        more = self.count - 1 - len(others)
+        return ", ".join([first, *others]) + (f" and {more} more" if more > 0 else "")
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.cause}"
+
+    def data(self) -> dict[str, Any]:
+        """The fault for ``-o json`` and the page; ``next_step`` is ``next`` there."""
+        row = {**asdict(self), "objects": list(self.objects), "subject": self.subject}
+        row["next"] = row.pop("next_step")
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Everything that is wrong, the cause of the rest first, and everything that is not known."""
+
+    faults: Sequence[Fault] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """What could not be seen (``leases``, ``pods`` …), and why."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Healthy only where everything was seen and nothing is wrong."""
+        if self.faults:
+            return Verdict.FAULTY
+        return Verdict.UNKNOWN if self.unknown else Verdict.HEALTHY
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a part of the installation does not work."""
+        return any(fault.severity is Severity.ERROR for fault in self.faults)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        if self.faults:
+            first = self.faults[0]
+            more = len(self.faults) - 1
+            return f"{first}" + (f" (and {more} more fault{'s' * (more > 1)})" if more else "")
+        if self.unknown:
+            return f"No fault is seen, but this is not known: {', '.join(sorted(self.unknown))}."
+        return "No fault is seen."
+
+    def counts(self) -> Mapping[Kind, int]:
+        """Faulty objects by kind; every kind is there."""
+        found = Counter(dict.fromkeys(Kind, 0))
+        for fault in self.faults:
+            found[fault.kind] += fault.count
+        return found
+
+    def data(self) -> dict[str, Any]:
+        """The report for ``-o json`` and the page."""
+        return {
+            "verdict": self.verdict.value,
+            "sentence": self.sentence,
+            "faults": [fault.data() for fault in self.faults],
+            "unknown": dict(self.unknown),
+        }

@@ -1,0 +1,98 @@
+"""The verdict on an installation: every tool reads as many facts as it can, and reports what this module finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from virtual_node import program
+from virtual_node.health.facts import Facts, PodSign
+from virtual_node.health.faults import Fault, Health, Kind, Severity
+from virtual_node.health.nodes import cluster_faults, cluster_of, node_faults
+from virtual_node.health.objects import key
+from virtual_node.health.replicas import replica_trouble
+
+_SEEN = ("nodes", "leases", "signs", "waiting", "replicas")
+_OBJECTS = 3
+"""Names kept of the pods that have the same fault."""
+_ORDER = {kind: number for number, kind in enumerate(Kind)}
+_MORE = {
+    Kind.POD_UNSCHEDULABLE: "; the descheduler moves such pods, the multi-scheduler avoids them",
+}
+
+
+def examine(facts: Facts) -> Health:
+    """Return everything that is wrong and everything that is not known."""
+    found = [
+        *_replicas(facts),
+        *_rejected(facts),
+        *_no_cluster(facts),
+        *cluster_faults(facts),
+        *node_faults(facts),
+        *_pods(facts),
+    ]
+    found.sort(key=lambda fault: (fault.severity is not Severity.ERROR, _ORDER[fault.kind]))
+    unseen = {name: "not read" for name in _SEEN if getattr(facts, name) is None}
+    return Health(found, {**unseen, **facts.unknown})
+
+
+def _replicas(facts: Facts) -> Iterator[Fault]:
+    for pod in facts.replicas or ():
+        if found := replica_trouble(pod, facts.words.get(key(pod), ""), facts.now):
+            cause, step = found
+            yield Fault(
+                kind=Kind.REPLICA_FAILING,
+                severity=Severity.ERROR,
+                objects=(f"Pod {key(pod)}",),
+                cause=cause,
+                next_step=step,
+            )
+
+
+def _rejected(facts: Facts) -> Iterator[Fault]:
+    for cluster, why in sorted(facts.rejected.items()):
+        yield Fault(
+            kind=Kind.CONFIGURATION_REJECTED,
+            severity=Severity.ERROR,
+            objects=(f"Cluster {cluster}" if cluster else "Configuration",),
+            cause=f"is not applied: {why}",
+            next_step="correct it; it is read again by itself",
+            cluster=cluster,
+        )
+
+
+def _no_cluster(facts: Facts) -> Iterator[Fault]:
+    if facts.nodes is None or facts.nodes or facts.clusters:
+        return
+    yield Fault(
+        kind=Kind.NO_LOWER_CLUSTER,
+        severity=Severity.ERROR,
+        objects=("Installation",),
+        cause="there is no virtual node: no lower cluster is configured, or its process does not run",
+        next_step=f"{program.name('lower-cluster')} join NAME --client-kubeconfig FILE",
+    )
+
+
+def _pods(facts: Facts) -> Iterator[Fault]:
+    """Yield the faults of pods; those with the same kind, node and reason together."""
+    clusters = {node["metadata"]["name"]: cluster_of(node) for node in facts.nodes or ()}
+    groups: dict[tuple[Kind, str, str], list[PodSign]] = {}
+    for sign in (*(facts.waiting or ()), *(facts.signs or ())):
+        if (facts.now - sign.since).total_seconds() > sign.patience:
+            groups.setdefault((sign.kind, sign.node, sign.reason), []).append(sign)
+    for (kind, node, _), signs in groups.items():
+        yield _pod_fault(kind, node, signs, clusters)
+
+
+def _pod_fault(kind: Kind, node: str, signs: list[PodSign], clusters: Mapping[str, str]) -> Fault:
+    first = min(signs, key=lambda one: one.pod)
+    names = sorted(one.pod for one in signs)[:_OBJECTS]
+    return Fault(
+        kind=kind,
+        severity=Severity.WARNING,
+        objects=tuple(f"Pod {name}" for name in names),
+        cause=first.cause,
+        next_step=program.name(f"diagnose pod {first.pod}") + _MORE.get(kind, ""),
+        cluster=clusters.get(node, ""),
+        node=node,
+        count=len(signs),
+    )

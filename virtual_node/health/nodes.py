@@ -1,0 +1,153 @@
+"""Virtual nodes and lower clusters: lost, failed, silent, not Ready or closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from controller_runtime.api import names, timestamps
+from virtual_node import program
+from virtual_node.health.facts import Facts
+from virtual_node.health.faults import Fault, Kind, Severity
+from virtual_node.health.objects import Json, condition, one_line, taints
+
+UNREACHABLE = "LowerClusterUnreachable"
+"""Reason of the Ready condition of a virtual node while its lower cluster does not answer."""
+_LEASE_SECONDS = 40.0
+_GRACE = 60.0
+"""Kubernetes' node-monitor-grace-period (40 or 50 s) and a margin."""
+
+
+def cluster_faults(facts: Facts) -> Iterator[Fault]:
+    """Yield lower clusters that do not answer or do not run, told by the process or by the virtual nodes."""
+    lost: dict[str, str] = {}
+    failed: set[str] = set()
+    for cluster in facts.clusters:
+        if cluster.failed:
+            failed.add(cluster.name)
+            yield _cluster(
+                Kind.CLUSTER_FAILED,
+                cluster.name,
+                f"its controllers do not run: {cluster.error}",
+                "correct its configuration or kubeconfig; the virtual node tries again by itself",
+            )
+        elif cluster.reachable is False:
+            lost[cluster.name] = f"its API server does not answer: {cluster.error}".rstrip(": ")
+    for node in facts.nodes or ():
+        ready = condition(node, "Ready")
+        if ready.get("reason") == UNREACHABLE and ready.get("status") == "False":
+            lost.setdefault(cluster_of(node), str(ready.get("message") or "its API server does not answer"))
+    for name, cause in sorted(lost.items()):
+        if name not in failed:
+            yield _cluster(
+                Kind.CLUSTER_LOST,
+                name,
+                cause,
+                f"bring its API server back, or make it reachable; {program.name('check')} tests the way to it",
+            )
+
+
+def node_faults(facts: Facts) -> Iterator[Fault]:
+    """Yield virtual nodes that are missing, silent, not Ready or closed."""
+    nodes = {node["metadata"]["name"]: node for node in facts.nodes or ()}
+    for name, node in sorted(nodes.items()):
+        yield from _node(facts, name, node)
+    if facts.nodes is None:
+        return
+    explained = {cluster.name for cluster in facts.clusters if cluster.failed}
+    for cluster in facts.clusters:
+        for name in cluster.nodes:
+            if name not in nodes and cluster.name not in explained:
+                yield _fault(
+                    Kind.NODE_MISSING,
+                    name,
+                    cluster.name,
+                    "is configured and not registered",
+                    program.name("doctor"),
+                )
+    if nodes and all((node.get("spec") or {}).get("unschedulable") for node in nodes.values()):
+        first = next(iter(sorted(nodes)))
+        yield _fault(
+            Kind.NODE_CLOSED,
+            first,
+            "",
+            "every virtual node is cordoned",
+            f"kubectl uncordon {first}",
+            severity=Severity.WARNING,
+        )
+
+
+def silence(facts: Facts, name: str, *, ready: bool) -> str:
+    """Return why a node's process counts as dead; empty where it is alive, or Leases could not be read."""
+    if facts.leases is None:
+        return ""
+    spec = (facts.leases.get(name) or {}).get("spec") or {}
+    if not spec.get("renewTime"):
+        return "" if _is_new(facts, name) else "it has no Lease"
+    limit = float(spec.get("leaseDurationSeconds") or _LEASE_SECONDS)
+    quiet = (facts.now - timestamps.parse(spec["renewTime"])).total_seconds()
+    if quiet <= limit:
+        return ""
+    # Kubernetes times renewals by its own clock, so a node that is Ready long after must have renewed.
+    doubt = "; it is Ready all the same: do the clocks differ?" if ready and quiet > limit + _GRACE else ""
+    return f"its Lease was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s){doubt}"
+
+
+def cluster_of(node: Json) -> str:
+    """The lower cluster of a virtual node; its own name where it has no label."""
+    metadata = node["metadata"]
+    return str((metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER) or metadata["name"])
+
+
+def _node(facts: Facts, name: str, node: Json) -> Iterator[Fault]:
+    cluster, ready = cluster_of(node), condition(node, "Ready")
+    is_ready = ready.get("status") == "True"
+    diagnose = program.name(f"diagnose node {name}")
+    if said := silence(facts, name, ready=is_ready):
+        yield _fault(Kind.NODE_SILENT, name, cluster, f"{said}: its process does not run", diagnose)
+    elif not is_ready and ready.get("reason") != UNREACHABLE:
+        why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
+        yield _fault(
+            Kind.NODE_NOT_READY, name, cluster, f"is not Ready: {why or 'no reason given'}", diagnose
+        )
+    elif is_ready and any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in taints(node)):
+        yield _fault(
+            Kind.NODE_CLOSED,
+            name,
+            cluster,
+            f"the descheduler keeps pods away from it ({names.TAINT_STALE_CLUSTER})",
+            "it removes the taint 30 s after the lower cluster is healthy again; without a descheduler: "
+            f"kubectl taint node {name} {names.TAINT_STALE_CLUSTER}-",
+            severity=Severity.WARNING,
+        )
+
+
+def _is_new(facts: Facts, name: str) -> bool:
+    """Whether a node was registered a moment ago: its Lease follows."""
+    node = next((one for one in facts.nodes or () if one["metadata"]["name"] == name), None)
+    created = node["metadata"].get("creationTimestamp") if node else None
+    return bool(created) and (facts.now - timestamps.parse(str(created))).total_seconds() <= _LEASE_SECONDS
+
+
+def _cluster(kind: Kind, name: str, cause: str, step: str) -> Fault:
+    return Fault(
+        kind=kind,
+        severity=Severity.ERROR,
+        objects=(f"Cluster {name}",),
+        cause=one_line(cause),
+        next_step=step,
+        cluster=name,
+    )
+
+
+def _fault(
+    kind: Kind, name: str, cluster: str, cause: str, step: str, *, severity: Severity = Severity.ERROR
+) -> Fault:
+    return Fault(
+        kind=kind,
+        severity=severity,
+        objects=(f"Node {name}",),
+        cause=one_line(cause),
+        next_step=step,
+        cluster=cluster,
+        node=name,
+    )

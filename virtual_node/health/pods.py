@@ -1,0 +1,122 @@
+"""Signs of trouble in one pod, from the upper pod alone: its conditions and container states."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from controller_runtime.api import names, timestamps
+from virtual_node.health.facts import PodSign
+from virtual_node.health.faults import Kind
+from virtual_node.health.objects import Json, condition, key, one_line, statuses
+from virtual_node.web.rows import status_word
+
+SCHEDULING = 30.0
+"""Seconds that a scheduler may take before a pod without a node is a fault."""
+STARTING = 120.0
+"""Seconds that a pod may take to start while nothing explains why it does not: an image may be large."""
+EXPLAINED = 30.0
+"""Seconds for which a state that explains itself may pass by itself, such as a first failed pull."""
+_STARTING = frozenset({"", "Pending", "ContainerCreating", "PodInitializing"})
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+def waiting_sign(pod: Json, virtual_nodes: Collection[str] = ()) -> PodSign | None:
+    """Return why a pod has no node in the upper cluster; None where it has one or is not meant for virtual nodes.
+
+    Args:
+        pod: the upper pod.
+        virtual_nodes: names of the virtual nodes.
+    """
+    if pod["spec"].get("nodeName") or pod["spec"].get("schedulingGates") or not _is_alive(pod):
+        return None
+    if not is_for_virtual_nodes(pod, virtual_nodes):
+        return None
+    scheduled = condition(pod, "PodScheduled")
+    name = pod["spec"].get("schedulerName") or "default-scheduler"
+    said = scheduled.get("message") or f"scheduler {name} has not looked at it"
+    since = _moment(scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
+    reason = scheduled.get("reason") or f"NotSeen by {name}"
+    return PodSign(Kind.POD_UNSCHEDULED, key(pod), "", since, reason, one_line(said), SCHEDULING)
+
+
+def sign(pod: Json) -> PodSign | None:
+    """Return why a pod on a virtual node does not run; None where nothing is wrong, or it has finished."""
+    if not _is_alive(pod):
+        return None
+    node, since = pod["spec"].get("nodeName", ""), _since(pod)
+
+    def of(kind: Kind, reason: str, cause: str, patience: float, moment: str | None = None) -> PodSign:
+        text = one_line(cause or reason)
+        return PodSign(kind, key(pod), node, _moment(moment) if moment else since, reason, text, patience)
+
+    refused = condition(pod, names.CONDITION_ADMITTED)
+    if refused.get("status") == "False":
+        reason = refused.get("reason") or "Refused"
+        return of(Kind.POD_REFUSED, reason, refused.get("message") or "", EXPLAINED, refused.get("lastTransitionTime"))  # fmt: skip
+    for container in statuses(pod):
+        if found := _container_trouble(container):
+            return of(Kind.POD_FAILING, *found, EXPLAINED)
+    if (pod.get("status") or {}).get("phase") != "Pending":
+        return None
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        reason = scheduled.get("reason") or "Unschedulable"
+        return of(Kind.POD_UNSCHEDULABLE, reason, scheduled.get("message") or "", EXPLAINED, scheduled.get("lastTransitionTime"))  # fmt: skip
+    word, why = status_word(pod)
+    if word.removeprefix("Init:") in _STARTING:
+        return of(Kind.POD_NOT_STARTED, word or "Pending", why, STARTING)
+    return of(Kind.POD_NOT_STARTED, word, why, EXPLAINED if why else STARTING)
+
+
+def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool:
+    """Whether a pod without a node says that virtual nodes are meant: by label, node selector, affinity or toleration.
+
+    All tools must agree about it, so it reads nothing but the pod and the names of the virtual nodes. A toleration of
+    every taint, as of many DaemonSets, does not count.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    if (metadata.get("labels") or {}).get(names.LABEL_VIRTUAL_POD) == "true":
+        return True
+    if any(one.get("key") == names.TAINT_PROVIDER for one in spec.get("tolerations") or ()):
+        return True
+    wanted = {names.LABEL_NODE_TYPE: {names.NODE_TYPE_VIRTUAL}, names.LABEL_HOSTNAME: set(virtual_nodes)}
+    selector = spec.get("nodeSelector") or {}
+    if any(selector.get(label) in values for label, values in wanted.items()):
+        return True
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    return any(
+        one.get("operator") == "In" and wanted.get(one.get("key"), set()) & set(one.get("values") or ())
+        for term in required.get("nodeSelectorTerms") or ()
+        for one in term.get("matchExpressions") or ()
+    )
+
+
+def _container_trouble(container: Json) -> tuple[str, str] | None:
+    """Reason and cause where a container cannot be made or crashes again and again."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason = waiting.get("reason") or ""
+    if reason in _STARTING:
+        return None
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    if reason == "CrashLoopBackOff" and ended:
+        code, why = ended.get("exitCode"), ended.get("message") or ended.get("reason") or ""
+        return reason, f"container {container['name']} crashes: exit code {code}, {why}".rstrip(", ")
+    return reason, f"{reason}: {waiting.get('message') or ''}".rstrip(": ")
+
+
+def _is_alive(pod: Json) -> bool:
+    phase = (pod.get("status") or {}).get("phase")
+    return not pod["metadata"].get("deletionTimestamp") and phase not in {"Succeeded", "Failed"}
+
+
+def _since(pod: Json) -> datetime:
+    """When a pod's status last changed."""
+    moments = [pod["metadata"].get("creationTimestamp")]
+    moments += [one.get("lastTransitionTime") for one in (pod.get("status") or {}).get("conditions") or ()]
+    return max((timestamps.parse(moment) for moment in moments if moment), default=_LONG_AGO)
+
+
+def _moment(text: str | None) -> datetime:
+    return timestamps.parse(text) if text else _LONG_AGO

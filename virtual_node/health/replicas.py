@@ -1,0 +1,69 @@
+"""Pods of our own components: which of them fail, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from controller_runtime.api import timestamps
+from virtual_node.health.objects import Json, condition, one_line, statuses
+from virtual_node.web.rows import status_word
+
+COMPONENTS = "app.kubernetes.io/part-of=virtual-node"
+"""Label selector of the pods of our components, as the chart labels them."""
+_PATIENCE = 60.0
+"""Seconds for which a replica may start or not be Ready, as during an upgrade."""
+_STARTING = frozenset({"ContainerCreating", "PodInitializing"})
+
+
+def replica_trouble(pod: Json, words: str, now: datetime) -> tuple[str, str] | None:
+    """Return cause and next step where a pod of a component fails; None where it works, starts or has finished.
+
+    Args:
+        pod: the pod.
+        words: its last log line, or the last warning event about it; empty: not known.
+        now: by the API server's clock.
+    """
+    status = pod.get("status") or {}
+    if pod["metadata"].get("deletionTimestamp") or (pod["spec"].get("restartPolicy") or "Always") != "Always":
+        return None
+    if status.get("phase") == "Succeeded" or condition(pod, "Ready").get("status") == "True":
+        return None
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    describe = f"kubectl -n {namespace} describe pod {name}"
+    for container in statuses(pod):
+        state = container.get("state") or {}
+        reason = (state.get("waiting") or {}).get("reason") or ""
+        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+        if reason == "CrashLoopBackOff" or (ended.get("exitCode") and not container.get("ready")):
+            said = ended.get("message") or words or ended.get("reason") or "no log"
+            cause = f"is in {reason or 'Error'} (exit code {ended.get('exitCode', '?')}): {said}"
+            previous = " --previous" if not state.get("terminated") else ""
+            return one_line(cause), f"kubectl -n {namespace} logs {name} -c {container['name']}{previous}"
+        if reason and reason not in _STARTING:
+            said = (state.get("waiting") or {}).get("message") or words
+            if "Image" in reason:
+                step = f"correct the image {container.get('image', '')}, its pull secret or the registry"
+                return one_line(f"is in {reason}: {said}"), step
+            return one_line(f"is in {reason}: {said}"), describe
+    if (now - _since(pod)).total_seconds() <= _PATIENCE:
+        return None
+    if not pod["spec"].get("nodeName"):
+        said = condition(pod, "PodScheduled").get("message") or "no scheduler has looked at it"
+        return one_line(f"has no node: {said}"), describe
+    word, why = status_word(pod)
+    why = why or words or condition(pod, "Ready").get("message") or ""
+    if word == "Running":
+        return one_line(f"is not Ready: {why}".rstrip(": ")), f"kubectl -n {namespace} logs {name}"
+    return one_line(f"is {word}: {why}".rstrip(": ")), describe
+
+
+def failing(pods: Sequence[Json], now: datetime) -> list[Json]:
+    """Return the pods of components that fail, of which a tool may want to read the log."""
+    return [pod for pod in pods if replica_trouble(pod, "", now)]
+
+
+def _since(pod: Json) -> datetime:
+    """When a pod's readiness last changed."""
+    ready = condition(pod, "Ready").get("lastTransitionTime")
+    return timestamps.parse(ready or pod["metadata"]["creationTimestamp"])

@@ -1,0 +1,161 @@
+"""The health of an installation as its working process sees it: facts from its caches, for the page and the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+
+from controller_runtime import resources
+from controller_runtime.client import Client
+from controller_runtime.informer import Informer
+from controller_runtime.slicer import Slicer
+from virtual_node import metrics
+from virtual_node.cluster import COMPONENT, LowerCluster
+from virtual_node.health.facts import ClusterState, Facts, PodSign
+from virtual_node.health.faults import Health
+from virtual_node.health.model import examine
+from virtual_node.health.objects import Json
+from virtual_node.health.pods import sign, waiting_sign
+from virtual_node.health.replicas import COMPONENTS
+
+if TYPE_CHECKING:
+    from virtual_node.app import App
+
+_INTERVAL = 5.0
+"""Seconds between two passes over the pods; clusters and nodes are read whenever somebody asks."""
+
+
+class ProcessHealth:
+    """Judges what this process runs. Pods are read in slices in the background, a changed one once.
+
+    Args:
+        app: what runs.
+        upper: client of the upper cluster.
+        replicas_in: namespace of the pods of our components; empty: there is one replica, which is this process.
+        leader: host name of the replica that works while this one stands by; empty: this one works.
+        clock: the time of now, with its zone.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        upper: Client,
+        replicas_in: str,
+        leader: Callable[[], str] = lambda: "",
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._app = app
+        self._leader = leader
+        self._clock = clock
+        self._waiting = Informer(
+            upper,
+            resources.PODS,
+            field_selector="spec.nodeName=,status.phase=Pending",
+            name="waiting-pods",
+        )
+        self._replicas = (
+            Informer(
+                upper, resources.PODS, namespace=replicas_in, label_selector=COMPONENTS, name="component-pods"
+            )
+            if replicas_in
+            else None
+        )
+        self._signs: dict[str, tuple[str, PodSign | None]] | None = None
+        """Version and sign of each pod, by uid; None before the first pass."""
+        self._log = structlog.get_logger(component=COMPONENT)
+
+    async def run(self) -> None:
+        """Follow the pods until cancelled. An exception here is logged and stops nothing else."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for informer in filter(None, (self._waiting, self._replicas)):
+                    group.create_task(informer.run(), name=informer.name)
+                while True:
+                    try:
+                        await self._read_pods()
+                        metrics.show_health(self.health())
+                    except Exception as error:  # noqa: BLE001 - mirroring goes on whatever happens here
+                        self._log.exception("health not judged", error=str(error))
+                    await asyncio.sleep(_INTERVAL)
+        finally:
+            metrics.forget_health()
+
+    def health(self) -> Health:
+        """Return the verdict of now; of pods that of the last pass."""
+        if leader := self._leader():
+            return Health((), {"installation": f"this replica stands by; {leader} works"})
+        return examine(self._facts())
+
+    async def _read_pods(self) -> None:
+        """Judge the pods that have changed since the last pass."""
+        slicer = Slicer()
+        before = self._signs or {}
+        seen: dict[str, tuple[str, PodSign | None]] = {}
+        for cluster in list(self._app.clusters.values()):
+            caches = cluster.caches
+            for informer in list(caches.upper.values()) if caches is not None else ():
+                for pod in informer.store.list():
+                    known = before.get(pod.uid)
+                    if known is None or known[0] != pod.resource_version:
+                        known = pod.resource_version, sign(pod.to_dict())
+                    seen[pod.uid] = known
+                    await slicer.tick()
+        self._signs = seen
+
+    def _facts(self) -> Facts:
+        running = dict(self._app.clusters)
+        nodes = {
+            name: node
+            for cluster in running.values()
+            for name, controller in cluster.nodes.items()
+            if (node := controller.node) is not None
+        }
+        waiting: list[PodSign] = []
+        for pod in self._waiting.store.list():
+            found = waiting_sign(pod.to_dict(), nodes)
+            if found is not None:
+                waiting.append(found)
+        return Facts(
+            now=self._clock(),
+            nodes=list(nodes.values()),
+            leases=_leases(running),
+            signs=None
+            if self._signs is None
+            else [found for _, found in self._signs.values() if found is not None],
+            waiting=waiting,
+            replicas=[] if self._replicas is None else [pod.to_dict() for pod in self._replicas.store.list()],
+            clusters=[self._cluster(name, running.get(name)) for name in self._app.configured],
+            rejected=dict(self._app.rejected),
+            unknown=dict(self._unknown(running)),
+        )
+
+    def _cluster(self, name: str, cluster: LowerCluster | None) -> ClusterState:
+        error = self._app.failures.get(name, "")
+        if error:
+            return ClusterState(name=name, error=error, failed=True)
+        health = cluster.health if cluster is not None else None
+        if health is None:
+            return ClusterState(name=name)
+        return ClusterState(name=name, reachable=health.reachable, error=health.error)
+
+    def _unknown(self, running: Mapping[str, LowerCluster]) -> Iterator[tuple[str, str]]:
+        for informer in filter(None, (self._waiting, self._replicas)):
+            if not informer.has_synced or informer.last_error is not None:
+                yield informer.name, f"upper cluster: {informer.last_error or 'not read yet'}"
+        for name in self._app.configured:
+            cluster = running.get(name)
+            if name not in self._app.failures and (
+                cluster is None or cluster.pods is None or not cluster.nodes
+            ):
+                yield f"cluster {name}", "it starts"
+
+
+def _leases(running: Mapping[str, LowerCluster]) -> dict[str, Json]:
+    return {
+        name: {"spec": lease.spec} for cluster in running.values() for name, lease in cluster.leases.items()
+    }
