@@ -44,6 +44,33 @@ LOWER_NODES = Gauge(
     "Lower nodes behind a virtual node; counting: Ready and schedulable.",
     ["cluster", "node", "state"],
 )
+TOKEN_EXPIRY = Gauge(
+    "virtual_node_token_expiration_timestamp_seconds",
+    "When the token in a Secret with credentials of a lower cluster expires.",
+    ["cluster", "secret"],
+)
+TOKEN_RENEWAL = Gauge(
+    "virtual_node_token_renewal_timestamp_seconds",
+    "When the token in a Secret with credentials of a lower cluster is due for renewal.",
+    ["cluster", "secret"],
+)
+TOKEN_RENEWAL_ERRORS = Counter(
+    "virtual_node_token_renewal_errors_total",
+    "Failed attempts to renew a token of a lower cluster.",
+    ["cluster", "secret"],
+)
+
+
+def show_token(cluster: str, secret: str, *, expiry: float, due: float) -> None:
+    """Note when a token expires and when it is due for renewal, in seconds since 1970."""
+    TOKEN_EXPIRY.labels(cluster, secret).set(expiry)
+    TOKEN_RENEWAL.labels(cluster, secret).set(due)
+
+
+def forget_token(cluster: str, secret: str) -> None:
+    """Remove the times of a Secret that has no token to renew."""
+    for gauge in (TOKEN_EXPIRY, TOKEN_RENEWAL):
+        gauge.remove_by_labels({"cluster": cluster, "secret": secret})
 
 FAULTS = Gauge(
     "virtual_node_faults",
@@ -99,7 +126,7 @@ def expect_cluster(cluster: str) -> None:
 def show_stopped(cluster: str) -> None:
     """The lower cluster's controllers have ended: it is down until they run again, and of its nodes nothing is known."""
     CLUSTER_UP.labels(cluster).set(0)
-    for gauge in (ORPHANED_CLAIMS, NODE_READY, LOWER_NODES, ALLOCATABLE):
+    for gauge in (ORPHANED_CLAIMS, NODE_READY, LOWER_NODES, ALLOCATABLE, TOKEN_EXPIRY, TOKEN_RENEWAL):
         gauge.remove_by_labels({"cluster": cluster})
 
 

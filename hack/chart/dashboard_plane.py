@@ -85,6 +85,22 @@ _CERTIFICATES = [
         {rate("virtual_node_certificate_reload_errors_total", "component, name"): "{{component}} {{name}}"},
         unit="ops",
     ),
+    Panel(
+        "Tokens of lower clusters expire in",
+        {
+            f"min by (cluster, secret) (virtual_node_token_{what}_timestamp_seconds) - time()": (
+                f"{what} {{{{cluster}}}} {{{{secret}}}}"
+            )
+            for what in ("expiration", "renewal")
+        },
+        unit="s",
+        meaning="Renewal is due at 0; below, it fails.",
+    ),
+    Panel(
+        "Failed renewals of tokens",
+        {rate("virtual_node_token_renewal_errors_total", "cluster, secret"): "{{cluster}} {{secret}}"},
+        unit="ops",
+    ),
 ]
 _CONNECTIONS = [
     Panel(

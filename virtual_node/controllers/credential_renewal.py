@@ -18,6 +18,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api.token_life import TokenLife, token_life
 from controller_runtime.errors import ApiError, ConfigError, NotFound, Unauthorized
+from virtual_node import metrics
 from virtual_node.config import TokenSecret
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.preconditions import patch_only
@@ -57,14 +58,16 @@ class CredentialRenewal:
                 group.create_task(self._follow(secret))
 
     async def _follow(self, secret: TokenSecret) -> None:
+        errors = metrics.TOKEN_RENEWAL_ERRORS.labels(self._context.name, _key(secret))
         while True:
             try:
                 pause = await self.renew(secret)
             except (ApiError, ConfigError) as error:
                 pause = _RETRY
+                errors.inc()
                 self._context.log.warning(
                     "token of the lower cluster is not renewed",
-                    secret=f"{secret.namespace}/{secret.name}",
+                    secret=_key(secret),
                     error=str(error),
                     next=register_again(self._context.name, secret.namespace),
                 )
@@ -82,11 +85,16 @@ class CredentialRenewal:
         try:
             found = await upper.get(resources.SECRETS, secret.name, namespace=secret.namespace)
         except NotFound:
+            metrics.forget_token(self._context.name, _key(secret))
             return _LOOK
         life = _life(found)
         due = life.renew_at() if life is not None else None
         if life is None or life.ends is None or due is None:
+            metrics.forget_token(self._context.name, _key(secret))
             return _LOOK
+        metrics.show_token(
+            self._context.name, _key(secret), expiry=life.ends.timestamp(), due=due.timestamp()
+        )
         left = (due - self._now()).total_seconds()
         if left > 0:
             return min(left, _LOOK)
@@ -100,9 +108,7 @@ class CredentialRenewal:
             uid=found["metadata"]["uid"],
             namespace=secret.namespace,
         )
-        self._context.log.info(
-            "token of the lower cluster renewed", secret=f"{secret.namespace}/{secret.name}", expires=ends
-        )
+        self._context.log.info("token of the lower cluster renewed", secret=_key(secret), expires=ends)
         return _RETRY
 
     async def _request(self, life: TokenLife, duration: timedelta) -> tuple[str, str]:
@@ -146,6 +152,10 @@ def register_again(cluster: str, namespace: str = "NAMESPACE") -> str:
         f"virtual-node lower-cluster register --name {cluster} --client-kubeconfig LOWER_ADMIN.yaml "
         f"--kubeconfig UPPER.yaml --namespace {namespace}"
     )
+
+
+def _key(secret: TokenSecret) -> str:
+    return f"{secret.namespace}/{secret.name}"
 
 
 def _life(secret: dict[str, Any]) -> TokenLife | None:

@@ -185,6 +185,8 @@ def _binary(node: promql.BinaryExpr, series: Sequence[Series], now: float) -> Ve
         case "or":
             mine = {key(labels) for labels in left}
             return left | {labels: value for labels, value in right.items() if key(labels) not in mine}
+        case "and":
+            return {labels: value for labels, value in left.items() if key(labels) in others}
         case "unless":
             return {labels: value for labels, value in left.items() if key(labels) not in others}
     assert matching is None, node.prettify()

@@ -42,6 +42,7 @@ ALERTS = (
     "VirtualNodeApiErrors",
     "VirtualNodeWatchRestarts",
     "VirtualNodeCertificateExpiring",
+    "VirtualNodeTokenExpiring",
     "VirtualNodeWebhookDown",
     "VirtualNodeWebhookErrors",
     "VirtualNodeExtenderDown",

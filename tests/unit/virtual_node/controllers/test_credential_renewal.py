@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import structlog
+from prometheus_client import REGISTRY
 
 from controller_runtime.errors import ConfigError, Forbidden, NotFound, Unauthorized
 from tests.unit.controller_runtime.api.test_token_life import HOUR, START, token
@@ -111,6 +112,39 @@ async def test_a_refusal_is_tried_again():
     await asyncio.sleep(60)
     assert len(clusters.patched) == 1
     task.cancel()
+
+
+def _sample(name: str) -> float | None:
+    labels = {"cluster": "tokyo", "secret": "ns/virtual-node-tokyo"}
+    return REGISTRY.get_sample_value(f"virtual_node_token_{name}", labels)
+
+
+@pytest.mark.looptime
+async def test_failed_renewals_are_counted_and_the_times_of_the_token_stay():
+    """The alert compares the time of renewal with now; after the renewal both times are those of the new token."""
+    clusters = _with(token(exp=START + HOUR))
+    clusters.refuses = True
+    before = _sample("renewal_errors_total") or 0.0
+    task = asyncio.create_task(_renewal(clusters, hours=0.9).run())
+    await asyncio.sleep(150)
+    assert _sample("renewal_errors_total") == before + 3
+    assert _sample("expiration_timestamp_seconds") == START + HOUR
+    assert _sample("renewal_timestamp_seconds") == START + 0.8 * HOUR
+    clusters.refuses = False
+    await asyncio.sleep(150)
+    assert _sample("expiration_timestamp_seconds") == START + 110 * HOUR
+    assert _sample("renewal_timestamp_seconds") == START + 108 * HOUR
+    task.cancel()
+
+
+@pytest.mark.parametrize("data", [None, {"kubeconfig": "x"}])
+async def test_secret_without_a_token_to_renew_has_no_times(data):
+    """A user replaced it by one of another kind: no alert of the former token remains."""
+    await _renewal(_with(token(exp=START + HOUR)), hours=0.1).renew(SECRET)
+    assert _sample("expiration_timestamp_seconds") == START + HOUR
+    await _renewal(_Clusters(data), hours=0.1).renew(SECRET)
+    assert _sample("expiration_timestamp_seconds") is None
+    assert _sample("renewal_timestamp_seconds") is None
 
 
 async def test_credentials_that_are_not_accepted_name_the_command():
