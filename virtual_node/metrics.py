@@ -72,6 +72,7 @@ def forget_token(cluster: str, secret: str) -> None:
     for gauge in (TOKEN_EXPIRY, TOKEN_RENEWAL):
         gauge.remove_by_labels({"cluster": cluster, "secret": secret})
 
+
 FAULTS = Gauge(
     "virtual_node_faults",
     "Objects of the installation with a fault, by kind; 0 where there is none.",
