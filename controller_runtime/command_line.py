@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
+import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
+
+from controller_runtime.api.readable import guess
 
 USAGE_ERROR = 2
 _WIDTH = 100
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
+_REQUIRED = "the following arguments are required"
+_CHOICE = re.compile(r"argument (.*): invalid choice: (.*) \(choose from (.*)\)")
 
 
-def guess(word: str, known: Iterable[str]) -> str:
-    """``; did you mean status?`` where a word is close to one that there is, for the end of a message; else nothing."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+def complain(program: str, error: Exception) -> int:
+    """Print one line on standard error, without a traceback; returns the exit code for it."""
+    print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201 - the answer
+    return USAGE_ERROR
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,8 +46,13 @@ class Parser(argparse.ArgumentParser):
             examples: what is wanted, and what to type for it behind the program's name.
             exit_codes: ``0 …, 1 …``.
             notes: what else to say below the flags.
+
+        Attributes:
+            also_known: flags that somebody else reads from the same command line, for suggestions.
         """
         self.examples = examples
+        self.also_known: Sequence[str] = ()
+        self._given: Sequence[str] = ()
         parts = [_wrapped(notes)]
         if examples:
             parts.append(
@@ -62,7 +71,12 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Flags may stand between other arguments, too, as in ``diagnose pod -n shop web``: kubectl takes them there."""
         self._set_usage()
-        return self.parse_intermixed_args(args, namespace)
+        self._given = list(sys.argv[1:] if args is None else args)
+        return self.parse_intermixed_args(self._given, namespace)
+
+    def flag_names(self) -> list[str]:
+        """Return every long flag, such as ``--kubeconfig``."""
+        return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
     def format_help(self) -> str:
         """Usage names what there must be; forty flags in brackets before the first word of help are no help."""
@@ -75,19 +89,46 @@ class Parser(argparse.ArgumentParser):
             self.usage = " ".join(words).replace("%", "%%")
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in a line, and where help is; the usage of forty flags would hide it."""
-        self.exit(
-            USAGE_ERROR,
-            f"{self.prog}: {message}{self._guess(message)}\nSee '{self.prog} --help' for usage.\n",
-        )
+        """Say in one line what is wrong, and where help is; the usage of forty flags would hide it."""
+        told = self._missing(message) or _chosen(message) or self._unknown(message)
+        told = told.removeprefix("argument ")
+        end = "" if told.endswith("?") else f"; see '{self.prog} --help'"
+        self.exit(USAGE_ERROR, f"{self.prog}: {told}{end}\n")
 
-    def _guess(self, message: str) -> str:
+    def _unknown(self, message: str) -> str:
+        """Name what is not known, with a suggestion for the first word that resembles a flag."""
         found = _UNKNOWN.fullmatch(message)
-        for word in found[1].split() if found else ():
-            known = [flag for flag in self._option_string_actions if flag.startswith("--")]
-            if word.startswith("-") and (guessed := guess(word.partition("=")[0], known)):
-                return guessed
+        if found is None:
+            return message
+        words = found[1].split()
+        flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+        if not flags:
+            return f"unexpected argument{'s'[: len(words) > 1]} {' '.join(words)}"
+        known = [*self.flag_names(), *self.also_known]
+        close = filter(None, (guess(flag, known) for flag in flags))
+        return f"unknown flag{'s'[: len(flags) > 1]} {', '.join(flags)}{next(close, '')}"
+
+    def _missing(self, message: str) -> str:
+        """Name the words to choose from where the line has none of them: they come before required flags."""
+        if not message.startswith(_REQUIRED):
+            return ""
+        words = [word for word in self._given if not word.startswith("-")]
+        for action in self._get_positional_actions():
+            if action.choices and action.required and not any(word in action.choices for word in words):
+                choices = [str(choice) for choice in action.choices]
+                close = next(filter(None, (guess(word, choices) for word in words)), "")
+                return f"missing argument, one of {', '.join(choices)}{close}"
+        return message
+
+
+def _chosen(message: str) -> str:
+    """Return argparse's complaint about a choice in our words, with a suggestion; empty for other complaints."""
+    found = _CHOICE.fullmatch(message)
+    if found is None:
         return ""
+    choices = [choice.strip("'") for choice in found[3].split(", ")]
+    word = found[2].strip("'\"")
+    return f"{found[1]}: {word!r} is none of {', '.join(choices)}{guess(word, choices)}"
 
 
 def _positional(action: argparse.Action) -> str:

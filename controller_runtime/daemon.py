@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from controller_runtime import lifecycle, log, release
-from controller_runtime.command_line import USAGE_ERROR
+from controller_runtime.command_line import complain
 from controller_runtime.errors import ConfigError
 
 _VERSION = (["version"], ["--version"], ["-version"])
@@ -55,15 +55,14 @@ def main(
     try:
         return start(parse(arguments), run)
     except ConfigError as error:
-        print(f"{program}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
-        return USAGE_ERROR
+        return complain(program, error)
 
 
 def start(options: _Options, run: Callable[[_Options], Coroutine[Any, Any, int]]) -> int:
     """Set the process up and run the daemon in a loop of its own; returns the exit code.
 
     Raises:
-        ConfigError: the log's flags are wrong.
+        ConfigError: the log's flags are wrong, or the daemon ended by what only the user can mend.
     """
     log.configure(options.log_level, options.log_format, klog_v=options.klog_verbosity)
     lifecycle.open_all_files()

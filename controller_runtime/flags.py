@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.listening import parse_address
 
 _DURATION_PART = re.compile(r"(?<![0-9.])([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
 _DURATION_UNITS = {
@@ -57,6 +58,16 @@ def boolean(text: str) -> bool:
     if text in {"0", "f", "F", "false", "FALSE", "False"}:
         return False
     raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+def address(text: str) -> str:
+    """The argparse type of ``host:port``; empty: none."""
+    try:
+        if text:
+            parse_address(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def add_boolean(group: argparse._ActionsContainer, flag: str, *, default: bool, help_text: str) -> None:

@@ -56,7 +56,10 @@ async def run_until_signal(
 
     Returns:
         0 when ``main`` returned or stopped as asked; 1 when it failed, which is logged: one line for troubles
-        that a user can mend (``describe``), a traceback for the others.
+        whose text says all (``describe``), a traceback for the others.
+
+    Raises:
+        ConfigError: ``main`` ended by nothing but such errors: flags, files, addresses that only the user can mend.
     """
     task = asyncio.ensure_future(main)
     stopping = asyncio.Event()
@@ -155,7 +158,10 @@ def _exit_code(task: asyncio.Future[object], *, asked_to_stop: bool) -> int:
     error = task.exception()
     if error is None:
         return 0
-    for leaf in _leaves(error):
+    leaves = list(_leaves(error))
+    if not asked_to_stop and all(isinstance(leaf, ConfigError) for leaf in leaves):
+        raise ConfigError("; ".join(map(str, leaves))) from None
+    for leaf in leaves:
         line = describe(leaf)
         if line is None:
             _log.error("unexpected error", error=repr(leaf), exc_info=leaf)

@@ -23,6 +23,7 @@ from controller_runtime.accepting import Gate, count_requests, peer_of
 from controller_runtime.bodies import Bodies
 from controller_runtime.certificates import CertificateReloader, common_name
 from controller_runtime.connections import ConnectionLimits, Connections
+from controller_runtime.errors import ConfigError
 from controller_runtime.health import Check, HealthChecks
 from controller_runtime.listening import bind, parse_address
 from controller_runtime.metrics_page import MetricsPage
@@ -73,6 +74,7 @@ class HttpsServer:
         max_body_bytes: largest request body that is read.
         limits: of the server's connections; by default 512, with a client CA 128 of those without a certificate.
         name: label of the metrics of the server's connections.
+        setting: the flag or field with the address, for the error when it cannot be bound.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class HttpsServer:
         max_body_bytes: int = 8 * 1024**2,
         limits: ConnectionLimits | None = None,
         name: str = "http",
+        setting: str = "",
     ) -> None:
         if isinstance(tls, CertificateReloader) and tls.verifies_clients:
             middlewares = (_certificate_required(client_names), *middlewares)
@@ -102,6 +105,7 @@ class HttpsServer:
         self._gate: Gate | None = None
         self._host = host
         self._wanted_port = port
+        self._setting = setting
         self._tls = tls
         self._follow = follow_certificates
         self._shutdown_timeout = shutdown_timeout
@@ -138,8 +142,14 @@ class HttpsServer:
 
         Raises:
             OSError: the address cannot be bound; ``strerror`` is a sentence that names it.
+            ConfigError: the same, for a server with a ``setting``, which only the user can mend.
         """
-        sock = bind(self._host, self._wanted_port)
+        try:
+            sock = bind(self._host, self._wanted_port)
+        except OSError as error:
+            if self._setting:
+                raise ConfigError(f"{self._setting}: {error.strerror}") from None
+            raise
         self._port = sock.getsockname()[1]
         try:
             await self._serve(sock)
@@ -244,8 +254,11 @@ class HealthServer(HttpsServer):
         ConfigError: the address cannot be understood.
     """
 
-    def __init__(self, address: str, *, checks: Mapping[str, Check] | None = None) -> None:
+    def __init__(
+        self, address: str, *, checks: Mapping[str, Check] | None = None, setting: str = "--health-addr"
+    ) -> None:
         host, port = parse_address(address)
-        super().__init__(host, port, limits=ConnectionLimits(total=128, strangers=128), name="health")
+        limits = ConnectionLimits(total=128, strangers=128)
+        super().__init__(host, port, limits=limits, name="health", setting=setting)
         for name, check in (checks or {}).items():
             self.add_check(name, check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from controller_runtime.command_line import Parser
-from controller_runtime.flags import add_boolean, add_log_flags, add_upper_flags, duration
+from controller_runtime.flags import add_boolean, add_log_flags, add_upper_flags, address, duration
 
 PROGRAM = "virtual-node-descheduler"
 LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")
@@ -151,6 +151,7 @@ def _add_moving(group: argparse._ArgumentGroup) -> None:
 def _add_process(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--health-addr",
+        type=address,
         default="",
         metavar="HOST:PORT",
         help="serve /healthz, /readyz and /metrics there (off)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller_runtime.api.readable import guess
 from controller_runtime.errors import ConfigError
 
 
@@ -39,6 +40,7 @@ def only(value: dict[str, Any], allowed: set[str], where: str) -> None:
         if key not in allowed:
             raise ConfigError(
                 f"{join(where, str(key))}: unknown field; known are {', '.join(sorted(allowed))}"
+                f"{guess(str(key), allowed)}"
             )
 
 

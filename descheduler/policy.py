@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from controller_runtime.api import decoding
 from controller_runtime.api.decoding import decode_yaml
+from controller_runtime.api.readable import guess
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import read_text
 from descheduler import fields
@@ -135,10 +137,9 @@ def convert(params: Mapping[str, Any], kind: type[Params], *, where: str) -> Par
         ConfigError: names the field within ``where``.
     """
     try:
-        return msgspec.convert(dict(params), kind)
-    except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$")
-        raise ConfigError(f"{where}{path.rstrip('`')}: {text}") from None
+        return decoding.convert(dict(params), kind, where=where)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _v1alpha1(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
@@ -238,7 +239,7 @@ def _registered(name: str, where: str, known: Mapping[str, str]) -> str:
     registered = known.get(name)
     if registered is not None:
         return registered
-    names = ", ".join(sorted(set(known)))
+    names = ", ".join(sorted(set(known))) + guess(name, known)
     if name in _ELSEWHERE:
         raise ConfigError(
             f"{where}: {name} is no strategy of this descheduler, which moves pods between virtual nodes; "

@@ -8,7 +8,6 @@ import contextlib
 from controller_runtime import kubeconfig, lifecycle, log, weaknesses
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
-from controller_runtime.errors import ConfigError
 from controller_runtime.file_changes import FileChanges
 from controller_runtime.health import Check
 from controller_runtime.listening import is_loopback
@@ -111,10 +110,7 @@ class App:
                 server.add_check(name, check)
             if options.health_address:
                 await stack.enter_async_context(HealthServer(options.health_address, checks=checks))
-            try:
-                await server.start()
-            except OSError as error:
-                raise ConfigError(f"--address, --port: {error.strerror}") from None
+            await server.start()
             stack.push_async_callback(server.stop)
             self._log.info(
                 "serving", port=server.port, clusters=sorted(lower), agents=[one.name for one in agents]

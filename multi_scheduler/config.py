@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from controller_runtime.api import matching
-from controller_runtime.api.decoding import decode_yaml
+from controller_runtime.api.decoding import convert, decode_yaml
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
@@ -119,8 +119,8 @@ def parse(text: str, *, source: str = "config") -> Config:
     if "pluginConfig" in document:
         document = _from_tensile(document, source)
     try:
-        config = msgspec.convert(document, Config)
-    except msgspec.ValidationError as error:
+        config = convert(document, Config)
+    except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
     if config.api_version != API_VERSION or config.kind != KIND:
         raise ConfigError(f"{source}: expected apiVersion {API_VERSION} and kind {KIND}")

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import add_boolean, add_log_flags, add_upper_flags, comma_list, take_klog
+from controller_runtime.flags import (
+    add_boolean,
+    add_log_flags,
+    add_upper_flags,
+    address,
+    comma_list,
+    take_klog,
+)
 from multi_scheduler import config as configuration
 from multi_scheduler.config import Config
 from multi_scheduler.server import MAX_BODY_BYTES
@@ -135,6 +142,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     )
     parser.add_argument(
         "--health-addr",
+        type=address,
         default="",
         metavar="HOST:PORT",
         help="serve /healthz, /readyz, /metrics there, without TLS (on --port)",
@@ -143,6 +151,8 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     flags = parser.parse_args(rest)
     if not flags.config:
         raise ConfigError("--config: required: the lower clusters to look into")
+    if not 0 <= flags.port <= 65535:
+        raise ConfigError(f"--port: {flags.port} is not a port number")
     if bool(flags.tlscert) != bool(flags.tlskey):
         raise ConfigError("--tlscert and --tlskey go together")
     if flags.client_ca and not flags.tlscert:

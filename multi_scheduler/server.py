@@ -73,6 +73,7 @@ class ExtenderServer(HttpsServer):
             metrics=metrics,
             max_body_bytes=max_body_bytes,
             name="extender",
+            setting="--address, --port",
         )
         self._extender = extender
         self._turns = asyncio.Semaphore(MAX_CALLS)

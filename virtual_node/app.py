@@ -94,14 +94,14 @@ class App:
             upper = await stack.enter_async_context(
                 Client(upper_config, user_agent=COMPONENT, cluster="upper")
             )
-            self._cluster_id = self._config.cluster_id or await self._read_cluster_id(upper)
-            self._log.info("upper cluster", server=upper_config.server, cluster_id=self._cluster_id)
-            await stack.enter_async_context(loop_stalls.measured())
+            # First of all, so that an occupied port is told of at once, and probes see why we are not ready.
             if self._config.metrics_address:
-                # Before the kubelet API, so that it is there until the last stream has ended.
-                health = HealthServer(self._config.metrics_address, checks=self._checks())
+                health = HealthServer(
+                    self._config.metrics_address,
+                    checks=self._checks(),
+                    setting="--metrics-addr (metricsAddress)",
+                )
                 await stack.enter_async_context(health)
-            endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
             if self._config.web_address or self._config.metrics_address:
                 self._health = ProcessHealth(
                     self, upper=upper, replicas_in=self._replicas_namespace, leader=self._leader
@@ -115,6 +115,10 @@ class App:
                     overview=Overview(self.clusters, leader=self._leader, health=self._health.health),
                 )
                 await stack.enter_async_context(page)
+            self._cluster_id = self._config.cluster_id or await self._read_cluster_id(upper)
+            self._log.info("upper cluster", server=upper_config.server, cluster_id=self._cluster_id)
+            await stack.enter_async_context(loop_stalls.measured())
+            endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
             lifecycle.tune_gc()
             election = self._config.leader_election
             if not election.enabled:
@@ -168,6 +172,8 @@ class App:
 
     def _checks(self) -> Mapping[str, Check]:
         def clusters() -> str | None:
+            if not self._cluster_id:
+                return "the upper cluster has not answered yet"
             if self._standby:
                 return None  # ready to take over
             silent = [name for name, cluster in self.clusters.items() if cluster.pods is None]

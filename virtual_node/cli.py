@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from controller_runtime import daemon, lifecycle, release
-from controller_runtime.command_line import USAGE_ERROR, guess
+from controller_runtime.api.readable import guess
+from controller_runtime.command_line import complain
 from controller_runtime.errors import ConfigError
 from virtual_node import flags, program
 
@@ -61,8 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _command(command, arguments)
         sys.stdout.flush()  # not first when the interpreter ends, where nobody could answer
     except ConfigError as error:
-        print(f"{program.name()}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
-        return USAGE_ERROR
+        return complain(program.name(), error)
     except BrokenPipeError:
         if command in _DAEMON:
             raise
@@ -72,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command in _DAEMON:
             raise
         _forget_output()  # a full disk: the interpreter would try once more
-        print(f"{program.name()}: {error}", file=sys.stderr)  # noqa: T201 - one line, no traceback
-        return USAGE_ERROR
+        return complain(program.name(), error)
     except KeyboardInterrupt:
         if command in _DAEMON:
             raise
@@ -110,9 +109,8 @@ def _command(command: str, arguments: list[str]) -> int:
             print("k8s")  # noqa: T201 - the answer
             return 0
         case _:
-            raise ConfigError(
-                f"unknown command {command!r}{guess(command, COMMANDS)}\nSee '{program.name('help')}' for a list."
-            )
+            hint = guess(command, COMMANDS) or f"; see '{program.name('help')}'"
+            raise ConfigError(f"unknown command {command!r}{hint}")
 
 
 def complete() -> int:
@@ -149,7 +147,7 @@ def _daemon(arguments: list[str]) -> int:
         if arguments:
             raise
         # Somebody looks around.
-        raise ConfigError(f"{error}\nSee '{program.name('help')}' for the commands.") from None
+        raise ConfigError(f"{error}; see '{program.name('help')}' for the commands") from None
     return daemon.start(options, _run)
 
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from pathlib import Path
 
-import msgspec
-
-from controller_runtime.api.decoding import decode_yaml
+from controller_runtime.api.decoding import convert, decode_yaml
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import read_text
-from virtual_node import config
 from virtual_node.config import Config
 from virtual_node.config_validation import validate
-
-_UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 
 
 def load(path: str | Path) -> Config:
@@ -45,28 +38,13 @@ def parse(text: str, *, source: str = "config") -> Config:
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: expected a mapping with apiVersion, kind and clusters")
     try:
-        parsed = msgspec.convert(document, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}{_guess(str(error))}") from None
+        parsed = convert(document, Config)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None
     problems = validate(parsed)
     if problems:
         raise ConfigError(f"{source}: " + "; ".join(problems))
     return parsed
-
-
-def _guess(complaint: str) -> str:
-    """What an unknown field may have been meant to be."""
-    unknown = _UNKNOWN_FIELD.search(complaint)
-    if unknown is None:
-        return ""
-    known = {
-        field.lower(): field
-        for struct in vars(config).values()
-        if isinstance(struct, type) and issubclass(struct, msgspec.Struct)
-        for field in struct.__struct_encode_fields__
-    }
-    close = difflib.get_close_matches(unknown[1].lower(), known, n=1)
-    return f"; did you mean {known[close[0]]}?" if close else ""
 
 
 def _beside(config_file: Path, path: str) -> str:

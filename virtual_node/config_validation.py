@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 from controller_runtime.api import matching, quantity
 from controller_runtime.api.policy import validation as policy_validation
+from controller_runtime.errors import ConfigError
 from controller_runtime.leader_election import JITTER
+from controller_runtime.listening import parse_address
 from virtual_node import namespace_validation
 from virtual_node.config import (
     API_VERSION,
@@ -37,6 +39,11 @@ def validate(config: Config) -> list[str]:
         for name in config.enable_controllers
         if name not in KNOWN_CONTROLLERS
     ]
+    for field, address in (("metricsAddress", config.metrics_address), ("webAddress", config.web_address)):
+        try:
+            parse_address(address or ":0")
+        except ConfigError as error:
+            problems.append(f"{field}: {error}")
     election = config.leader_election
     if not election.lease_duration > election.renew_deadline > election.retry_period * JITTER:
         problems.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from controller_runtime.api.policy.presets import DEFAULT_PRESET, PRESETS
-from controller_runtime.flags import add_boolean, add_log_flags, duration
+from controller_runtime.flags import add_boolean, add_log_flags, address, duration
 from virtual_node import config as configuration
 
 DEFAULT_NODE_NAME = "virtual-kubelet"
@@ -208,12 +208,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     process = parser.add_argument_group("process")
     process.add_argument(
         "--metrics-addr",
+        type=address,
         default="",
         metavar="HOST:PORT",
         help="serve /healthz, /readyz and /metrics there (off)",
     )
     process.add_argument(
         "--web-addr",
+        type=address,
         default="",
         metavar="HOST:PORT",
         help="serve a read-only page about clusters, pods and events there (off)",

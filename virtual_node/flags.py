@@ -52,9 +52,19 @@ class Options:
 
 
 def parse(
-    argv: Sequence[str], environment: Mapping[str, str] | None = None, *, prog: str = "virtual-node"
+    argv: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    prog: str = "virtual-node",
+    beside: Parser | None = None,
 ) -> Options:
     """Turn a command line and its environment into options.
+
+    Args:
+        argv: the arguments.
+        environment: the process's by default.
+        prog: what the user has typed, for errors.
+        beside: the parser of the command that has read its own flags from the line: they are suggested, too.
 
     Raises:
         ConfigError: a value is wrong; names the flag or variable and says what would be right.
@@ -72,6 +82,7 @@ def parse(
     )
     parser.prog = prog
     add_flags(parser)
+    parser.also_known = beside.flag_names() if beside is not None else ()
     flags = parser.parse_args(rest)
     if flags.provider != "k8s":
         raise ConfigError(f"--provider {flags.provider}: the only provider is k8s")

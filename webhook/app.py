@@ -11,7 +11,6 @@ import socket
 from controller_runtime import kubeconfig, lifecycle, log, weaknesses
 from controller_runtime.certificates import CertificateReloader, KeyPair, self_signed
 from controller_runtime.client import Client
-from controller_runtime.errors import ConfigError
 from controller_runtime.health import Check
 from controller_runtime.leader_election import LeaderElector
 from controller_runtime.serving import HealthServer
@@ -70,10 +69,7 @@ class App:
                 server.add_check(name, check)
             if options.health_address:
                 await stack.enter_async_context(HealthServer(options.health_address, checks=checks))
-            try:
-                await server.start()
-            except OSError as error:
-                raise ConfigError(f"--address, --port: {error.strerror}") from None
+            await server.start()
             stack.push_async_callback(server.stop)
             self._log.info("serving", port=server.port, hosts=list(options.hosts))
             lifecycle.tune_gc()

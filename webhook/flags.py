@@ -12,6 +12,7 @@ from controller_runtime.flags import (
     add_boolean,
     add_log_flags,
     add_upper_flags,
+    address,
     comma_list,
     duration,
     take_klog,
@@ -139,7 +140,11 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         "--CA", default="", metavar="FILE", help="CA of client certificates; with it they are verified"
     )
     server.add_argument(
-        "--health-addr", default="", metavar="HOST:PORT", help="serve /healthz, /readyz, /metrics there (off)"
+        "--health-addr",
+        type=address,
+        default="",
+        metavar="HOST:PORT",
+        help="serve /healthz, /readyz, /metrics there (off)",
     )
     server.add_argument(
         "--shutdown-delay-duration",

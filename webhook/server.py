@@ -60,6 +60,7 @@ class WebhookServer(HttpsServer):
             max_body_bytes=MAX_BODY_BYTES,
             shutdown_timeout=8.0,
             name="webhook",
+            setting="--address, --port",
         )
         self._log = log.get_logger(component="webhook")
         self._knowledge = knowledge

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import yaml
+
+from controller_runtime.api.readable import guess
 
 T = TypeVar("T")
 Json = bytes | str | msgspec.Raw
 
 _DEEPEST = 100
+_COMPLAINT = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`")
+_STEP = re.compile(r"\.(\w+)|\[")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -41,15 +47,61 @@ decode: Callable[[Json], Any] = decoder(Any)
 """Return the value of a JSON text; raises msgspec.DecodeError. Objects call it for every spec and status they read."""
 
 
+def convert(document: Any, kind: type[T], *, where: str = "") -> T:
+    """Return a decoded document as a value of a struct type.
+
+    Args:
+        document: mappings, lists and scalars.
+        kind: its type.
+        where: the document's own place in a larger one, for errors.
+
+    Raises:
+        ValueError: the first field that does not fit, with its path; for an unknown one, the field that may be meant.
+    """
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        said = _COMPLAINT.fullmatch(str(error))
+        text, path = (said[1], said[2] or "") if said else (str(error), "")
+        unknown = _UNKNOWN_FIELD.fullmatch(text)
+        if unknown:
+            fields = (field.encode_name for field in _fields_at(kind, path))
+            text = f"unknown field `{unknown[1]}`{guess(unknown[1], fields)}"
+        place = f"{where}{path}".removeprefix(".")
+        raise ValueError(f"{place}: {text}" if place else text) from None
+
+
+def _fields_at(kind: Any, path: str) -> Iterator[msgspec.structs.FieldInfo]:
+    """Yield the fields of the struct that a path of msgspec's, such as ``.clusters[0]``, leads to."""
+    for step in _STEP.finditer(path):
+        if step[1]:
+            found = [field.type for field in _fields_at(kind, "") if field.encode_name == step[1]]
+        else:
+            # A list's items or a mapping's values: the last argument of any of the types it may be.
+            found = [get_args(one)[-1] for one in (kind, *get_args(kind)) if get_args(one)]
+        kind = found[0] if found else None
+    for one in (kind, *get_args(kind)):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            yield from msgspec.structs.fields(one)
+
+
 def decode_yaml(text: str) -> Any:
     """Return the value of a YAML text.
 
     Raises:
-        ValueError: Not YAML, or nested too deeply; one line.
+        ValueError: Not YAML, or nested too deeply; one line, with the line and column of the text.
     """
     try:
         _check_depth(text)
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - the safe loader, in C where it is built
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        context = f" ({error.context})" if error.context else ""
+        raise ValueError(f"{place}{error.problem}{context}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ValueError(f"line {line}: {error.reason}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(" ".join(str(error).split())) from None
 

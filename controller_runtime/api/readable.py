@@ -1,6 +1,9 @@
-"""Quantities and counts as people read them, for tables and messages. Programs get the exact values: ``quantity``."""
+"""Quantities, counts and suggestions for people, in tables and messages. Programs get exact values: ``quantity``."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 from controller_runtime.api import quantity
 
@@ -38,6 +41,16 @@ def count(number: int, one: str, several: str = "") -> str:
         several: the words for any other number; empty: ``one`` with an s.
     """
     return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """Return ``, did you mean status?`` for the end of a message about a word that does not exist.
+
+    Upper and lower case are the same here. Empty when no known word is similar.
+    """
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1)
+    return f", did you mean {by_lower[close[0]]}?" if close else ""
 
 
 def _bytes(number: int) -> str:

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         config = Config(kubeconfig=own.kubeconfig)
     else:
         upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
-        config = flags.parse([*upper, *rest], prog=program.name("cleanup")).config
+        config = flags.parse([*upper, *rest], prog=parser.prog, beside=parser).config
     asyncio.run(_run(config, own))
     return 0
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.readable import guess
 from controller_runtime.client import Client
-from controller_runtime.command_line import guess
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -116,7 +116,7 @@ class Reader:
             hint = guess(name, [one.name for one in there or ()])
             if not hint and namespace:
                 elsewhere = await self.all(resource, field_selector=f"metadata.name={name}")
-                hint = f"; did you mean {elsewhere[0].key}?" if elsewhere else ""
+                hint = f", did you mean {elsewhere[0].key}?" if elsewhere else ""
         key = f"{namespace}/{name}" if namespace else name
         otherwise = f"; {otherwise}" if otherwise else ""
         raise ConfigError(

@@ -10,7 +10,8 @@ from typing import Any
 
 from controller_runtime import log, resources
 from controller_runtime.api import names
-from controller_runtime.command_line import Parser, guess
+from controller_runtime.api.readable import guess
+from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from virtual_node import program
@@ -145,7 +146,8 @@ def _named(nodes: list[Object], wanted: Sequence[str]) -> list[Object]:
     there = {node.name for node in nodes}
     for name in wanted:
         if name not in there:
-            raise ConfigError(f"there is no virtual node {name!r}{guess(name, there)}")
+            hint = guess(name, there) or f"; there are {', '.join(sorted(there)) or 'none'}"
+            raise ConfigError(f"there is no virtual node {name!r}{hint}")
     return [node for node in nodes if not wanted or node.name in wanted]
 
 

@@ -69,6 +69,7 @@ class WebServer(HttpsServer):
             shutdown_timeout=1.0,
             limits=ConnectionLimits(total=128, strangers=128),
             name="page",
+            setting="--web-addr (webAddress)",
         )
         self._overview = overview
         self._pictures: dict[str, tuple[float, bytes]] = {}

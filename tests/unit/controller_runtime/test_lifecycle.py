@@ -209,7 +209,6 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("error", "line"),
         [
-            (ConfigError("--kubeconfig: no such file"), "--kubeconfig: no such file"),
             (
                 NotFound('pods "x" not found', code=404, reason="NotFound"),
                 'pods "x" not found (404 NotFound)',
@@ -220,7 +219,7 @@ class TestErrors:
             ),
             (PermissionError(errno.EACCES, "Permission denied", "/etc/x"), "/etc/x: Permission denied"),
         ],
-        ids=["config", "api", "port", "permission"],
+        ids=["api", "port", "permission"],
     )
     async def test_known_errors_are_one_line(self, error: Exception, line: str) -> None:
         """Troubles that a user can mend are one line without a traceback, and exit code 1."""
@@ -237,10 +236,17 @@ class TestErrors:
 
     async def test_groups_are_opened(self) -> None:
         """Each error inside a task group's group is told on its own."""
-        group = ExceptionGroup("tasks", [ConfigError("one"), ExceptionGroup("more", [ConfigError("two")])])
+        group = ExceptionGroup("tasks", [NotFound("one"), ExceptionGroup("more", [ConfigError("two")])])
         with capture_logs() as logs:
             assert await lifecycle.run_until_signal(failing(group)()) == 1
         assert [entry["event"] for entry in logs] == ["one", "two"]
+
+    async def test_errors_that_only_the_user_can_correct_are_raised(self) -> None:
+        """Nothing is logged: the command prints them in one plain line and ends with 2."""
+        group = ExceptionGroup("tasks", [ConfigError("one"), ExceptionGroup("more", [ConfigError("two")])])
+        with capture_logs() as logs, pytest.raises(ConfigError, match=r"^one; two$"):
+            await lifecycle.run_until_signal(failing(group)())
+        assert logs == []
 
     async def test_taken_port_of_a_server_is_one_line(self) -> None:
         """The error of our own servers about a port in use is one of the known ones."""

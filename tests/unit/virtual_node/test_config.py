@@ -41,8 +41,11 @@ clusters:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("clusters: [{name: a, kubeconfg: x}]", r"unknown field `kubeconfg` - at `\$.clusters\[0\]`"),
-        ("kubelet: {port: high}", r"Expected `int`, got `str` - at `\$.kubelet.port`"),
+        (
+            "clusters: [{name: a, kubeconfg: x}]",
+            r"clusters\[0\]: unknown field `kubeconfg`, did you mean kubeconfig\?",
+        ),
+        ("kubelet: {port: high}", r"kubelet.port: Expected `int`, got `str`"),
         ("clusters: [{name: a}]", r"clusters\[0\].kubeconfig: required"),
         ("clusters: [{name: a, kubeconfig: x}, {name: a, kubeconfig: y}]", "'a' is there twice"),
         ("clusters: [{name: a, kubeconfig: x, nodeName: A_B}]", "DNS-1123"),
@@ -90,10 +93,10 @@ def test_an_unreadable_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("field", "told"),
     [
-        ("clustres: []", "unknown field `clustres`; did you mean clusters?"),
+        ("clustres: []", "unknown field `clustres`, did you mean clusters?"),
         (
             "clusters: [{name: a, kubeconfig: k, nodename: x}]",
-            "unknown field `nodename` - at `$.clusters[0]`; did you mean nodeName?",
+            "clusters[0]: unknown field `nodename`, did you mean nodeName?",
         ),
         ("zzz: 1", "unknown field `zzz`"),
     ],

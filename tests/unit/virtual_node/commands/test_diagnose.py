@@ -82,14 +82,14 @@ async def test_flags_may_stand_anywhere(person: Person, words: list[str]):
         (["pod", ".."], "'..' is not the name of a pod"),
         (["pod", "[bold]x"], "'[bold]x' is not the name of a pod"),
         (["pod/"], "'' is not the name of a pod"),
-        (["pod", "wbe"], "there is no pod shop/wbe in the upper cluster; did you mean web?"),
-        (["pod", "web", "-n", "default"], "no pod default/web in the upper cluster; did you mean shop/web?"),
+        (["pod", "wbe"], "there is no pod shop/wbe in the upper cluster, did you mean web?"),
+        (["pod", "web", "-n", "default"], "no pod default/web in the upper cluster, did you mean shop/web?"),
         (["pod", "web-2", "-n", "default"], "there is no pod default/web-2 in the upper cluster\n"),
         (["node/zzz"], "there is no node zzz in the upper cluster; virtual-node doctor says why"),
         (["deploy/api"], "there is no deployment shop/api in the upper cluster"),
-        (["node/vnn"], "there is no node vnn in the upper cluster; did you mean vn?"),
+        (["node/vnn"], "there is no node vnn in the upper cluster, did you mean vn?"),
         (["node/real"], "real is a node of the upper cluster itself, not a virtual one"),
-        (["service/web"], "invalid choice: 'service/web' (choose from 'pod', 'node', 'deployment'"),
+        (["service/web"], "'service/web' is none of pod, node, deployment"),
     ],
 )
 async def test_what_there_is_not_is_said_in_a_line(person: Person, words: list[str], told: str):

@@ -129,7 +129,7 @@ async def test_names_and_labels_choose(person: Person):
         1
     ] == "node/vn-tokyo\n"
     code, _, err = await person.types("status", "vn-tokio", objects=objects)
-    assert (code, err) == (2, "virtual-node: there is no virtual node 'vn-tokio'; did you mean vn-tokyo?\n")
+    assert (code, err) == (2, "virtual-node: there is no virtual node 'vn-tokio', did you mean vn-tokyo?\n")
 
 
 async def test_headings_can_be_left_out(person: Person):

@@ -1,0 +1,220 @@
+"""What a program says that cannot do what it was started for: one plain line and exit code 2, of real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+NODE, WEBHOOK, DESCHEDULER, SCHEDULER = "virtual_node", "webhook", "descheduler", "multi_scheduler"
+PROGRAMS = {
+    NODE: "virtual-node",
+    WEBHOOK: "virtual-node-webhook",
+    DESCHEDULER: "virtual-node-descheduler",
+    SCHEDULER: "virtual-node-multi-scheduler",
+}
+CLUSTERS = "apiVersion: virtual-node.io/v1alpha1\nkind: {kind}\nclusters:\n- name: a\n  kubeconfig: {file}\n"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Files and addresses that the command lines below name in braces."""
+    nowhere = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    whole = {
+        "clusters": [nowhere],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    files = {
+        "kube": json.dumps(whole),
+        "broken": "clusters:\n- name: [x\n  foo: }\n",
+        "clusters": CLUSTERS.format(kind="VirtualNodeConfiguration", file="kube"),
+        "misspelt": CLUSTERS.format(kind="VirtualNodeConfiguration", file="kube") + "  lables: {a: b}\n",
+        "scheduler": CLUSTERS.format(kind="MultiSchedulerConfiguration", file="kube"),
+        "orphaned": CLUSTERS.format(kind="MultiSchedulerConfiguration", file="missing"),
+        "policy": "apiVersion: descheduler/v1alpha1\nkind: DeschedulerPolicy\nstrategy: {}\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        yield {
+            **{name: str(tmp_path / name) for name in [*files, "missing"]},
+            "taken": f"127.0.0.1:{port}",
+            "port": str(port),
+        }
+
+
+def _run(module: str, line: str, places: Mapping[str, str], **environment: str) -> tuple[int, str, str]:
+    """Exit code, the last line of stderr and what came before it."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *line.format(**places).split()],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KUBECONFIG": "", **environment},
+        check=False,
+        timeout=60,
+    )
+    before, _, last = done.stderr.rstrip("\n").rpartition("\n")
+    return done.returncode, last, before
+
+
+_UPPER = "--kubeconfig={kube}"
+_BOTH = f"{_UPPER} --client-kubeconfig={{kube}}"
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "said"),
+    [
+        (
+            NODE,
+            "",
+            "--client-kubeconfig: required: the kubeconfig of the lower cluster (or --config for many)",
+        ),
+        (NODE, "--kubeconfig={missing} --client-kubeconfig={kube}", "kubeconfig {missing}: no such file"),
+        (NODE, "--kubeconfig={kube} --client-kubeconfig={missing}", "kubeconfig {missing}: no such file"),
+        (
+            NODE,
+            "--kubeconfig={kube} --client-kubeconfig={broken}",
+            "kubeconfig {broken}: cannot be read: line 3,",
+        ),
+        (
+            NODE,
+            f"{_BOTH} --metrics-addr={{taken}}",
+            "--metrics-addr (metricsAddress): address {taken} is already",
+        ),
+        (NODE, f"{_BOTH} --web-addr={{taken}}", "--web-addr (webAddress): address {taken} is already in use"),
+        (NODE, f"{_BOTH} --web-addr=8080", "--web-addr: address '8080' is not host:port"),
+        (
+            NODE,
+            f"{_BOTH} --metrics-addr=::1:80",
+            "--metrics-addr: address '::1:80': write an IPv6 address in br",
+        ),
+        (NODE, f"{_BOTH} --log-level=loud", "log level 'loud' is not one of trace, debug"),
+        (NODE, f"{_BOTH} --pod-sync-workers=many", "--pod-sync-workers: invalid int value: 'many'"),
+        (NODE, f"{_BOTH} --nodname=x", "unknown flag --nodname, did you mean --nodename?"),
+        (NODE, "--config={missing}", "--config {missing}: No such file or directory"),
+        (NODE, "--config={broken}", "{broken}: not YAML: line 3, column 6: did not find expected ',' or ']'"),
+        (
+            NODE,
+            "--config={misspelt}",
+            "{misspelt}: clusters[0]: unknown field `lables`, did you mean labels?",
+        ),
+        (
+            NODE,
+            f"{_BOTH} --startup-timeout=10ms",
+            "the upper cluster did not answer within --startup-timeout",
+        ),
+        (WEBHOOK, "--kubeconfig={missing}", "kubeconfig {missing}: no such file"),
+        (
+            WEBHOOK,
+            f"{_UPPER} --address=127.0.0.1 --port={{port}}",
+            "--address, --port: address {taken} is already",
+        ),
+        (
+            WEBHOOK,
+            f"{_UPPER} --port=0 --health-addr={{taken}}",
+            "--health-addr: address {taken} is already in use",
+        ),
+        (WEBHOOK, f"{_UPPER} --port=0 --health-addr=x", "--health-addr: address 'x' is not host:port"),
+        (
+            WEBHOOK,
+            f"{_UPPER} --tlscert={{missing}} --tlskey={{missing}}",
+            "{missing}: No such file or directory",
+        ),
+        (WEBHOOK, f"{_UPPER} --port=70000", "--port: 70000 is not a port number"),
+        (DESCHEDULER, "--kubeconfig={missing}", "kubeconfig {missing}: no such file"),
+        (
+            DESCHEDULER,
+            f"{_UPPER} --health-addr={{taken}}",
+            "--health-addr: address {taken} is already in use",
+        ),
+        (DESCHEDULER, f"{_UPPER} --dryrun", "unknown flag --dryrun, did you mean --dry-run?"),
+        (
+            DESCHEDULER,
+            f"{_UPPER} --policy-config-file={{policy}}",
+            "{policy}: strategy: unknown field; known are",
+        ),
+        (SCHEDULER, _UPPER, "--config: required: the lower clusters to look into"),
+        (SCHEDULER, "--kubeconfig={missing} --config={scheduler}", "kubeconfig {missing}: no such file"),
+        (SCHEDULER, f"{_UPPER} --config={{orphaned}}", "kubeconfig {missing}: no such file"),
+        (
+            SCHEDULER,
+            f"{_UPPER} --config={{scheduler}} --address=127.0.0.1 --port={{port}}",
+            "--address, --port: add",
+        ),
+        (
+            SCHEDULER,
+            f"{_UPPER} --config={{scheduler}} --health-addr={{taken}}",
+            "--health-addr: address {taken} is",
+        ),
+        (SCHEDULER, f"{_UPPER} --config={{scheduler}} --port=-1", "--port: -1 is not a port number"),
+    ],
+)
+def test_what_only_the_user_can_correct_is_one_plain_line(
+    module: str, line: str, said: str, places: dict[str, str]
+):
+    """It names the flag, or the file and the field; before it there are at most ordinary lines of the log."""
+    code, last, before = _run(module, line, places)
+    assert (code, last[: len(PROGRAMS[module]) + 2]) == (2, f"{PROGRAMS[module]}: ")
+    assert last.removeprefix(f"{PROGRAMS[module]}: ").startswith(said.format(**places)), last
+    assert "Traceback" not in before
+    assert not [one for one in before.splitlines() if json.loads(one)["level"] not in {"info", "warning"}]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("stats", "virtual-node: unknown command 'stats', did you mean status?"),
+        ("virtual", "virtual-node: unknown command 'virtual'; see 'virtual-node help'"),
+        ("cleanup --dryrun", "virtual-node cleanup: unknown flag --dryrun, did you mean --dry-run?"),
+        ("lower-cluster", "virtual-node lower-cluster: missing argument, one of register, "),
+        ("diagnose pood web", "virtual-node diagnose: TYPE[/NAME]: 'pood' is none of pod, node"),
+        (
+            "status --output jsn",
+            "virtual-node status: -o/--output: 'jsn' is none of table, wide, json, yaml, name, did",
+        ),
+        (
+            "check --kubeconfig={missing} --client-kubeconfig={kube} extra",
+            "virtual-node check: unexpected argument ex",
+        ),
+        ("status --kubeconfig={missing}", "virtual-node: kubeconfig {missing}: no such file"),
+        (
+            "cleanup --kubeconfig={missing} --client-kubeconfig={kube}",
+            "virtual-node: kubeconfig {missing}: no such",
+        ),
+    ],
+)
+def test_a_command_for_people_says_in_one_line_what_is_wrong(line: str, said: str, places: dict[str, str]):
+    """And suggests what may be meant."""
+    code, last, before = _run(NODE, line, places)
+    assert (code, before) == (2, "")
+    assert last.startswith(said.format(**places)), last
+
+
+@pytest.mark.parametrize("module", PROGRAMS)
+def test_a_failure_that_nobody_expected_ends_with_1(module: str, places: dict[str, str]):
+    """With its traceback in the log: it is for those who mend the program."""
+    code = (
+        f"import sys; from controller_runtime import kubeconfig; from {module} import cli; "
+        "kubeconfig.load = lambda *_, **__: 1 / 0; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    extra = ["--config", places["scheduler"]] if module == SCHEDULER else []
+    extra += ["--client-kubeconfig", places["kube"]] if module == NODE else []
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--kubeconfig", places["kube"], *extra],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert (done.returncode, told["level"], told["msg"]) == (1, "error", "unexpected error")
+    assert "ZeroDivisionError" in told["exception"]
