@@ -24,6 +24,7 @@ from virtual_node import config_file, metrics
 from virtual_node.cluster import COMPONENT, LowerCluster
 from virtual_node.config import ClusterConfig, Config
 from virtual_node.flags import Options
+from virtual_node.health.reports import Report
 from virtual_node.kubelet_service import KubeletEndpoints
 from virtual_node.process_health import ProcessHealth
 
@@ -230,7 +231,13 @@ class App:
         failures = 0
         while True:
             started = loop.time()
-            lower = LowerCluster(cluster, settings=config, cluster_id=self._cluster_id, endpoints=endpoints)
+            lower = LowerCluster(
+                cluster,
+                settings=config,
+                cluster_id=self._cluster_id,
+                endpoints=endpoints,
+                report=lambda: Report(self.rejected, self.failures),
+            )
             self.clusters[cluster.name] = lower
             self.failures.pop(cluster.name, None)
             try:

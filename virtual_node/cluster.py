@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
@@ -36,6 +36,7 @@ from virtual_node.controllers.pods import PodController
 from virtual_node.controllers.service_links import ServiceLinks
 from virtual_node.controllers.services import ServiceController
 from virtual_node.controllers.volumes import Volumes
+from virtual_node.health.reports import Report
 from virtual_node.kubelet_service import KubeletEndpoints, KubeletService
 
 COMPONENT = "virtual-node"
@@ -51,8 +52,19 @@ class LowerCluster:
         settings: configuration.Config,
         cluster_id: str,
         endpoints: KubeletEndpoints,
+        report: Callable[[], Report] = Report,
     ) -> None:
+        """Set up.
+
+        Args:
+            config: of the lower cluster.
+            settings: of the process.
+            cluster_id: identity of the upper cluster.
+            endpoints: the kubelet APIs of the process.
+            report: what is wrong that only this process knows; published on the Leases of the virtual nodes.
+        """
         self.config = config
+        self._report = report
         self._settings = settings
         self._cluster_id = cluster_id
         self._endpoints = endpoints
@@ -255,7 +267,9 @@ class LowerCluster:
                 kubelet_port=service.port,
             )
             self.nodes[name] = controller
-            lease = self.leases[name] = NodeLeaseController(context, name, node=controller)
+            lease = self.leases[name] = NodeLeaseController(
+                context, name, node=controller, report=self._report
+            )
             group.create_task(controller.run(), name=f"node {name}")
             group.create_task(lease.run(), name=f"lease {name}")
 

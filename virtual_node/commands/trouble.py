@@ -10,8 +10,8 @@ from datetime import datetime
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.errors import ApiError
 from controller_runtime.proxies import without_password
-from virtual_node.commands.doctoring.connections import Failure, failure
 from virtual_node.commands.inspection_facts import Expiry, span
+from virtual_node.health.connections import Failure, failure
 
 _VERIFY = re.compile(r"certificate verify failed: (.*?)[.]? \(_ssl")
 _STEPS = {

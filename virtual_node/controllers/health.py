@@ -8,6 +8,7 @@ from collections.abc import Callable
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node import metrics
 from virtual_node.controllers.context import ClusterContext
+from virtual_node.health.connections import plain
 
 
 class HealthController:
@@ -40,7 +41,7 @@ class HealthController:
         except (ApiError, ConfigError, TimeoutError) as error:
             # ConfigError: a credential has ended, and what gives us a new one fails.
             self.reachable = False
-            self.error = str(error) or f"no answer within {timeout:g} s"
+            self.error = plain(str(error)) or f"no answer within {timeout:g} s"
         else:
             self.reachable = True
             self.error = ""

@@ -17,6 +17,7 @@ from virtual_node.controllers.capacity import CapacityController
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.health import HealthController
 from virtual_node.controllers.records import SHORTEST_PAUSE
+from virtual_node.health.connections import plain
 from virtual_node.translate import node as translate
 
 _RELEASE = release.version()
@@ -128,7 +129,8 @@ class NodeController:
                 f"Lower cluster {name} does not answer: {self._health.error}",
             )
         if self._health.reachable is None or not self._lower_nodes.has_synced:
-            trouble = f": {self._lower_nodes.last_error}" if self._lower_nodes.last_error else ""
+            error = self._lower_nodes.last_error
+            trouble = f": {plain(str(error))}" if error else ""
             return False, "LowerClusterUnknown", f"Lower cluster {name} has not been read yet{trouble}"
         if not self.capacity.ready_nodes:
             total = len(self._lower_nodes.store)

@@ -7,14 +7,16 @@ The lower cluster's health does not show here but in the Ready condition: the pr
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import timestamps
+from controller_runtime.api import names, timestamps
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.node import NodeController
+from virtual_node.health.reports import Report
 
 NAMESPACE = "kube-node-lease"
 _RETRY = 2.0
@@ -23,8 +25,24 @@ _RETRY = 2.0
 class NodeLeaseController:
     """Renews one node's Lease."""
 
-    def __init__(self, context: ClusterContext, name: str, *, node: NodeController) -> None:
+    def __init__(
+        self,
+        context: ClusterContext,
+        name: str,
+        *,
+        node: NodeController,
+        report: Callable[[], Report] = Report,
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: of the lower cluster.
+            name: the virtual node's.
+            node: registers it; its Lease follows.
+            report: what is wrong that only this process knows; published with the next renewal.
+        """
         self._context = context
+        self._report = report
         self._name = name
         self._node = node
         self._lease: dict[str, Any] | None = None
@@ -60,6 +78,11 @@ class NodeLeaseController:
         spec["leaseDurationSeconds"] = int(self._context.settings.lease_duration)
         spec["renewTime"] = timestamps.micro_time(datetime.now(UTC))
         self._lease["metadata"]["ownerReferences"] = [self._owner()]
+        annotations = dict(self._lease["metadata"].get("annotations") or {})
+        annotations.pop(names.ANNOTATION_FAULTS, None)
+        if text := self._report().text():
+            annotations[names.ANNOTATION_FAULTS] = text
+        self._lease["metadata"]["annotations"] = annotations
         self._lease = await self._context.upper.update(resources.LEASES, self._lease)
 
     async def _get_or_create(self) -> dict[str, Any]:

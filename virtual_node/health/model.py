@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from virtual_node import program
-from virtual_node.health.facts import Facts, PodSign
+from virtual_node.health import reports
+from virtual_node.health.facts import ClusterState, Facts, PodSign
 from virtual_node.health.faults import Fault, Health, Kind, Severity
-from virtual_node.health.nodes import cluster_faults, cluster_of, node_faults
+from virtual_node.health.nodes import cluster_faults, cluster_of, node_faults, silence
 from virtual_node.health.objects import key
 from virtual_node.health.replicas import replica_trouble
 
@@ -22,6 +24,7 @@ _MORE = {
 
 def examine(facts: Facts) -> Health:
     """Return everything that is wrong and everything that is not known."""
+    facts = _with_reports(facts)
     found = [
         *_replicas(facts),
         *_rejected(facts),
@@ -33,6 +36,20 @@ def examine(facts: Facts) -> Health:
     found.sort(key=lambda fault: (fault.severity is not Severity.ERROR, _ORDER[fault.kind]))
     unseen = {name: "not read" for name in _SEEN if getattr(facts, name) is None}
     return Health(found, {**unseen, **facts.unknown})
+
+
+def _with_reports(facts: Facts) -> Facts:
+    """Add what processes report on the Leases that they renew; of a silent one nothing is known."""
+    virtual = {node["metadata"]["name"] for node in facts.nodes or ()}
+    report = reports.read(
+        lease
+        for name, lease in (facts.leases or {}).items()
+        if name in virtual and not silence(facts, name, ready=True)
+    )
+    known = {cluster.name: cluster for cluster in facts.clusters}
+    for name, why in report.failed.items():
+        known[name] = ClusterState(name=name, failed=True, error=why)
+    return replace(facts, clusters=list(known.values()), rejected={**report.rejected, **facts.rejected})
 
 
 def _replicas(facts: Facts) -> Iterator[Fault]:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from controller_runtime.api import names, timestamps
 from virtual_node import program
-from virtual_node.commands.doctoring.connections import Failure, failure
 from virtual_node.commands.doctoring.facts import Facts, Json, condition, key, virtual_nodes
 from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some
+from virtual_node.health.connections import Failure, failure
 from virtual_node.web.rows import status_word
 
 _PATIENCE_SECONDS = 30.0

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from controller_runtime.api import matching, names
-from virtual_node.commands.doctoring.connections import Failure, failure
 from virtual_node.commands.doctoring.facts import (
     PROXY_REFUSES,
     Facts,
@@ -19,6 +18,7 @@ from virtual_node.commands.doctoring.facts import (
     waiting,
 )
 from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some
+from virtual_node.health.connections import Failure, failure
 
 _LIFECYCLE = "node.kubernetes.io/"
 """Taints that follow from what other links say (not-ready, unreachable, unschedulable)."""

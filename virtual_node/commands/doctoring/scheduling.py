@@ -9,7 +9,6 @@ from datetime import datetime
 
 from controller_runtime.api import pod_resources, quantity, timestamps
 from virtual_node import program
-from virtual_node.commands.doctoring.connections import Failure, failure
 from virtual_node.commands.doctoring.facts import (
     DESCHEDULER_LEASE,
     SCHEDULER_LEASE,
@@ -22,6 +21,7 @@ from virtual_node.commands.doctoring.facts import (
 )
 from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some
 from virtual_node.commands.doctoring.nodes import meant_for_us
+from virtual_node.health.connections import Failure, failure
 
 _UNSEEN_SECONDS = 30.0
 _DEFAULT_SCHEDULER = "default-scheduler"

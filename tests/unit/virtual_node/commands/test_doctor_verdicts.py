@@ -20,9 +20,9 @@ from tests.unit.virtual_node.commands.patients import (
     webhook,
 )
 from virtual_node.commands.doctoring.chain import examine, first_broken
-from virtual_node.commands.doctoring.connections import Failure, failure
 from virtual_node.commands.doctoring.facts import Facts, Probe, Webhook
 from virtual_node.commands.doctoring.links import State, some
+from virtual_node.health.connections import Failure, failure
 
 
 @pytest.mark.parametrize(

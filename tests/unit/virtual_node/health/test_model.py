@@ -12,6 +12,7 @@ from virtual_node.health.facts import ClusterState, Facts
 from virtual_node.health.faults import PODS, Kind, Severity, Verdict
 from virtual_node.health.model import examine
 from virtual_node.health.pods import sign, waiting_sign
+from virtual_node.health.reports import Report
 
 UNREACHABLE = condition(
     "Ready", "False", "LowerClusterUnreachable", "Lower cluster a does not answer: refused"
@@ -231,6 +232,35 @@ def test_no_cluster_leads_to_the_command_that_adds_one() -> None:
     """An installation without a lower cluster is told how to join one."""
     (fault,) = examine(healthy(nodes=[], leases={})).faults
     assert fault.next_step == "virtual-node lower-cluster join NAME --client-kubeconfig FILE"
+
+
+def _reporting(text: str, *, age: float = 3) -> dict[str, Any]:
+    return {**lease(age), "metadata": {"annotations": {"virtual-node.io/faults": text}}}
+
+
+def test_reads_what_a_process_reports_on_its_lease() -> None:
+    """A rejected file and a cluster that does not run, once, however many Leases say so."""
+    text = Report({"": "unknown field lables"}, {"b": "no such file"}).text()
+    leases = {"vn-a": _reporting(text), "vn-2": _reporting(text)}
+    health = examine(healthy(nodes=[node(), node("vn-2")], leases=leases))
+    assert [(fault.kind, fault.subject) for fault in health.faults] == [
+        (Kind.CONFIGURATION_REJECTED, "Configuration"),
+        (Kind.CLUSTER_FAILED, "Cluster b"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"rejected": 1}', '{"failed": {"b": 2}}', '{"other": {}}'])
+def test_an_annotation_that_is_no_report_is_ignored(text: str) -> None:
+    """Another release may write something else there."""
+    assert not examine(healthy(leases={"vn-a": _reporting(text)})).faults
+
+
+def test_reports_of_silent_processes_and_of_real_nodes_do_not_count() -> None:
+    """The report of a process that has ended is old; a real node's kubelet is none of ours."""
+    text = Report({"": "old"}).text()
+    found = examine(healthy(leases={"vn-a": _reporting(text, age=300)})).faults
+    assert [fault.kind for fault in found] == [Kind.NODE_SILENT]
+    assert not examine(healthy(leases={"vn-a": lease(), "real": _reporting(text)})).faults
 
 
 def test_data_is_what_the_page_and_json_show() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import enum
+import re
+
+_SERVER = re.compile(r"https?://\S+: ")
 
 
 class Failure(enum.Enum):
@@ -46,3 +49,12 @@ def failure(text: str, code: int = 0) -> Failure:
         if any(part in lowered for part in parts):
             return kind
     return {401: Failure.UNAUTHENTICATED, 403: Failure.FORBIDDEN}.get(code, Failure.OTHER)
+
+
+def plain(text: str) -> str:
+    """Return an error in words for people where it only says that nothing answered, otherwise as it is."""
+    kind = failure(text)
+    if kind not in {Failure.REFUSED, Failure.SILENT, Failure.NO_NAME}:
+        return text
+    server = _SERVER.match(text)
+    return f"{server[0]}{kind.value}" if server else kind.value

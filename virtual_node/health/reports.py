@@ -1,0 +1,54 @@
+"""What a process publishes about itself on the Leases of its virtual nodes, and what the tools read there.
+
+Users cannot write in ``kube-node-lease``, every tool reads the Leases anyway, and the process renews them anyway.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from controller_runtime.api import names
+from virtual_node.health.objects import Json, one_line
+
+_MOST = 20
+"""Entries of each kind that are published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is wrong that only the process knows; causes by name of a lower cluster."""
+
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    """Configurations that are not applied. The empty name is the whole file."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Lower clusters whose controllers do not run."""
+
+    def text(self) -> str:
+        """Return the value of the annotation; empty where nothing is wrong."""
+        parts = {
+            name: {cluster: one_line(why) for cluster, why in sorted(causes.items())[:_MOST]}
+            for name, causes in (("rejected", self.rejected), ("failed", self.failed))
+            if causes
+        }
+        return json.dumps(parts) if parts else ""
+
+
+def read(leases: Iterable[Json]) -> Report:
+    """Return what the annotations of all Leases report together; an annotation that is no report is ignored."""
+    rejected: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for lease in leases:
+        text = ((lease.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_FAULTS)
+        if not text:
+            continue
+        try:
+            parts = msgspec.json.decode(text, type=dict[str, dict[str, str]])
+        except msgspec.DecodeError:
+            continue
+        rejected |= parts.get("rejected", {})
+        failed |= parts.get("failed", {})
+    return Report(rejected, failed)
