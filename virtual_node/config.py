@@ -55,7 +55,8 @@ class NodeConfig(_Base):
     node_selector: dict[str, str] = {}
     """Labels a lower node must carry to belong to this virtual node. Empty: every lower node."""
     labels: dict[str, str] = {}
-    """Labels added to the Node, over the ones every virtual node carries."""
+    """Labels added to the Node, over the ones every virtual node carries.
+    A label that is removed from this list is removed from the Node, too."""
     taints: list[Taint] | None = None
     """Taints of the Node. Unset: ``virtual-kubelet.io/provider=k8s:NoSchedule``. An empty list: none."""
     capacity: CapacityPolicy = msgspec.field(default_factory=CapacityPolicy)

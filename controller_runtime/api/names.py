@@ -27,8 +27,8 @@ ANNOTATION_TOKEN_EXPIRES = f"{DOMAIN}/token-expires"
 ALWAYS_PREFIX = f"always.{DOMAIN}/"
 """On a Service: with a virtual node's name behind it, an annotation that says whose ``services.always`` wants it."""
 ANNOTATION_APPLIED = f"{DOMAIN}/applied"
-"""JSON: label and annotation keys that we set, so that ones removed above are removed below. On a Namespace: labels with
-their values, so that those of the lower administrator are told from ours."""
+"""JSON: label and annotation keys that we set, so that ones removed above are removed below. On a Namespace
+and a virtual node: labels with their values, so that those of the administrator are told from ours."""
 
 
 def is_reserved(key: str) -> bool:

@@ -1,9 +1,10 @@
-"""Labels that are not carried below, and back: tensile-kube's ``tripped-labels``."""
+"""Labels that are not carried below, and back: tensile-kube's ``tripped-labels``. The record of labels that we set."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.api.decoding import decode
@@ -33,3 +34,17 @@ def restore(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | N
 def render(tripped: Mapping[str, str]) -> str:
     """The ``tripped-labels`` annotation."""
     return json.dumps(dict(tripped), sort_keys=True, separators=(",", ":"))
+
+
+def record(labels: Mapping[str, str]) -> str:
+    """Return the annotation ``applied`` with labels that we set on an object, with their values."""
+    return json.dumps({"labels": dict(labels)}, sort_keys=True, separators=(",", ":"))
+
+
+def recorded(metadata: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the labels in the annotation ``applied`` of an object's metadata; None where it is missing or unreadable."""
+    try:
+        found = decode((metadata.get("annotations") or {})[names.ANNOTATION_APPLIED])
+        return {str(key): str(value) for key, value in found["labels"].items()}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None

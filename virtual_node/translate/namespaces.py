@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from controller_runtime.api import names
+from virtual_node.translate import labels as label_record
 from virtual_node.translate import ownership
 
 
@@ -46,7 +46,7 @@ def lower_namespace(
             "annotations": {
                 names.ANNOTATION_UPPER_NAMESPACE: upper_name,
                 names.ANNOTATION_MADE_FOR: f"{cluster_id}/{upper_name}",
-                names.ANNOTATION_APPLIED: _record(carried),
+                names.ANNOTATION_APPLIED: label_record.record(carried),
             },
         },
     }
@@ -97,7 +97,7 @@ def namespace_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[
     belongs to the lower administrator from then on: we never weaken it and never take it away.
     """
     wanted, present = _carried(upper), _carried(lower)
-    ours = _recorded(lower)
+    ours = label_record.recorded(lower["metadata"])
     if ours is None:  # made by a release that kept no record
         ours = {key: value for key, value in present.items() if wanted.get(key) == value}
     theirs = {_mode(key) for key in {*present, *ours} if present.get(key) != ours.get(key)}
@@ -109,8 +109,8 @@ def namespace_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[
     record = {key: value for key, value in ours.items() if _mode(key) in theirs}
     record |= {key: value for key, value in wanted.items() if _mode(key) not in theirs}
     metadata: dict[str, Any] = {"labels": change} if change else {}
-    if _recorded(lower) != record:
-        metadata["annotations"] = {names.ANNOTATION_APPLIED: _record(record)}
+    if label_record.recorded(lower["metadata"]) != record:
+        metadata["annotations"] = {names.ANNOTATION_APPLIED: label_record.record(record)}
     return {"metadata": metadata} if metadata else None
 
 
@@ -157,16 +157,3 @@ def _carried(namespace: Mapping[str, Any] | None) -> dict[str, str]:
 def _mode(key: str) -> str:
     """Return the label of a Pod Security mode, for that label and for its version label."""
     return key.removesuffix("-version")
-
-
-def _record(labels: Mapping[str, str]) -> str:
-    return json.dumps({"labels": dict(labels)}, sort_keys=True, separators=(",", ":"))
-
-
-def _recorded(lower: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the labels that we set, with their values; None where there is no readable record."""
-    try:
-        record = json.loads((lower["metadata"].get("annotations") or {})[names.ANNOTATION_APPLIED])
-        return {str(key): str(value) for key, value in record["labels"].items()}
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return None

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, quantity, timestamps
+from virtual_node.translate import labels as label_record
 
 PROVIDER_TAINT = names.TAINT_PROVIDER
 _SHARED_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
@@ -70,7 +71,11 @@ def node_object(
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": all_labels},
+        "metadata": {
+            "name": name,
+            "labels": all_labels,
+            "annotations": {names.ANNOTATION_APPLIED: label_record.record(labels)},
+        },
         "spec": {"taints": [dict(taint) for taint in taints]},
         "status": {
             "capacity": dict(capacity),
@@ -121,14 +126,28 @@ def node_conditions(
 
 
 def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A strategic merge patch of labels that differ; None when none does.
+    """Return a strategic merge patch of labels and of our record of them; None when nothing differs.
+
+    A label of the configuration that is no longer there is removed, unless somebody has given it another value: the
+    annotation ``applied`` says which labels came from the configuration.
 
     Taints are written at registration only: afterwards they belong to the user and the control plane (cordon,
     not-ready, drain), as a kubelet's do.
     """
-    there = current["metadata"].get("labels") or {}
-    change = {key: value for key, value in desired["metadata"]["labels"].items() if there.get(key) != value}
-    return {"metadata": {"labels": change}} if change else None
+    before, wanted = current["metadata"], desired["metadata"]
+    there = before.get("labels") or {}
+    labels: dict[str, str | None] = {
+        key: value for key, value in wanted["labels"].items() if there.get(key) != value
+    }
+    labels |= {
+        key: None
+        for key, value in (label_record.recorded(before) or {}).items()
+        if key not in wanted["labels"] and there.get(key) == value
+    }
+    patch: dict[str, Any] = {"labels": labels} if labels else {}
+    if not wanted["annotations"].items() <= (before.get("annotations") or {}).items():
+        patch["annotations"] = wanted["annotations"]
+    return {"metadata": patch} if patch else None
 
 
 def node_status_patch(

@@ -176,6 +176,47 @@ def test_the_release_is_a_label_and_the_kubelets_version_the_lower_clusters():
     assert patch == {"metadata": {"labels": {"virtual-node.io/version": "1.2.0-dirty"}}}
 
 
+@pytest.mark.parametrize(
+    ("labels", "there", "change"),
+    [
+        ({"team": "a"}, {}, None),
+        ({}, {}, {"team": None}),
+        ({"team": "b"}, {}, {"team": "b"}),
+        ({}, {"team": "theirs"}, {}),
+        ({"team": "a"}, {"kept": "by others"}, None),
+    ],
+    ids=["unchanged", "removed", "changed", "removed, but others changed it", "label of others"],
+)
+def test_label_removed_from_the_configuration_is_removed_from_the_node(labels, there, change):
+    """Only labels that the configuration set before, with the value it set."""
+    before = build(labels={"team": "a"})
+    before["metadata"]["labels"] |= there
+    patch = translate.node_metadata_patch(before, build(labels=labels))
+    if change is None:
+        assert patch is None
+    else:
+        assert patch is not None
+        assert patch["metadata"].get("labels", {}) == change
+        assert list(patch["metadata"]["annotations"]) == ["virtual-node.io/applied"]
+
+
+@pytest.mark.parametrize("record", [None, "", "{", "[]", '{"labels":[]}', "[" * 100_000])
+def test_node_without_a_readable_record_keeps_its_labels(record):
+    """Registered by an earlier release, or the annotation was changed: others may have set them."""
+    before = build(labels={"team": "a"})
+    before["metadata"]["annotations"] = {} if record is None else {"virtual-node.io/applied": record}
+    patch = translate.node_metadata_patch(before, build(labels={}))
+    assert patch == {"metadata": {"annotations": {"virtual-node.io/applied": '{"labels":{}}'}}}
+
+
+def test_label_of_the_configuration_over_one_of_ours_gives_way_to_ours():
+    """What every virtual node carries is there all the same."""
+    before = build(labels={"kubernetes.io/arch": "riscv64"})
+    patch = translate.node_metadata_patch(before, build(labels={}))
+    assert patch is not None
+    assert patch["metadata"]["labels"] == {"kubernetes.io/arch": "arm64"}
+
+
 def test_transition_times_change_with_the_status_only():
     """A heartbeat is no transition."""
     first = translate.node_conditions(
