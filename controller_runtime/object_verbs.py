@@ -216,7 +216,7 @@ class ObjectVerbs:
         self._transport.reader.check_values(answer, what)
         try:
             return decoder(answer)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             excerpt = " ".join(answer[:_EXCERPT].decode("utf-8", "replace").split())
             raise ConnectionFailed(
                 f"{self.config.server}: the answer is not what a Kubernetes API sends: {excerpt!r}"

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime.api import timestamps
+from controller_runtime.api.decoding import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ def parse(data: Mapping[str, Any] | None) -> dict[str, History]:
     found: dict[str, History] = {}
     for key, text in (data or {}).items():
         try:
-            value = msgspec.json.decode(text)
+            value = decode(text)
             found[key] = History(int(value["rounds"]), timestamps.parse(value["last"]))
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError):
             continue
     return found
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime.api import label_keys, names, node_avoidance, timestamps
+from controller_runtime.api.decoding import decode
 from controller_runtime.objects import Object
 
 _METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences", "finalizers")
@@ -95,9 +96,9 @@ def noted(annotations: Mapping[str, str]) -> dict[str, datetime]:
     """The nodes that a pod was made to avoid, expired or not, by its annotation."""
     text = annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODES) or ""
     try:
-        entries = msgspec.json.decode(text) if text else {}
+        entries = decode(text) if text else {}
         return {str(node): timestamps.parse(since) for node, since in entries.items()}
-    except (msgspec.DecodeError, ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         return {}  # somebody else's handwriting
 
 

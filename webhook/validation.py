@@ -9,12 +9,12 @@ https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controller_runtime.api import cluster_selector, names
+from controller_runtime.api.decoding import decode
 from webhook.selectors import PREFERRED, REQUIRED
 
 MOST = 1000
@@ -81,7 +81,7 @@ def unused(annotations: Mapping[str, str] | None, path: str = "metadata") -> Ite
     """What a readable annotation says that nobody will apply: sentences, each with the field."""
     text = (annotations or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
     where = f"{path}.annotations[{names.ANNOTATION_CLUSTER_SELECTOR}]"
-    found = json.loads(text) if text else {}
+    found = decode(text) if text else {}
     for member in found:
         if member not in _MEMBERS:
             yield f"{where}.{member}: nobody applies it; known are {', '.join(_MEMBERS)}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from controller_runtime.api.decoding import decode
 
 _RENEW_SHARE = 0.8
 """Share of a token's life after which it is renewed, as the kubelet does."""
@@ -39,7 +40,7 @@ def token_life(token: str) -> TokenLife | None:
     if len(parts) != 3:
         return None
     try:
-        claims: Any = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims: Any = decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         subject = str(claims["sub"])
         starts = datetime.fromtimestamp(claims.get("iat") or claims.get("nbf") or 0, UTC)
         ends = datetime.fromtimestamp(claims["exp"], UTC) if "exp" in claims else None

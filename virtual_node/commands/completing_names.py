@@ -14,10 +14,9 @@ import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from controller_runtime import kubeconfig, kubeconfig_file, resources
 from controller_runtime.api import names
+from controller_runtime.api.decoding import decode
 from controller_runtime.client import Client
 from controller_runtime.resources import Resource
 from virtual_node.commands.completing import Candidate, Names, Question
@@ -152,7 +151,7 @@ async def _list(
     """Metadata of objects; of a large collection the first ones, which is more than anybody reads."""
     params = {"limit": str(_MOST)} | ({"labelSelector": selector} if selector else {})
     answer = await client.request("GET", resource.path(namespace=namespace), params=params, headers=_METADATA)
-    return [one["metadata"] for one in msgspec.json.decode(answer)["items"]]
+    return [one["metadata"] for one in decode(answer)["items"]]
 
 
 async def _clusters(client: Client) -> list[str]:

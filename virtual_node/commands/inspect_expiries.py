@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 import ssl
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import Any
 from cryptography import x509
 
 from controller_runtime import kubeconfig_file
+from controller_runtime.api.decoding import decode
 from controller_runtime.api.token_life import token_life
 from controller_runtime.cluster_config import ClusterConfig
 from virtual_node.commands.inspection_facts import LEGACY_TOKEN, UPPER, Expiry
@@ -71,7 +71,7 @@ def token_expiry(cluster: str, token: str, *, where: str, renewed: bool = False)
     if len(parts) != 3:
         return None
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         ends = _moment(claims.get("exp"))
         starts = _moment(claims.get("iat") or claims.get("nbf"))
     except (binascii.Error, ValueError, AttributeError, OverflowError, OSError):

@@ -10,15 +10,18 @@ from typing import Any
 import msgspec
 
 from controller_runtime import resources
+from controller_runtime.api.decoding import decoder
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError
 from virtual_node.commands.doctoring.facts import PROXY_REFUSES, Json, Probe
+
+_decode_object = decoder(dict[str, Any])
 
 
 async def version(client: Client) -> Probe:
     """``/version``; the text is the version. It takes as long as the client allows any request."""
     try:
-        answer = msgspec.json.decode(await client.request("GET", "/version"), type=dict[str, Any])
+        answer = _decode_object(await client.request("GET", "/version"))
         return Probe(200, str(answer.get("gitVersion", "?")))
     except msgspec.DecodeError as error:
         return Probe(0, f"{client.config.server}: /version is no JSON: {error}")

@@ -81,14 +81,7 @@ class LowerKubelets:
                     found[node] = await self._read(answer, read)
             except (ApiError, ConfigError) as error:
                 failures.append(error)
-            except (
-                ValueError,
-                LookupError,
-                TypeError,
-                ArithmeticError,
-                AttributeError,
-                RecursionError,
-            ) as error:
+            except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as error:
                 failures.append(ValueError(f"not what a kubelet sends: {error!r}"))
 
         with contextlib.suppress(TimeoutError):

@@ -95,7 +95,7 @@ class TestReplacement:
             replacement.count({"metadata": {"annotations": {names.ANNOTATION_DESCHEDULE_COUNT: text}}}) == 0
         )
 
-    @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": "today"}', "null"])
+    @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": "today"}', "null", "[" * 100_000])
     def test_avoidance_by_others(self, text):
         """An annotation that cannot be read avoids nothing."""
         assert replacement.noted({names.ANNOTATION_UNSCHEDULABLE_NODES: text}) == {}

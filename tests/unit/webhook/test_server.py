@@ -120,6 +120,16 @@ async def test_what_is_no_review_is_refused(server, body, status):
     assert (await _post(server + "/mutate", msgspec.json.encode(_review(_pod()))))[0] == 200
 
 
+async def test_objects_that_are_almost_too_deep_to_be_read_are_answered(server):
+    """Comparing and writing them takes more of the stack than reading them: refused, and no error of ours."""
+    found = set()
+    for depth in range(900, 1000):
+        deep = b"[" * depth + b"]" * depth
+        body = msgspec.json.encode(_review(_pod(affinity={"nodeAffinity": {"deep": msgspec.Raw(deep)}})))
+        found.add((await _post(server + "/mutate", body))[0])
+    assert found == {200, 400}
+
+
 async def test_nobody_is_answered_before_the_virtual_nodes_are_known():
     """``kubernetes.io/hostname: vn`` would pass for a lower node's name, and the pod would wait for ever."""
     knowledge = _Knowledge()

@@ -53,6 +53,7 @@ def test_a_legacy_token_is_never_renewed():
         token(exp="x"),
         token(exp=1e300),
         "é.é.é",
+        f"a.{base64.urlsafe_b64encode(b'[' * 100_000).decode()}.b",
     ],
 )
 def test_what_is_no_token_of_an_account_is_nothing(text):
