@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from controller_runtime import lifecycle, log, release
 from controller_runtime.command_line import complain
 from controller_runtime.errors import ConfigError
+from controller_runtime.flags import Klog
 
 _VERSION = (["version"], ["--version"], ["-version"])
 
@@ -26,8 +27,8 @@ class Options(Protocol):
         """``--log-format``."""
 
     @property
-    def klog_verbosity(self) -> int:
-        """``--klog.v``."""
+    def klog(self) -> Klog:
+        """Klog's flags, such as ``--v``."""
 
 
 _Options = TypeVar("_Options", bound=Options)
@@ -64,7 +65,11 @@ def start(options: _Options, run: Callable[[_Options], Coroutine[Any, Any, int]]
     Raises:
         ConfigError: the log's flags are wrong, or the daemon ended by what only the user can mend.
     """
-    log.configure(options.log_level, options.log_format, klog_v=options.klog_verbosity)
+    log.configure(options.log_level, options.log_format, klog_v=options.klog.verbosity)
+    if options.klog.ignored:
+        log.get_logger(component="flags").warning(
+            "flags without effect: the log goes to standard error only", flags=list(options.klog.ignored)
+        )
     lifecycle.open_all_files()
     lifecycle.tune_tls()
     return asyncio.run(run(options))

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.listening import parse_address
 
 _DURATION_PART = re.compile(r"(?<![0-9.])([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+_KLOG = re.compile(
+    r"(?P<flag>--?(?P<prefix>klog\.)?(?P<name>[A-Za-z][\w-]*?))(?:=(?P<value>.*)|(?<=^-v)(?P<short>\d+))?",
+    re.ASCII,
+)
+_KLOG_SWITCHES = frozenset(
+    {"add_dir_header", "alsologtostderr", "logtostderr", "one_output", "skip_headers", "skip_log_headers"}
+)
+_KLOG_VALUES = frozenset(
+    {"log_backtrace_at", "log_dir", "log_file", "log_file_max_size", "stderrthreshold", "v", "vmodule"}
+)
 _DURATION_UNITS = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -24,6 +36,15 @@ _DURATION_UNITS = {
     "m": 60.0,
     "h": 3600.0,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Klog:
+    """What a command line says with klog's flags."""
+
+    verbosity: int = 0
+    ignored: tuple[str, ...] = ()
+    """Flags as they were typed that have no effect: the log goes to standard error alone."""
 
 
 def parse_duration(text: str) -> float:
@@ -130,29 +151,38 @@ def positive(flag: str, value: float) -> float:
     return value
 
 
-def take_klog(argv: list[str]) -> tuple[list[str], int]:
-    """Take klog's flags out: ``--klog.v`` is a verbosity, the others have no meaning without klog.
+def take_klog(argv: Sequence[str]) -> tuple[list[str], Klog]:
+    """Take klog's flags out of a command line, in every spelling that programs in Go accept.
 
-    Returns the remaining arguments and the verbosity.
+    ``--v=6``, ``--v 6``, ``-v=6``, ``-v 6``, ``-v6`` and ``--klog.v=6`` are a verbosity. The others have no meaning
+    here, with ``-`` or ``_`` in their names, with one dash or two, and with node-cli's ``klog.`` before them.
+
+    Returns the remaining arguments and what was taken.
 
     Raises:
-        ConfigError: the verbosity is no number.
+        ConfigError: the verbosity is no number, or a value is missing.
     """
     rest: list[str] = []
+    ignored: list[str] = []
     verbosity = 0
-    position = 0
-    while position < len(argv):
-        argument = argv[position]
-        position += 1
-        if not argument.startswith(("--klog.", "-klog.")):
+    arguments = iter(argv)
+    for argument in arguments:
+        found = _KLOG.fullmatch(argument)
+        name = found["name"].replace("-", "_") if found else ""
+        is_klog = found is not None and (found["prefix"] or name in _KLOG_SWITCHES or name in _KLOG_VALUES)
+        if found is None or not is_klog:
             rest.append(argument)
             continue
-        name, equals, value = argument.lstrip("-").partition("=")
-        if not equals and position < len(argv) and not argv[position].startswith("-"):
-            value = argv[position]
-            position += 1
-        if name == "klog.v":
-            if not value.isdigit():
-                raise ConfigError(f"--klog.v: {value!r} is not a number")
+        flag = found["flag"]
+        value = found["value"] or found["short"]
+        if value is None and name in _KLOG_VALUES:
+            value = next(arguments, None)
+            if value is None:
+                raise ConfigError(f"{flag}: needs a value")
+        if name != "v":
+            ignored.append(flag)
+        elif value is not None and value.isascii() and value.isdigit():
             verbosity = int(value)
-    return rest, verbosity
+        else:
+            raise ConfigError(f"{flag}: {value!r} is not a number")
+    return rest, Klog(verbosity, tuple(dict.fromkeys(ignored)))

@@ -35,7 +35,7 @@ def parse(arguments: Sequence[str]) -> Options:
         ConfigError: names the flag, or the file and the field.
         SystemExit: ``--help``, or a flag that does not exist.
     """
-    rest, verbosity = take_klog(list(arguments))
+    rest, klog = take_klog(arguments)
     given = parser().parse_args(rest)
     found = registry.strategies()
     policy = Policy()
@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str]) -> Options:
         health_address=given.health_addr,
         log_level=given.log_level,
         log_format=given.log_format,
-        klog_verbosity=verbosity,
+        klog=klog,
         warnings=_warnings(given),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller_runtime.api import names
+from controller_runtime.flags import Klog
 from descheduler.history import Limits
 from descheduler.policy import StrategyConfig
 
@@ -50,5 +51,5 @@ class Options:
     health_address: str = ""
     log_level: str = "info"
     log_format: str = "auto"
-    klog_verbosity: int = 0
+    klog: Klog = field(default_factory=Klog)
     warnings: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import (
+    Klog,
     add_boolean,
     add_log_flags,
     add_upper_flags,
@@ -51,7 +52,7 @@ class Options:
     """Serves health and metrics without TLS; empty: the extender's own port has them."""
     log_level: str
     log_format: str
-    klog_verbosity: int
+    klog: Klog
 
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Options:
@@ -62,7 +63,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         SystemExit: argparse's own, for unknown flags and ``--help``.
     """
     environment = os.environ if environment is None else environment
-    rest, verbosity = take_klog(list(argv))
+    rest, klog = take_klog(argv)
     parser = Parser(
         PROGRAM,
         about="The scheduler extender: looks into the lower clusters before kube-scheduler binds a pod, so that a "
@@ -184,7 +185,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         health_address=flags.health_addr,
         log_level=flags.log_level,
         log_format=flags.log_format,
-        klog_verbosity=verbosity,
+        klog=klog,
     )
 
 

@@ -15,7 +15,7 @@ from controller_runtime.api import names
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import comma_list, positive, take_klog
+from controller_runtime.flags import Klog, comma_list, positive, take_klog
 from virtual_node import config as configuration
 from virtual_node import config_file, config_validation, program
 from virtual_node.config import (
@@ -44,7 +44,7 @@ class Options:
     """Path given by ``--config``; empty when the flags describe the only lower cluster."""
     log_level: str
     log_format: str
-    klog_verbosity: int
+    klog: Klog
     startup_timeout: float
     """Seconds the upper cluster may take to answer at start. 0: for ever."""
     warnings: tuple[str, ...]
@@ -71,7 +71,7 @@ def parse(
         SystemExit: argparse's own, for unknown flags and ``--help``.
     """
     environment = os.environ if environment is None else environment
-    rest, klog_verbosity = take_klog(list(argv))
+    rest, klog = take_klog(argv)
     parser = Parser(
         program.name(),
         about="The daemon: virtual nodes in an upper cluster that stand for lower ones. Commands for people: "
@@ -120,7 +120,7 @@ def parse(
         config_file=flags.config,
         log_level=flags.log_level,
         log_format=flags.log_format,
-        klog_verbosity=klog_verbosity,
+        klog=klog,
         startup_timeout=flags.startup_timeout,
         warnings=tuple(warnings),
     )

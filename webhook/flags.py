@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import (
+    Klog,
     add_boolean,
     add_log_flags,
     add_upper_flags,
@@ -55,7 +56,7 @@ class Options:
     health_address: str
     log_level: str
     log_format: str
-    klog_verbosity: int
+    klog: Klog
 
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Options:
@@ -66,7 +67,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         SystemExit: argparse's own, for unknown flags and ``--help``.
     """
     environment = os.environ if environment is None else environment
-    rest, verbosity = take_klog(list(argv))
+    rest, klog = take_klog(argv)
     flags = _parser(environment).parse_args(rest)
     if bool(flags.tlscert) != bool(flags.tlskey):
         raise ConfigError("--tlscert and --tlskey go together")
@@ -112,7 +113,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         health_address=flags.health_addr,
         log_level=flags.log_level,
         log_format=flags.log_format,
-        klog_verbosity=verbosity,
+        klog=klog,
     )
 
 

@@ -36,7 +36,8 @@ Every flag of every program. `--help` says the same.
 - Lists are comma-separated.
 - A flag beats the environment; the environment beats the default. An empty default cell means: see the text.
 - A flag cannot be shortened. An unknown flag is an error (exit code 2).
-- `--klog.v=N` sets the verbosity of every program; other `--klog.*` flags are accepted and ignored.
+- klog's flags: `--v=N` (`-v N`, `--klog.v=N`) sets the verbosity of every program, 4 and more is `--log-level=debug`;
+  `--logtostderr`, `--vmodule`, `--log_dir` and the others are accepted and named once in the log: they have no effect.
 - `--version`, or `version`, as the only argument prints the version.
 - `virtual-node check` and `virtual-node inspect` take the flags of `virtual-node` beside their own."""
 

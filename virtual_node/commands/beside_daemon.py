@@ -23,6 +23,6 @@ def parse(parser_of: Callable[[], Parser], argv: Sequence[str]) -> tuple[argpars
     # The whole parser answers --help, completion and what is wrong; the daemon's flags are then read by their own.
     whole = parser_of()
     flag_declarations.add_flags(whole)
-    whole.parse_args(take_klog(list(argv))[0])
+    whole.parse_args(take_klog(argv)[0])
     own, rest = parser_of().parse_known_args(argv)
     return own, flags.parse(rest, prog=whole.prog)

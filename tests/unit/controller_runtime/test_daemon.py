@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import sslproto
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from resource import RLIMIT_NOFILE, getrlimit
 
 import pytest
@@ -14,6 +14,7 @@ import multi_scheduler.cli
 import webhook.cli
 from controller_runtime import daemon, release
 from controller_runtime.errors import ConfigError
+from controller_runtime.flags import Klog
 
 PROGRAMS = {
     "virtual-node-webhook": webhook.cli.main,
@@ -28,7 +29,7 @@ class Options:
 
     log_level: str = "info"
     log_format: str = "json"
-    klog_verbosity: int = 0
+    klog: Klog = field(default_factory=Klog)
 
 
 async def _three(_options: Options) -> int:

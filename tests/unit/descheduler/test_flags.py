@@ -41,7 +41,7 @@ class TestFlags:
             ]
         )
         assert [strategy.name for strategy in options.strategies] == ["PodLifeTime"]
-        assert (options.interval, options.eviction.pass_seconds, options.klog_verbosity) == (10, 10, 4)
+        assert (options.interval, options.eviction.pass_seconds, options.klog.verbosity) == (10, 10, 4)
         assert options.eviction.dry_run
         assert options.eviction.local_storage
         assert options.eviction.max_per_node == 3

@@ -62,7 +62,7 @@ def test_a_tensile_kube_manifest_parses_word_for_word():
     assert config.enable_controllers == ["PVControllers"]
     assert config.enable_serviceaccount is False
     assert config.ignore_labels == ["a.b/c", "d.e/f"]
-    assert (options.log_level, options.klog_verbosity) == ("debug", 4)
+    assert (options.log_level, options.klog.verbosity) == ("debug", 4)
     assert cluster.virtual_nodes()[0].taints == []
     assert cluster.labels == {"zone": "east"}
     assert (kubelet.port, kubelet.node_ip, kubelet.external_ip) == (10350, "10.1.2.3", "1.2.3.4")

@@ -129,7 +129,7 @@ def test_tensile_kubes_flags_are_understood():
     assert (options.address, options.port, options.client_ca) == ("127.0.0.1", 9443, "ca")
     assert options.ignore_keys == ("clusterID", "zone")
     assert not options.self_managed
-    assert options.klog_verbosity == 4
+    assert options.klog.verbosity == 4
 
 
 def test_a_service_brings_its_names():

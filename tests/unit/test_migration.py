@@ -1,0 +1,124 @@
+"""tensile-kube's manifests start our programs with the argument lists that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import descheduler.flags
+import multi_scheduler.flags
+import virtual_node.flags
+import webhook.flags
+from controller_runtime import daemon, log
+from controller_runtime.flags import Klog
+
+_ENVIRONMENT = {
+    "KUBELET_PORT": "10450",
+    "APISERVER_CERT_LOCATION": "/etc/virtual-kubelet/cert/cert.pem",
+    "APISERVER_KEY_LOCATION": "/etc/virtual-kubelet/cert/key.pem",
+    "APISERVER_CA_CERT_LOCATION": "/etc/virtual-kubelet/cert/ca.pem",
+    "DEFAULT_NODE_NAME": "virtual-kubelet",
+    "VKUBELET_POD_IP": "10.0.0.7",
+}
+_OTHERS = "--logtostderr --alsologtostderr=false --stderrthreshold=2 --vmodule=x=1 --log_dir /l --log-file=/f --skip_headers"
+_IGNORED = (
+    "--logtostderr",
+    "--alsologtostderr",
+    "--stderrthreshold",
+    "--vmodule",
+    "--log_dir",
+    "--log-file",
+    "--skip_headers",
+)
+
+
+def test_virtual_node_takes_the_manifests_arguments():
+    """manifeasts/virtual-node.yaml, with its environment."""
+    found = virtual_node.flags.parse(
+        [
+            "--provider=k8s",
+            "--nodename=virtual-kubelet",
+            "--disable-taint=true",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+            "--client-qps=500",
+            "--client-burst=1000",
+            "--client-kubeconfig=/root/kube.config",
+            "--klog.v=5",
+            "--log-level=debug",
+            "--metrics-addr=:10455",
+        ],
+        _ENVIRONMENT,
+    )
+    (cluster,) = found.config.clusters
+    assert (cluster.kubeconfig, cluster.client_qps, cluster.client_burst) == ("/root/kube.config", 500, 1000)
+    assert [(node.name, node.taints) for node in cluster.virtual_nodes()] == [("virtual-kubelet", [])]
+    assert (found.config.kubelet.port, found.config.kubelet.node_ip) == (10450, "10.0.0.7")
+    assert (found.config.metrics_address, found.log_level) == (":10455", "debug")
+    assert (found.klog, found.warnings) == (Klog(5), ())
+
+
+def test_webhook_takes_the_manifests_arguments():
+    """manifeasts/webhook.yaml."""
+    found = webhook.flags.parse(
+        ["--tlscert=/root/cert.pem", "--tlskey=/root/key.pem", "--port=443", "--v=6"], {}
+    )
+    assert (found.tls_cert, found.tls_key, found.port) == ("/root/cert.pem", "/root/key.pem", 443)
+    assert found.klog == Klog(6)
+
+
+def test_descheduler_takes_the_manifests_arguments(tmp_path: Path):
+    """manifeasts/descheduler.yaml: each value in a word of its own, and PodLifeTime in the policy."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "apiVersion: descheduler/v1alpha1\nkind: DeschedulerPolicy\nstrategies:\n  PodLifeTime:\n"
+        "    enabled: true\n    params: {maxPodLifeTimeSeconds: 180}\n",
+        encoding="utf-8",
+    )
+    found = descheduler.flags.parse(
+        ["--policy-config-file", str(policy), "--descheduling-interval", "10s", "--v", "3"]
+    )
+    assert (found.interval, [one.name for one in found.strategies]) == (10, ["PodLifeTime"])
+    assert found.klog == Klog(3)
+
+
+def _scheduler(argv: Sequence[str], folder: Path) -> Any:
+    config = folder / "config.json"
+    config.write_text(
+        '{"pluginConfig": [{"name": "multi-scheduler", "args": {"cluster_configuration": {"a": {"kube_config": "/k"}}}}]}',
+        encoding="utf-8",
+    )
+    return multi_scheduler.flags.parse([f"--config={config}", *argv], {})
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        lambda argv, _: virtual_node.flags.parse(["--client-kubeconfig=/k", *argv], {}),
+        lambda argv, _: webhook.flags.parse(argv, {}),
+        lambda argv, _: descheduler.flags.parse(argv),
+        _scheduler,
+    ],
+    ids=["virtual-node", "webhook", "descheduler", "multi-scheduler"],
+)
+def test_every_program_takes_klogs_flags(parse: Callable[[Sequence[str], Path], Any], tmp_path: Path):
+    """Those without effect are kept, to be told of."""
+    assert parse(f"-v=4 {_OTHERS}".split(), tmp_path).klog == Klog(4, _IGNORED)
+
+
+def test_flags_without_effect_are_told_of_once_at_start(capfd: pytest.CaptureFixture[str]):
+    """In one line of the log; the verbosity has made that a debug log."""
+    options = descheduler.flags.parse(f"-v=4 {_OTHERS} --log-format=json".split())
+
+    async def run(_options: Any) -> int:
+        log.get_logger(component="x").debug("details")
+        return 0
+
+    assert daemon.start(options, run) == 0
+    first, second = capfd.readouterr().err.splitlines()
+    assert "flags without effect" in first
+    assert all(flag in first for flag in _IGNORED)
+    assert '"details"' in second
