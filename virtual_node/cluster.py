@@ -18,6 +18,7 @@ from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError, Forbidden, NotFound, Unavailable
 from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.informer import Informer
 from virtual_node import config as configuration
 from virtual_node import metrics
 from virtual_node.cluster_caches import ClusterCaches, cluster_caches
@@ -73,6 +74,7 @@ class LowerCluster:
         self.leases: dict[str, NodeLeaseController] = {}
         self.health: HealthController | None = None
         self.caches: PodCaches | None = None
+        self.lower_nodes: Informer | None = None
         self._context: ClusterContext | None = None
         self.pods: PodController | None = None
 
@@ -214,6 +216,7 @@ class LowerCluster:
             find_upper=lambda pod: caches.pods.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, "")),
         )
         self.health, self.pods, self.caches, self._context = health, pods, caches.pods, context
+        self.lower_nodes = caches.lower_nodes
         try:
             async with asyncio.TaskGroup() as group:
                 for informer in caches.all():

@@ -61,6 +61,10 @@ class Capacity:
         counting = [node.facts for node in self._nodes.values() if node.counts]
         return counting or [node.facts for node in self._nodes.values()]
 
+    def foreign(self) -> dict[str, dict[str, int]]:
+        """Return what pods of others request, by selected lower node, in the units of ``quantity``."""
+        return {name: dict(node.foreign) for name, node in self._nodes.items()}
+
     def upsert_node(self, node: Mapping[str, Any]) -> None:
         """A lower node appeared or changed."""
         name = node["metadata"]["name"]

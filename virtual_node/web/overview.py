@@ -1,145 +1,163 @@
-"""Everything the page shows, gathered from the caches of the running lower clusters.
-
-Rows are kept by uid and resourceVersion, so an overview of ten thousand pods costs what changed since the last.
-"""
+"""Everything the page shows, gathered from the caches of the running lower clusters, in parts that a browser keeps."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime.api import pod_resources, quantity
-from virtual_node.cluster import LowerCluster
-from virtual_node.health.faults import Health
-from virtual_node.web.rows import pod_row
+import msgspec
 
-SHOWN_PODS = 300
-"""Rows sent to a browser; those in trouble come first. The counts are always of all."""
+from controller_runtime.objects import Object
+from controller_runtime.slicer import Slicer
+from virtual_node.cluster import LowerCluster
+from virtual_node.health.facts import Facts
+from virtual_node.health.faults import Health
+from virtual_node.health.model import examine
+from virtual_node.web import history
+from virtual_node.web.clusters import cluster_card, cluster_detail, stopped_card
+from virtual_node.web.events import shown_events
+from virtual_node.web.expiries import Expiries
+from virtual_node.web.groups import Groups
+from virtual_node.web.pod_view import pod_view
+from virtual_node.web.reading import Reader, Reading
+from virtual_node.web.view import View
+
 _SHARED_SECONDS = 0.5
-"""Age up to which the caches are not read again: with ten thousand pods that takes 50 ms, in which nothing else happens."""
-_RESOURCES = ("cpu", "memory", "pods")
-_FINISHED = ("Succeeded", "Failed")
+"""Age up to which the caches are not read again."""
+_SHARE = 20
+"""The caches are not read more often than this many times the time it takes: at most 5 % of a core goes there."""
+_MOST_NAMESPACES = 300
+
+Parts = dict[str, bytes]
+"""JSON by key, in the order in which a browser needs them."""
 
 
 class Overview:
-    """Builds the page's data."""
+    """Builds the page's data.
+
+    Args:
+        clusters: the lower clusters that run now, by name; read again every time.
+        leader: host name of the replica that works while this one stands by; empty: this one works.
+        rejected: why the content of the configuration file is not used; empty: it is.
+        health: returns the verdict of the health model; None: of a process that runs no lower cluster.
+        failures: why lower clusters that are configured do not run.
+        waiting: the upper pods that wait for a virtual node.
+        reach: what a browser needs to reach another replica: ``namespace`` and ``port``.
+    """
 
     def __init__(
         self,
         clusters: Mapping[str, LowerCluster],
         *,
         leader: Callable[[], str] = lambda: "",
-        health: Callable[[], Health],
+        rejected: Callable[[], str] = lambda: "",
+        health: Callable[[], Health] | None = None,
+        failures: Callable[[], Mapping[str, str]] = dict,
+        waiting: Callable[[], Iterable[Object]] = tuple,
+        reach: Mapping[str, str] | None = None,
     ) -> None:
-        """Set up.
-
-        Args:
-            clusters: the lower clusters that run now, by name; read anew for every snapshot.
-            leader: host name of the replica that works while this one stands by; empty: this one works.
-            health: the verdict of the health model, which is the page's headline.
-        """
-        self._leader = leader
-        self._health = health
         self._clusters = clusters
-        self._gathered: tuple[float, list[dict[str, Any]], list[tuple[str, dict[str, Any]]]] | None = None
-        self._rows: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, int]]] = {}
+        self._leader = leader
+        self._rejected = rejected
+        self._health = health
+        self._failures = failures
+        self._waiting = waiting
+        self._reach = dict(reach or {})
+        self._reader = Reader(clusters, waiting=waiting)
+        self._reading: tuple[float, Reading] | None = None
+        self._lock = asyncio.Lock()
+        self._history = history.History()
+        self._expiries = Expiries()
 
-    def snapshot(self, *, search: str = "") -> dict[str, Any]:
-        """Return the state of everything, at most half a second old: searches share the reading of the caches.
+    async def run(self) -> None:
+        """Keep the last hour until cancelled."""
+        while True:
+            self._history.sample({
+                name: sum(len(informer.store) for informer in cluster.caches.upper.values())
+                if cluster.caches is not None else 0
+                for name, cluster in self._clusters.items()
+            })  # fmt: skip
+            await asyncio.sleep(history.INTERVAL)
+
+    async def parts(self, view: View, *, with_specs: bool = True) -> Parts:
+        """Return the page's data for one view.
 
         Args:
-            search: only pods whose namespace, name, node or status contains it.
+            view: what the browser looks at.
+            with_specs: whether specs and statuses of single pods may be shown.
         """
-        now = asyncio.get_running_loop().time()
-        if self._gathered is None or now - self._gathered[0] > _SHARED_SECONDS:
-            self._gathered = now, *self._gather()
-        _, clusters, found = self._gathered
-        wanted = search.strip().lower()
-        rows = [row for text, row in found if wanted in text] if wanted else [row for _, row in found]
-        events = [event for cluster in self._clusters.values() for event in cluster.recent_events()]
-        events.sort(key=lambda event: str(event["time"]), reverse=True)
-        return {
-            "leader": self._leader(),
-            "health": self._health().data(),
-            "clusters": clusters,
-            "pods": rows[:SHOWN_PODS],
-            "podsFound": len(rows),
-            "events": events[:50],
+        reading = await self._read()
+        groups, counts = Groups(), Groups()
+        slicer = Slicer()
+        for row in reading.rows:
+            await slicer.tick()
+            if view.has(row):
+                counts.add(row)
+                if not view.state or row.state == view.state:
+                    groups.add(row)
+        found = {"health": self._verdict(), "clusters": self._cards(reading)}
+        keys = groups.first(view.groups)
+        found["pods"] = {
+            "counts": dict(counts.counts),
+            "all": len(reading.rows),
+            "found": sum(groups.counts.values()),
+            "groups": keys,
+            "more": len(groups) - len(keys),
+            "namespaces": sorted(reading.namespaces)[:_MOST_NAMESPACES],
         }
+        if view.pod:
+            found["pod"] = pod_view(self._clusters, self._waiting(), view.pod, with_specs=with_specs)
+        if view.detail:
+            found["detail"] = await self._detail(view.detail, reading)
+        for key in keys:
+            await slicer.tick()
+            found[f"group {key}"] = groups.describe(key)
+            if key in view.open:
+                rows = groups.rows(key)
+                found[f"open {key}"] = {"pods": [row.uid for row in rows[: view.pods]], "all": len(rows)}
+                found |= {f"row {row.uid}": dict(row.shown) for row in rows[: view.pods]}
+        found["events"] = shown_events(self._clusters)
+        return {key: msgspec.json.encode(part) for key, part in found.items()}
 
-    def _gather(self) -> tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]:
-        """Read the caches: the clusters, and the pods with the text that a search looks into, those in trouble first."""
-        rows: list[dict[str, Any]] = []
-        seen: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, int]]] = {}
-        clusters = [
-            self._cluster(name, cluster, rows, seen) for name, cluster in sorted(self._clusters.items())
+    async def _read(self) -> Reading:
+        """Return all pods, read a moment ago; those who ask meanwhile share it."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            if self._reading is None or loop.time() >= self._reading[0]:
+                begun = loop.time()
+                reading = await self._reader.read()
+                taken = loop.time() - begun
+                self._reading = loop.time() + max(_SHARED_SECONDS, _SHARE * taken), reading
+            return self._reading[1]
+
+    def _verdict(self) -> dict[str, Any]:
+        if leader := self._leader():
+            return {"leader": leader, **self._reach}
+        rejected = self._rejected()
+        if self._health is None:
+            health = examine(Facts(now=datetime.now(UTC), rejected={"": rejected} if rejected else {}))
+        else:
+            health = self._health()
+        return {"leader": "", **health.data()}
+
+    def _cards(self, reading: Reading) -> list[dict[str, Any]]:
+        cards = [
+            stopped_card(name, why) for name, why in self._failures().items() if name not in self._clusters
         ]
-        self._rows = seen
-        rows.sort(key=lambda row: (not row["trouble"], row["namespace"], row["name"]))
-        return clusters, [(" ".join(map(str, row.values())).lower(), row) for row in rows]
+        cards += [
+            cluster_card(name, cluster, reading, lag=self._history.lag(name))
+            for name, cluster in self._clusters.items()
+        ]
+        return sorted(cards, key=lambda card: str(card["name"]))
 
-    def _cluster(
-        self,
-        name: str,
-        cluster: LowerCluster,
-        rows: list[dict[str, Any]],
-        seen: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, int]]],
-    ) -> dict[str, Any]:
-        used: dict[str, Counter[str]] = {}
-        phases: dict[str, Counter[str]] = {}
-        caches = cluster.caches
-        for node, informer in caches.upper.items() if caches is not None else ():
-            used[node], phases[node] = Counter(), Counter()
-            for pod in informer.store.list():
-                assert caches is not None
-                lower = caches.lower_pod(pod.uid)
-                version = (pod.resource_version, lower.resource_version if lower is not None else "")
-                known = self._rows.get(pod.uid)
-                if known is None or known[0] != version:
-                    whole = pod.to_dict()
-                    finished = (whole.get("status") or {}).get("phase") in _FINISHED
-                    requests = {} if finished else {**pod_resources.pod_requests(whole["spec"]), "pods": 1}
-                    row = pod_row(whole, lower.to_dict() if lower is not None else None)
-                    known = (version, {**row, "cluster": name}, requests)
-                seen[pod.uid] = known
-                rows.append(known[1])
-                used[node].update(known[2])
-                phases[node]["trouble" if known[1]["trouble"] else "well"] += 1
-        health = cluster.health
+    async def _detail(self, name: str, reading: Reading) -> dict[str, Any]:
+        cluster = self._clusters.get(name)
+        if cluster is None:
+            return {"name": name, "missing": True}
+        expiries = await self._expiries.of(cluster.config)
         return {
-            "name": name,
-            "reachable": health.reachable if health is not None else None,
-            "error": health.error if health is not None else "starting",
-            "version": health.version if health is not None else "",
-            "nodes": [
-                {
-                    "name": node,
-                    "ready": controller.ready,
-                    "lowerNodes": {
-                        "ready": controller.capacity.ready_nodes,
-                        "all": controller.capacity.selected_nodes,
-                    },
-                    "pods": dict(phases.get(node, {})),
-                    "resources": _resources(controller.capacity.totals()[1], used.get(node, Counter())),
-                }
-                for node, controller in sorted(cluster.nodes.items())
-            ],
+            **cluster_detail(name, cluster, reading, expiries),
+            "history": self._history.of(name),
         }
-
-
-def _resources(allocatable: Mapping[str, str], used: Mapping[str, int]) -> list[dict[str, Any]]:
-    shown = [*_RESOURCES, *(name for name in sorted(allocatable) if "/" in name)]
-    found = []
-    for name in shown:
-        total = quantity.of(name, allocatable.get(name, "0"))
-        found.append(
-            {
-                "name": name,
-                "used": quantity.render(name, used.get(name, 0)),
-                "total": allocatable.get(name, "0"),
-                "share": round(used.get(name, 0) / total, 4) if total else None,
-            }
-        )
-    return found

@@ -20,14 +20,12 @@ from controller_runtime.bodies import RETRY_AFTER
 from controller_runtime.connections import ConnectionLimits
 from controller_runtime.listening import is_loopback, parse_address
 from controller_runtime.serving import HttpsServer
-from virtual_node.web.overview import Overview
+from virtual_node.web.overview import Overview, Parts
+from virtual_node.web.streams import Changes, pause
+from virtual_node.web.view import View, of_query
 
 _STATIC = Path(__file__).parent / "static"
-_FILES = {
-    "/": ("index.html", "text/html"),
-    "/style.css": ("style.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
-}
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -39,7 +37,7 @@ _PORT = re.compile(r":\d+$")
 _INTERVAL = 1.0
 """Seconds between two looks for a browser that is watching."""
 _MOST_PICTURES = 16
-"""Searches that are answered within an interval; who looks for the same shares one."""
+"""Views that are answered within an interval; browsers with the same view share one."""
 _MOST_STREAMS = 64
 """Browsers that watch."""
 _KEEP_ALIVE = 20.0
@@ -72,17 +70,38 @@ class WebServer(HttpsServer):
             setting="--web-addr (webAddress)",
         )
         self._overview = overview
-        self._pictures: dict[str, tuple[float, bytes]] = {}
+        self._with_specs = is_loopback(host)
+        self._pictures: dict[View, tuple[float, asyncio.Task[Parts]]] = {}
         self._streams = 0
-        for path, (file, kind) in _FILES.items():
-            self.add_route("GET", path, _file(file, kind))
+        self._keeping: asyncio.Task[None] | None = None
+        for file in sorted(_STATIC.iterdir()):
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            self.add_route("GET", path, _file(file, _TYPES[file.suffix]))
         self.add_route("GET", "/api/state", self._state)
         self.add_route("GET", "/api/stream", self._stream)
 
+    async def start(self) -> None:
+        """Serve, and keep the last hour.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        await super().start()
+        self._keeping = asyncio.create_task(self._overview.run(), name="page history")
+
+    async def stop(self) -> None:
+        """End the server."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+            self._keeping = None
+        await super().stop()
+
     async def _state(self, request: web.Request) -> web.Response:
-        body = self._picture(request.query.get("search", ""))
-        if body is None:
+        parts = await self._picture(of_query(request.query))
+        if parts is None:
             return _busy()
+        body = msgspec.json.encode({key: msgspec.Raw(part) for key, part in parts.items()})
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -97,28 +116,34 @@ class WebServer(HttpsServer):
     async def _send_changes(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
-        search = request.query.get("search", "")
+        view, changes = of_query(request.query), Changes()
         loop = asyncio.get_running_loop()
-        sent, sent_at = b"", loop.time()
+        sent_at = loop.time()
         while True:
-            body = self._picture(search)
-            if body is not None and body != sent:
-                await response.write(b"data: " + body + b"\n\n")
-                sent, sent_at = body, loop.time()
+            parts = await self._picture(view)
+            message, is_complete = changes.message(parts) if parts is not None else (b"", True)
+            if message:
+                await response.write(b"data: " + message + b"\n\n")
+                sent_at = loop.time()
             elif loop.time() - sent_at > _KEEP_ALIVE:
                 await response.write(b": still here\n\n")
                 sent_at = loop.time()
-            await asyncio.sleep(_INTERVAL)
+            await asyncio.sleep(pause(len(message), is_complete=is_complete, interval=_INTERVAL))
 
-    def _picture(self, search: str) -> bytes | None:
-        """Return the page's data; one for all who look for the same. None where too many look for something else."""
+    async def _picture(self, view: View) -> Parts | None:
+        """Return the page's data; one for all with the same view. None where too many look at something else."""
         now = asyncio.get_running_loop().time()
-        self._pictures = {one: made for one, made in self._pictures.items() if now - made[0] < _INTERVAL}
-        if search not in self._pictures:
+        self._pictures = {
+            one: made
+            for one, made in self._pictures.items()
+            if now - made[0] < _INTERVAL or not made[1].done()
+        }
+        if view not in self._pictures:
             if len(self._pictures) >= _MOST_PICTURES:
                 return None
-            self._pictures[search] = now, msgspec.json.encode(self._overview.snapshot(search=search))
-        return self._pictures[search][1]
+            drawing = asyncio.create_task(self._overview.parts(view, with_specs=self._with_specs))
+            self._pictures[view] = now, drawing
+        return await asyncio.shield(self._pictures[view][1])
 
 
 @web.middleware
@@ -150,8 +175,8 @@ async def _for_this_machine(request: web.Request, handler: Handler) -> web.Strea
     )
 
 
-def _file(name: str, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
-    content = (_STATIC / name).read_bytes()
+def _file(file: Path, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    content = file.read_bytes()
 
     async def serve(_request: web.Request) -> web.Response:
         return web.Response(body=content, content_type=kind, charset="utf-8", headers=_HEADERS)

@@ -1,124 +1,92 @@
-"use strict";
-// One stream, one render: the server sends the whole picture when something changed.
-const byId = (id) => document.getElementById(id);
+// Ties the parts of the page together.
+import { byId, element, link } from "./dom.js";
+import { renderClusters } from "./clusters.js";
+import { clusterView } from "./clusterview.js";
+import { renderEvents } from "./events.js";
+import { age, plural } from "./format.js";
+import { renderHealth } from "./health.js";
+import { go, parts, start, view } from "./live.js";
+import { podView } from "./podview.js";
+import { listen, renderPods } from "./pods.js";
 
-function element(tag, properties = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [key, value] of Object.entries(properties)) {
-    if (key === "data") Object.assign(node.dataset, value);
-    else if (key in node) node[key] = value;
-    else node.setAttribute(key, value);
+let waiting = false;
+let heard = "";
+let lastDetail = "";
+
+function changed() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => { waiting = false; render(); });
+}
+
+function render() {
+  const now = view();
+  const health = parts.get("health");
+  if (!health) return;
+  const clusters = parts.get("clusters") || [];
+  const isDetail = Boolean(now.pod || now.detail);
+  byId("overview").hidden = isDetail;
+  byId("detail").hidden = !isDetail;
+  renderHealth(health);
+  summarize(health, clusters);
+  if (isDetail) return renderDetail(now, clusters);
+  lastDetail = "";
+  for (const id of ["pods-section", "events-section"]) byId(id).hidden = Boolean(health.leader);
+  renderClusters(clusters);
+  renderPods(parts);
+  renderEvents(parts.get("events") || { warnings: [], routine: [] });
+}
+
+function summarize(health, clusters) {
+  const nodes = clusters.flatMap((cluster) => cluster.nodes);
+  byId("summary").textContent = health.leader ? "" : [plural(clusters.length, "lower cluster"), plural(nodes.length, "virtual node"),
+    plural(parts.get("pods")?.all || 0, "pod")].join(" · ");
+}
+
+// The whole detail is drawn again when it changes, but not while text in it is selected or a control has the focus.
+let drawn = "";
+function renderDetail(now, clusters) {
+  const [part, draw] = now.pod ? [parts.get("pod"), podView] : [parts.get("detail"), clusterView];
+  const name = now.pod || now.detail;
+  if (!part || part.name !== name) return;
+  const cluster = clusters.find((one) => one.name === part.name);
+  const text = JSON.stringify([part, cluster]);
+  const box = byId("detail");
+  const isNew = lastDetail !== name;
+  if (text === drawn && !isNew) return;
+  if (!isNew && (box.contains(document.activeElement) && document.activeElement.tagName === "BUTTON" || String(getSelection()))) return;
+  const title = isNew || document.activeElement?.tagName === "H2";
+  box.replaceChildren(element("p", {}, link({}, "← Overview")), ...draw(part, cluster).filter(Boolean));
+  [drawn, lastDetail] = [text, name];
+  document.title = `${name} · virtual-node`;
+  if (title) box.querySelector("h2").focus({ preventScroll: !isNew });
+}
+
+function connection(state) {
+  const chip = byId("connection");
+  if (state === "live") heard = new Date().toISOString();
+  const text = state === "live" ? "live" : `connection lost; as of ${age(heard) || "0 s"} ago`;
+  if (chip.textContent !== text) chip.textContent = text;
+  chip.dataset.state = state === "live" ? "good" : "bad";
+}
+
+document.addEventListener("click", (event) => {
+  const target = event.target.closest("a[data-go]");
+  if (!target || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  const cleared = { pod: "", detail: "" };
+  const filters = target.dataset.go ? JSON.parse(target.dataset.go) : { search: "", cluster: "", namespace: "", status: "", groups: "", pods: "", open: "" };
+  go({ ...cleared, ...filters }, { step: true });
+  scrollTo(0, 0);
+});
+
+setInterval(() => {
+  for (const node of document.querySelectorAll("time")) {
+    const text = age(node.dateTime) + node.dataset.suffix;
+    if (node.textContent !== text) node.textContent = text;
   }
-  node.append(...children.filter((child) => child !== null && child !== ""));
-  return node;
-}
+  if (byId("connection").dataset.state === "bad") connection("lost");
+}, 5000);
 
-const chip = (text, state) => element("span", { className: "chip", data: { state } }, text);
-
-function age(iso) {
-  const seconds = Math.max(0, (Date.now() - Date.parse(iso)) / 1000);
-  if (!Number.isFinite(seconds)) return "";
-  if (seconds < 120) return `${Math.floor(seconds)}s`;
-  if (seconds < 7200) return `${Math.floor(seconds / 60)}m`;
-  if (seconds < 172800) return `${Math.floor(seconds / 3600)}h`;
-  return `${Math.floor(seconds / 86400)}d`;
-}
-
-const UNITS = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
-
-// 24632896Ki reads better as 23.5Gi; other quantities are left as they are.
-function human(quantity) {
-  const match = /^(\d+)([KMGTP]i)$/.exec(quantity);
-  if (!match) return quantity;
-  let [amount, unit] = [Number(match[1]), UNITS.indexOf(match[2])];
-  while (amount >= 1024 && unit < UNITS.length - 1) { amount /= 1024; unit += 1; }
-  return `${Math.round(amount * 10) / 10}${UNITS[unit]}`;
-}
-
-function meter(resource) {
-  const share = resource.share === null ? 0 : Math.min(1, resource.share);
-  const percent = Math.round(share * 100);
-  const fill = element("div", { className: "fill", data: { full: String(share > 0.9) } });
-  fill.style.width = `${percent}%`;
-  return element("div", { className: "meter" },
-    element("div", { className: "row" }, element("span", {}, resource.name),
-      element("span", { className: "muted" }, `${human(resource.used)} of ${human(resource.total)}`)),
-    element("div", { className: "track", role: "meter", "aria-label": resource.name,
-      "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": String(percent) }, fill));
-}
-
-function nodeView(node) {
-  const pods = (node.pods.well || 0) + (node.pods.trouble || 0);
-  return element("div", { className: "node" },
-    element("div", { className: "row" }, element("strong", {}, node.name),
-      node.ready ? chip("Ready", "good") : chip(node.ready === false ? "NotReady" : "Starting", node.ready === false ? "bad" : "wait")),
-    element("p", { className: "sub" },
-      `${node.lowerNodes.ready} of ${node.lowerNodes.all} lower nodes ready · ${pods} pods` +
-      (node.pods.trouble ? `, ${node.pods.trouble} waiting or failed` : "")),
-    ...node.resources.map(meter));
-}
-
-function clusterView(cluster) {
-  const state = cluster.reachable ? chip("reachable", "good") : chip(cluster.reachable === false ? "unreachable" : "starting", cluster.reachable === false ? "bad" : "wait");
-  return element("article", { className: "card" },
-    element("div", { className: "row" }, element("h3", {}, cluster.name), state),
-    element("p", { className: "sub" }, cluster.error || cluster.version),
-    ...cluster.nodes.map(nodeView));
-}
-
-function podState(pod) {
-  if (pod.trouble) return "bad";
-  return ["Running", "Completed", "Succeeded"].includes(pod.status) ? "good" : "wait";
-}
-
-function podView(pod) {
-  const place = pod.lowerNode ? `${pod.cluster} / ${pod.lowerNode}` : pod.cluster;
-  const mapped = pod.lowerNamespace && pod.lowerNamespace !== pod.namespace ? ` (${pod.lowerNamespace})` : "";
-  return element("tr", {},
-    element("td", { className: "name" }, element("span", {}, `${pod.namespace}/`), pod.name),
-    element("td", {}, chip(pod.status, podState(pod))),
-    element("td", {}, pod.ready),
-    element("td", { className: "number" }, String(pod.restarts)),
-    element("td", { title: pod.created }, age(pod.created)),
-    element("td", {}, place + mapped),
-    element("td", { className: "why" }, pod.why));
-}
-
-function eventView(event) {
-  return element("li", {},
-    element("strong", { data: { type: event.type } }, event.reason), " ",
-    element("span", { className: "muted" }, `${event.object} · ${age(event.time)} ago`), element("br"), event.message);
-}
-
-function render(state) {
-  const nodes = state.clusters.flatMap((cluster) => cluster.nodes);
-  const total = nodes.reduce((sum, node) => sum + (node.pods.well || 0) + (node.pods.trouble || 0), 0);
-  const trouble = nodes.reduce((sum, node) => sum + (node.pods.trouble || 0), 0);
-  byId("summary").textContent = `${state.clusters.length} lower clusters, ${nodes.length} virtual nodes, ${total} pods` +
-    (trouble ? `, ${trouble} waiting or failed` : ", all well");
-  document.title = (trouble ? `(${trouble}) ` : "") + "virtual-node";
-  byId("clusters").replaceChildren(...(state.clusters.length ? state.clusters.map(clusterView)
-    : [element("p", { className: "empty" }, state.leader
-      ? `This replica stands by. ${state.leader} works: kubectl port-forward pod/${state.leader} …`
-      : "No lower cluster is running here: the configuration names none.")]));
-  byId("pods").replaceChildren(...(state.pods.length ? state.pods.map(podView)
-    : [element("tr", {}, element("td", { colSpan: 7, className: "empty" }, "No pods."))]));
-  byId("shown").textContent = state.podsFound > state.pods.length
-    ? `${state.pods.length} of ${state.podsFound} shown, trouble first` : `${state.podsFound} found`;
-  byId("events").replaceChildren(...(state.events.length ? state.events.map(eventView)
-    : [element("li", { className: "empty" }, "Nothing has happened yet.")]));
-}
-
-let source = null;
-function connect() {
-  if (source) source.close();
-  source = new EventSource(`/api/stream?search=${encodeURIComponent(byId("search").value)}`);
-  const connection = byId("connection");
-  source.onopen = () => { connection.textContent = "live"; connection.dataset.state = "good"; };
-  source.onmessage = (message) => render(JSON.parse(message.data));
-  source.onerror = () => { connection.textContent = "connection lost, trying again"; connection.dataset.state = "bad"; };
-}
-
-let typing = 0;
-byId("search").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(connect, 250); });
-connect();
+listen();
+start(changed, connection);

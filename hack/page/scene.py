@@ -1,0 +1,188 @@
+"""Lower clusters that do not exist, in the caches that the page reads."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names, timestamps
+from controller_runtime.informer import Informer
+from controller_runtime.objects import from_dict
+from hack.page.pods import waiting_pod, workload_pods
+from virtual_node.config import ClusterConfig
+from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
+from virtual_node.health.facts import ClusterState, Facts
+from virtual_node.health.faults import Health
+from virtual_node.health.model import examine
+from virtual_node.health.pods import sign, waiting_sign
+from virtual_node.translate.capacity import Capacity
+from virtual_node.web.overview import Overview
+
+Body = dict[str, Any]
+_NOBODY: Any = SimpleNamespace(cluster="nowhere", outage=None)
+
+
+class Scene:
+    """Lower clusters with pods, and what can happen to them.
+
+    Args:
+        pods: number of pods on virtual nodes.
+        clusters: number of lower clusters.
+        has_trouble: whether some pods cannot run; otherwise all of them do.
+    """
+
+    def __init__(self, pods: int, *, clusters: int = 2, has_trouble: bool = True) -> None:
+        self._random = random.Random(pods)  # noqa: S311 - the same scene every time
+        self._version = 0
+        self.clusters: dict[str, Any] = {}
+        self.rejected = ""
+        self.leader = ""
+        self.failures: dict[str, str] = {}
+        self.waiting = Informer(_NOBODY, resources.PODS, name="waiting")
+        for name in ("tokyo", "frankfurt", "oregon", "sydney")[:clusters]:
+            self.clusters[name] = _cluster(name)
+        for number, pod in enumerate(workload_pods(pods, has_trouble=has_trouble, chance=self._random)):
+            self.put(list(self.clusters)[number % clusters], pod)
+        if has_trouble:
+            self.waiting.store.put("shop/search-0", from_dict(waiting_pod("shop", "search-0")))
+
+    def put(self, cluster: str, pod: Body) -> None:
+        """Add or change an upper pod and its lower pod."""
+        self._version += 1
+        found = self.clusters[cluster]
+        node = f"vn-{cluster}"
+        pod["spec"]["nodeName"] = node
+        pod["metadata"]["resourceVersion"] = str(self._version)
+        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        found.caches.upper[node].store.put(key, from_dict(pod))
+        labels = {names.LABEL_UPPER_UID: pod["metadata"]["uid"]}
+        metadata = {**pod["metadata"], "uid": f"below-{pod['metadata']['uid']}", "labels": labels}
+        lower_node = f"{cluster}-node-{self._version % 3}"
+        spec = {**pod["spec"], "nodeName": lower_node if _is_placed(pod) else ""}
+        found.caches.lower.store.put(key, from_dict({**pod, "metadata": metadata, "spec": spec}))
+
+    def lose(self, cluster: str) -> None:
+        """A lower cluster stops answering."""
+        found = self.clusters[cluster]
+        found.health.reachable = False
+        found.health.error = "connect: no route to host 10.4.0.1:6443"
+        found.nodes[f"vn-{cluster}"].ready = False
+
+    def pods(self) -> Iterator[Any]:
+        """Return all pods on virtual nodes."""
+        for cluster in self.clusters.values():
+            for informer in cluster.caches.upper.values():
+                yield from informer.store.list()
+
+    def health(self) -> Health:
+        """Return the health model's verdict on the scene."""
+        now = datetime.now(UTC)
+        nodes = [node for name, cluster in self.clusters.items() for node in _nodes(name, cluster)]
+        renewed = {"renewTime": timestamps.micro_time(now), "leaseDurationSeconds": 40}
+        return examine(
+            Facts(
+                now=now,
+                nodes=nodes,
+                leases={node["metadata"]["name"]: {"spec": renewed} for node in nodes},
+                signs=[found for pod in self.pods() if (found := sign(pod.to_dict()))],
+                waiting=[found for pod in self.waiting.store.list() if (found := waiting_sign(pod.to_dict()))],
+                replicas=[],
+                clusters=[
+                    *(
+                        ClusterState(name=name, reachable=one.health.reachable, error=one.health.error)
+                        for name, one in self.clusters.items()
+                    ),
+                    *(ClusterState(name=name, error=why, failed=True) for name, why in self.failures.items()),
+                ],
+                rejected={"": self.rejected} if self.rejected else {},
+            )
+        )
+
+    def overview(self) -> Overview:
+        """Return what a web server shows of the scene."""
+        return Overview(
+            self.clusters,
+            leader=lambda: self.leader,
+            health=self.health,
+            failures=lambda: self.failures,
+            waiting=self.waiting.store.list,
+            reach={"namespace": "virtual-node-system", "port": "8090"},
+        )
+
+
+def _cluster(name: str) -> Any:
+    """Return what the page uses of a LowerCluster."""
+    node = f"vn-{name}"
+    upper = Informer(_NOBODY, resources.PODS, indexers={INDEX_UID: lambda pod: (pod.uid,)})
+    lower = Informer(
+        _NOBODY,
+        resources.PODS,
+        indexers={INDEX_UPPER_UID: lambda pod: (pod.labels.get(names.LABEL_UPPER_UID, ""),)},
+    )
+    lower_nodes, capacity = Informer(_NOBODY, resources.NODES), Capacity()
+    for number in range(3):
+        body = _lower_node(f"{name}-node-{number}", cordoned=number == 2 and name == "tokyo")
+        lower_nodes.store.put(body["metadata"]["name"], from_dict(body))
+        capacity.upsert_node(body)
+    capacity.upsert_pod("other", f"{name}-node-0", {"cpu": 9_000, "memory": 20 * 1024**3}, counts=True)
+    started = datetime.now(UTC)
+    for informer in (upper, lower, lower_nodes):
+        informer._reflector._contact = _loop_time() - 184  # noqa: SLF001 - as if it had been followed
+    return SimpleNamespace(
+        config=ClusterConfig(name=name, kubeconfig="", node_name=node),
+        caches=PodCaches(upper={node: upper}, lower=lower),
+        lower_nodes=lower_nodes,
+        nodes={node: SimpleNamespace(ready=True, capacity=capacity)},
+        health=SimpleNamespace(reachable=True, error="", version="v1.34.4"),
+        recent_events=lambda: list(_events(name, started)),
+    )
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _lower_node(name: str, *, cordoned: bool) -> Body:
+    room = {"cpu": "32", "memory": "131072000Ki", "pods": "110"}
+    return {
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name},
+        "spec": {"unschedulable": True} if cordoned else {},
+        "status": {
+            "allocatable": room, "capacity": room, "nodeInfo": {"kubeletVersion": "v1.34.4"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }  # fmt: skip
+
+
+def _nodes(name: str, cluster: Any) -> Iterator[Body]:
+    for node, controller in cluster.nodes.items():
+        ready: Body = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        if not controller.ready:
+            ready |= {"status": "False", "reason": "LowerClusterUnreachable", "message": cluster.health.error}
+        labels = {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL, names.LABEL_LOWER_CLUSTER: name}
+        yield {"metadata": {"name": node, "labels": labels}, "spec": {}, "status": {"conditions": [ready]}}
+
+
+def _is_placed(pod: Body) -> bool:
+    return bool(pod["status"].get("containerStatuses"))
+
+
+def _events(cluster: str, started: datetime) -> Iterator[Body]:
+    found = [
+        (40, "Normal", "Scheduled", "Successfully assigned shop/web-7d4b9c6f5-0 to node-1", "shop/web-7d4b9c6f5-0"),
+        (38, "Normal", "Pulled", 'Container image "registry.example/web:2.4" already present', "shop/web-7d4b9c6f5-0"),
+        (36, "Normal", "Started", "Container main started", "shop/web-7d4b9c6f5-0"),
+        (310, "Warning", "Rescheduled", "The pod waited 5m0s for a node of lower cluster oregon", "batch/report-2"),
+        (12, "Warning", "BackOff", 'Back-off pulling image "registry.example/checkout:3.0"', "shop/checkout-5f6d8-1"),
+    ]
+    for seconds, kind, reason, message, name in found:
+        moment = timestamps.rfc3339(started - timedelta(seconds=seconds))
+        yield {
+            "time": moment, "type": kind, "reason": reason, "message": message, "object": f"Pod {name}",
+            "cluster": cluster,
+        }  # fmt: skip

@@ -1,0 +1,139 @@
+"""What the page shows of a lower cluster, its virtual nodes and its lower nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import prometheus_client
+
+from controller_runtime.api import quantity, timestamps
+from virtual_node.cluster import LowerCluster
+from virtual_node.health.objects import condition
+from virtual_node.translate.capacity import node_counts
+from virtual_node.web.reading import Reading
+
+_RESOURCES = ("cpu", "memory", "pods")
+_EXPIRATION = "virtual_node_certificate_expiration_timestamp_seconds"
+_MOST_NODES = 200
+"""Lower nodes that are sent."""
+
+
+def cluster_card(name: str, cluster: LowerCluster, reading: Reading, *, lag: float | None) -> dict[str, Any]:
+    """Return what the list of clusters shows of one.
+
+    Args:
+        name: the cluster's.
+        cluster: the running cluster.
+        reading: all pods.
+        lag: seconds that its pods are mirrored late; None: nothing was mirrored lately.
+    """
+    health, caches = cluster.health, cluster.caches
+    is_lost = health is not None and health.reachable is False
+    return {
+        "name": name,
+        "reachable": health.reachable if health is not None else None,
+        "error": health.error if health is not None else "",
+        "version": health.version if health is not None else "",
+        "heard": _ago(caches.lower.age) if is_lost and caches is not None else "",
+        "lag": lag,
+        "nodes": [
+            {
+                "name": node,
+                "ready": controller.ready,
+                "lowerNodes": {
+                    "ready": controller.capacity.ready_nodes,
+                    "all": controller.capacity.selected_nodes,
+                },
+                "pods": dict(reading.nodes.get(node, {})),
+                "resources": _resources(
+                    controller.capacity.totals()[1], reading.used.get(node, Counter()), is_known=not is_lost
+                ),
+            }
+            for node, controller in sorted(cluster.nodes.items())
+        ],
+    }
+
+
+def stopped_card(name: str, why: str) -> dict[str, Any]:
+    """Return what the list of clusters shows of one that is configured and does not run."""
+    return {
+        "name": name, "reachable": None, "error": why, "version": "", "heard": "", "lag": None, "nodes": []
+    }  # fmt: skip
+
+
+def cluster_detail(
+    name: str, cluster: LowerCluster, reading: Reading, expiries: list[dict[str, str]]
+) -> dict[str, Any]:
+    """Return the lower nodes of a cluster and what expires.
+
+    Args:
+        name: the cluster's.
+        cluster: the running cluster.
+        reading: all pods.
+        expiries: of its kubeconfig: name and end (RFC 3339).
+    """
+    lower_nodes = cluster.lower_nodes.store.list() if cluster.lower_nodes is not None else []
+    selected = {
+        lower: (node, requests)
+        for node, controller in cluster.nodes.items()
+        for lower, requests in controller.capacity.foreign().items()
+    }
+    shown = []
+    for node in sorted(lower_nodes, key=lambda one: one.name)[:_MOST_NODES]:
+        whole = node.to_dict()
+        virtual_node, others = selected.get(node.name, ("", {}))
+        used = reading.below.get((name, node.name), Counter()) + Counter(others)
+        status = whole.get("status") or {}
+        ready = condition(whole, "Ready")
+        shown.append(
+            {
+                "name": node.name,
+                "ready": ready.get("status") == "True",
+                "why": ""
+                if ready.get("status") == "True"
+                else str(ready.get("message") or "no condition Ready"),
+                "schedulable": node_counts(whole),
+                "virtualNode": virtual_node,
+                "version": (status.get("nodeInfo") or {}).get("kubeletVersion", ""),
+                "resources": _resources(status.get("allocatable") or {}, used, is_known=True),
+            }
+        )
+    served = [
+        {"name": f"kubelet API of {node}", "ends": ends}
+        for node in sorted(cluster.nodes)
+        if (ends := _served_until(f"kubelet-{node}"))
+    ]
+    return {"name": name, "lowerNodes": shown, "allNodes": len(lower_nodes), "expiries": [*expiries, *served]}
+
+
+def _served_until(name: str) -> str:
+    value = prometheus_client.REGISTRY.get_sample_value(_EXPIRATION, {"name": name})
+    return timestamps.rfc3339(datetime.fromtimestamp(value, UTC)) if value else ""
+
+
+def _ago(seconds: float) -> str:
+    """Return the moment so many seconds ago, in whole seconds; empty for never."""
+    if seconds == float("inf"):
+        return ""
+    return timestamps.rfc3339(datetime.now(UTC) - timedelta(seconds=seconds))
+
+
+def _resources(
+    allocatable: Mapping[str, str], used: Mapping[str, int], *, is_known: bool
+) -> list[dict[str, Any]]:
+    shown = [*_RESOURCES, *(name for name in sorted(allocatable) if "/" in name)]
+    found = []
+    for name in shown:
+        total = quantity.of(name, allocatable.get(name, "0"))
+        found.append(
+            {
+                "name": name,
+                "used": quantity.render(name, used.get(name, 0)),
+                "total": allocatable.get(name, "0"),
+                "share": round(used.get(name, 0) / total, 4) if total and is_known else None,
+            }
+        )
+    return found

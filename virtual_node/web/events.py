@@ -1,0 +1,37 @@
+"""The events that the page shows, warnings and routine ones apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from virtual_node.cluster import LowerCluster
+
+_MOST_WARNINGS = 20
+_MOST_ROUTINE = 20
+_LONGEST = 400
+
+
+def shown_events(clusters: Mapping[str, LowerCluster], *, about: str = "") -> dict[str, list[dict[str, Any]]]:
+    """Return the newest events that were written to the upper cluster, the newest first.
+
+    Args:
+        clusters: the lower clusters that run now.
+        about: ``namespace/name`` of a pod: only events about it. Empty: all.
+
+    Returns:
+        ``warnings`` and ``routine``. An event that was written several times is there once.
+    """
+    newest: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for cluster in clusters.values():
+        for event in cluster.recent_events():
+            if not about or event["object"] == f"Pod {about}":
+                key = (event["object"], event["reason"], event["message"])
+                known = newest.get(key)
+                if known is None or str(known["time"]) <= str(event["time"]):
+                    newest[key] = {**event, "message": str(event["message"])[:_LONGEST]}
+    events = sorted(newest.values(), key=lambda event: str(event["time"]), reverse=True)
+    return {
+        "warnings": [event for event in events if event["type"] == "Warning"][:_MOST_WARNINGS],
+        "routine": [event for event in events if event["type"] != "Warning"][:_MOST_ROUTINE],
+    }

@@ -1,0 +1,146 @@
+"""Pods of one workload as one entry, with a line for each cause that keeps some of them from running. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+TROUBLE, UNPLACED, STALE, FAILED, STARTING, ENDING, RUNNING, FINISHED = STATES = (
+    "trouble",
+    "unplaced",
+    "stale",
+    "failed",
+    "starting",
+    "ending",
+    "running",
+    "finished",
+)
+"""States of a pod, the one that needs a person most first. ``unplaced``: no node yet. ``stale``: what is known is from
+before its lower cluster stopped answering. ``failed``: ended for good, with an error."""
+_RANK = {state: rank for rank, state in enumerate(STATES)}
+_MOST_CAUSES = 4
+"""Lines of a group; further causes are counted only."""
+_WHY_LENGTH = 400
+"""Characters of a cause that are sent in a list; a pod's own view has all."""
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One pod in the list.
+
+    Attributes:
+        uid: the upper pod's.
+        shown: what a browser gets: ``pod_row``, and uid, cluster and state.
+        text: what a search looks into, in lower case.
+        owner: kind and name of its workload.
+        requests: what it asks for, by resource, in the units of ``quantity``; empty when it has finished.
+    """
+
+    uid: str
+    shown: Mapping[str, Any]
+    text: str
+    owner: tuple[str, str]
+    requests: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """One of ``STATES``."""
+        return str(self.shown["state"])
+
+    @property
+    def group(self) -> str:
+        """Key of its group."""
+        return f"{self.shown['namespace']}/{self.owner[0]}/{self.owner[1]}"
+
+
+def state_of(row: Mapping[str, Any], phase: str) -> str:
+    """Return the state of a pod whose cluster answers, from its ``pod_row`` and phase."""
+    if phase == "Failed":
+        return FAILED
+    if row["trouble"]:
+        return TROUBLE
+    if row["status"] == "Terminating":
+        return ENDING
+    if row["status"] in {"Completed", "Succeeded"}:
+        return FINISHED
+    return RUNNING if row["status"] == "Running" else STARTING
+
+
+class Groups:
+    """Collects rows into groups.
+
+    Attributes:
+        counts: pods by state.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._rows: dict[str, list[Row]] = {}
+        self._ranks: dict[str, int] = {}
+
+    def add(self, row: Row) -> None:
+        """Add a pod."""
+        key, rank = row.group, _RANK[row.state]
+        self.counts[row.state] += 1
+        self._rows.setdefault(key, []).append(row)
+        self._ranks[key] = min(rank, self._ranks.get(key, rank))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def first(self, limit: int) -> list[str]:
+        """Return the keys of the groups to show first: the worst state first, then by name."""
+        return sorted(self._rows, key=lambda key: (self._ranks[key], key))[:limit]
+
+    def rows(self, key: str) -> list[Row]:
+        """Return the pods of a group, the worst state first."""
+        rows = self._rows.get(key, [])
+        return sorted(rows, key=lambda row: (_RANK[row.state], str(row.shown["name"])))
+
+    def describe(self, key: str) -> dict[str, Any]:
+        """Return what a browser gets of a group: its workload, counts, causes, and its only pod if it has one."""
+        rows = self._rows[key]
+        first = rows[0]
+        causes = causes_of(rows)
+        return {
+            "namespace": first.shown["namespace"],
+            "kind": first.owner[0],
+            "name": first.owner[1],
+            "total": len(rows),
+            "counts": dict(sorted(Counter(row.state for row in rows).items(), key=lambda one: _RANK[one[0]])),
+            "clusters": sorted({str(row.shown["cluster"]) for row in rows} - {""}),
+            "restarts": sum(int(row.shown["restarts"]) for row in rows),
+            "causes": causes[:_MOST_CAUSES],
+            "moreCauses": max(0, len(causes) - _MOST_CAUSES),
+            "only": first.shown["name"] if len(rows) == 1 else "",
+            "created": min(str(row.shown["created"]) for row in rows),
+        }
+
+
+def causes_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return why pods do not run, most severe first, then most frequent.
+
+    Returns:
+        For each cause state, status (the STATUS column), why, count, and the name of one such pod.
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if row.state not in {RUNNING, FINISHED, ENDING}:
+            name = str(row.shown["name"])
+            why = _general(str(row.shown["why"]), (name, row.uid))
+            found.setdefault((row.state, str(row.shown["status"]), why), []).append(name)
+    ordered = sorted(found.items(), key=lambda one: (_RANK[one[0][0]], -len(one[1]), one[0]))
+    return [
+        {"state": state, "status": status, "why": why[:_WHY_LENGTH], "count": len(names), "pod": min(names)}
+        for (state, status, why), names in ordered
+    ]
+
+
+def _general(why: str, own: Iterable[str]) -> str:
+    """Replace a pod's own names, so that the same cause reads the same for all pods of a workload."""
+    for name in own:
+        if name:
+            why = why.replace(name, "…")
+    return why

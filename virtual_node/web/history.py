@@ -1,0 +1,84 @@
+"""The last hour of each lower cluster, in memory: how many pods it had and how late they were mirrored."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from virtual_node import metrics
+
+INTERVAL = 30.0
+"""Seconds between two samples."""
+_SAMPLES = 120
+"""An hour of them."""
+_SHARE = 0.99
+
+Buckets = dict[float, float]
+"""Upper bound in seconds → observations up to it, since the process started."""
+
+
+class History:
+    """Samples of every lower cluster, an hour long at most."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[tuple[int, float | None]]] = {}
+        self._before: dict[tuple[str, str], Buckets] = {}
+
+    def sample(self, pods: Mapping[str, int]) -> None:
+        """Add a sample of each lower cluster, and forget the clusters that are gone.
+
+        Args:
+            pods: number of pods by lower cluster.
+        """
+        now = mirror_buckets()
+        self._samples = {name: samples for name, samples in self._samples.items() if name in pods}
+        for name, count in pods.items():
+            late = [
+                seconds
+                for key, buckets in now.items()
+                if key[0] == name and (seconds := late_since(self._before.get(key, {}), buckets)) is not None
+            ]
+            self._samples.setdefault(name, deque(maxlen=_SAMPLES)).append((count, max(late, default=None)))
+        self._before = now
+
+    def of(self, cluster: str) -> dict[str, Any]:
+        """Return a lower cluster's samples, the oldest first; a lag is None where nothing was mirrored."""
+        samples = self._samples.get(cluster, ())
+        return {
+            "interval": INTERVAL,
+            "pods": [count for count, _ in samples],
+            "lag": [late for _, late in samples],
+        }
+
+    def lag(self, cluster: str) -> float | None:
+        """Return the lag of the newest sample that has one, in seconds."""
+        return next((late for _, late in reversed(self._samples.get(cluster, ())) if late is not None), None)
+
+
+def mirror_buckets() -> dict[tuple[str, str], Buckets]:
+    """Return the histogram of ``virtual_node_mirror_seconds`` by cluster and direction."""
+    found: dict[tuple[str, str], Buckets] = {}
+    for sample in _samples():
+        if sample.name.endswith("_bucket"):
+            labels = sample.labels
+            found.setdefault((labels["cluster"], labels["direction"]), {})[float(labels["le"])] = sample.value
+    return found
+
+
+def late_since(before: Buckets, now: Buckets) -> float | None:
+    """Return the 99th percentile of what was observed between two moments, as the bound of its bucket.
+
+    Returns:
+        Seconds; the largest finite bound stands for everything beyond it. None: nothing was observed.
+    """
+    counts = {bound: count - before.get(bound, 0.0) for bound, count in sorted(now.items())}
+    total = max(counts.values(), default=0.0)
+    finite = [bound for bound in counts if bound != float("inf")]
+    if total <= 0 or not finite:
+        return None
+    return next((bound for bound in finite if counts[bound] >= _SHARE * total), finite[-1])
+
+
+def _samples() -> Iterable[Any]:
+    return (sample for family in metrics.MIRROR_SECONDS.collect() for sample in family.samples)

@@ -1,0 +1,29 @@
+"""Which workload a pod belongs to: pure functions over its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_TEMPLATE_HASH = "pod-template-hash"
+"""Label of a Deployment's pods; their ReplicaSet is named after the Deployment and this hash."""
+
+
+def owner_of(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """Return kind and name of the workload that a pod belongs to.
+
+    Args:
+        metadata: the pod's.
+
+    Returns:
+        Its controller; the Deployment instead of the Deployment's ReplicaSet; ("Pod", its own name) without a
+        controller.
+    """
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            kind, name = str(owner.get("kind") or ""), str(owner.get("name") or "")
+            template = (metadata.get("labels") or {}).get(_TEMPLATE_HASH)
+            if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
+                return "Deployment", name.removesuffix(f"-{template}")
+            return kind, name
+    return "Pod", str(metadata["name"])

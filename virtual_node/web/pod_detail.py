@@ -1,0 +1,151 @@
+"""One pod in both clusters, side by side: pure functions over its two objects.
+
+Only what is listed here is shown. Commands, arguments, values of environment variables, probes and annotations can hold
+passwords, and are left out: who may read them uses kubectl, which asks for permission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime.api import names
+
+_VOLUME_NAMES = ("name", "secretName", "claimName", "path", "driver")
+"""Fields of a volume's source that name something."""
+_PLACEMENT = {
+    names.ANNOTATION_CLUSTER_SELECTOR: "selects lower nodes",
+    names.ANNOTATION_SCHEDULER_NAME: "scheduler of the lower cluster",
+    names.ANNOTATION_UNSCHEDULABLE_NODES: "virtual nodes that the descheduler avoids for it",
+    names.ANNOTATION_UNSCHEDULABLE_NODE: "virtual nodes that were full for it",
+    names.ANNOTATION_REPLACES: "re-created by the descheduler in place of the pod with uid",
+}
+"""Annotations that say why a pod is where it is."""
+
+
+def pod_side(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page shows of one pod of the pair.
+
+    Returns:
+        namespace, name, node, created, phase, message, conditions, spec (name and text by field) and containers.
+    """
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    return {
+        "namespace": metadata.get("namespace", ""),
+        "name": metadata["name"],
+        "node": spec.get("nodeName", ""),
+        "created": metadata.get("creationTimestamp", ""),
+        "deleting": metadata.get("deletionTimestamp", ""),
+        "phase": status.get("phase", ""),
+        "message": ": ".join(filter(None, (status.get("reason"), status.get("message")))),
+        "conditions": [
+            {
+                "type": one["type"],
+                "status": one.get("status", ""),
+                "reason": one.get("reason", ""),
+                "message": one.get("message", ""),
+                "since": one.get("lastTransitionTime", ""),
+            }
+            for one in status.get("conditions") or ()
+        ],
+        "spec": [{"name": name, "value": value} for name, value in _spec(spec) if value],
+        "containers": [_container(kind, one, status) for kind, one in _containers(spec)],
+    }
+
+
+def placement(pod: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return what the upper pod says about who chose its node and why: name and value, in the order of deciding."""
+    spec, annotations = pod.get("spec") or {}, pod["metadata"].get("annotations") or {}
+    found = [{"name": "scheduler", "value": str(spec.get("schedulerName") or "default-scheduler")}]
+    found += [
+        {"name": name, "value": str(annotations[key])[:600]}
+        for key, name in _PLACEMENT.items()
+        if annotations.get(key)
+    ]
+    for one in (pod.get("status") or {}).get("conditions") or ():
+        if one["type"] == "PodScheduled" and one.get("message"):
+            found.append({"name": str(one.get("reason") or "not scheduled"), "value": str(one["message"])})
+    return found
+
+
+def _spec(spec: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for field in (
+        "schedulerName",
+        "priorityClassName",
+        "serviceAccountName",
+        "restartPolicy",
+        "runtimeClassName",
+    ):
+        yield field, str(spec.get(field) or "")
+    yield (
+        "nodeSelector",
+        ", ".join(f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()),
+    )
+    yield "affinity", ", ".join(spec.get("affinity") or ())
+    yield "tolerations", ", ".join(sorted(set(map(_toleration, spec.get("tolerations") or ()))))
+    yield "host", ", ".join(name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name))
+    yield (
+        "imagePullSecrets",
+        ", ".join(str(one.get("name", "")) for one in spec.get("imagePullSecrets") or ()),
+    )
+    yield "volumes", ", ".join(map(_volume, spec.get("volumes") or ()))
+
+
+def _toleration(one: Mapping[str, Any]) -> str:
+    value = f"={one['value']}" if one.get("value") else ""
+    return f"{one.get('key') or 'everything'}{value}" + (f":{one['effect']}" if one.get("effect") else "")
+
+
+def _volume(volume: Mapping[str, Any]) -> str:
+    kind = next((key for key in volume if key != "name"), "")
+    source = volume.get(kind)
+    named = (
+        next((str(source[key]) for key in _VOLUME_NAMES if source.get(key)), "")
+        if isinstance(source, dict)
+        else ""
+    )
+    return f"{volume.get('name', '')} ({kind}{' ' if named else ''}{named})"
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    for field, kind in (("initContainers", "init"), ("containers", ""), ("ephemeralContainers", "debug")):
+        for container in spec.get(field) or ():
+            yield kind, container
+
+
+def _container(kind: str, container: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
+    resources = container.get("resources") or {}
+    found = next(
+        (
+            one
+            for field in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+            for one in status.get(field) or ()
+            if one.get("name") == container["name"]
+        ),
+        {},
+    )
+    return {
+        "kind": kind,
+        "name": container["name"],
+        "image": container.get("image", ""),
+        "requests": _quantities(resources.get("requests")),
+        "limits": _quantities(resources.get("limits")),
+        "env": [str(one.get("name", "")) for one in container.get("env") or ()],
+        "state": _state(found.get("state") or {}),
+        "last": _state(found.get("lastState") or {}),
+        "ready": bool(found.get("ready")),
+        "restarts": int(found.get("restartCount") or 0),
+    }
+
+
+def _quantities(found: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{name} {value}" for name, value in (found or {}).items())
+
+
+def _state(state: Mapping[str, Any]) -> str:
+    if waiting := state.get("waiting"):
+        return ": ".join(filter(None, (str(waiting.get("reason") or "waiting"), waiting.get("message"))))
+    if ended := state.get("terminated"):
+        text = f"{ended.get('reason') or 'ended'}, exit code {ended.get('exitCode')}"
+        return f"{text}: {ended['message']}" if ended.get("message") else text
+    return "running" if "running" in state else ""

@@ -1,0 +1,57 @@
+"""The view of one pod: its two objects, what chose its node, its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime.objects import Object
+from virtual_node import program
+from virtual_node.cluster import LowerCluster
+from virtual_node.web.events import shown_events
+from virtual_node.web.pod_detail import placement, pod_side
+from virtual_node.web.reading import make_row
+
+
+def pod_view(
+    clusters: Mapping[str, LowerCluster], waiting: Iterable[Object], name: str, *, with_specs: bool
+) -> dict[str, Any]:
+    """Return everything that the page shows of one pod.
+
+    Args:
+        clusters: the lower clusters that run now.
+        waiting: pods without a node.
+        name: ``namespace/name`` of the upper pod.
+        with_specs: whether its spec, status and placement may be shown.
+    """
+    upper, lower, cluster = _find(clusters, waiting, name)
+    if upper is None:
+        return {"name": name, "missing": True}
+    whole, below = upper.to_dict(), lower.to_dict() if lower is not None else None
+    is_stale = (
+        bool(cluster) and (health := clusters[cluster].health) is not None and health.reachable is False
+    )
+    view = {
+        "name": name,
+        "row": dict(make_row(whole, below, cluster, is_stale=is_stale).shown),
+        "diagnose": program.name(f"diagnose pod {name}"),
+        "events": shown_events(clusters, about=name),
+    }
+    if with_specs:
+        view["upper"] = pod_side(whole)
+        view["lower"] = pod_side(below) if below is not None else None
+        view["placement"] = placement(whole)
+    return view
+
+
+def _find(
+    clusters: Mapping[str, LowerCluster], waiting: Iterable[Object], name: str
+) -> tuple[Object | None, Object | None, str]:
+    """Return the upper pod, its lower pod and its cluster."""
+    for cluster_name, cluster in clusters.items():
+        if cluster.caches is not None:
+            namespace, _, short = name.partition("/")
+            pod = cluster.caches.upper_by_name(namespace, short)
+            if pod is not None:
+                return pod, cluster.caches.lower_pod(pod.uid), cluster_name
+    return next((pod for pod in waiting if pod.key == name), None), None, ""

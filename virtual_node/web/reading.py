@@ -1,0 +1,144 @@
+"""Reads the pods of all lower clusters out of the caches, in slices, so that ten thousand pods stall nobody.
+
+A row is made again only when one of its two pods has changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller_runtime.api import pod_resources
+from controller_runtime.objects import Object
+from controller_runtime.slicer import Slicer
+from virtual_node.cluster import LowerCluster
+from virtual_node.web.groups import STALE, UNPLACED, Row, state_of
+from virtual_node.web.owners import owner_of
+from virtual_node.web.rows import pod_row
+
+_FINISHED = ("Succeeded", "Failed")
+
+
+@dataclass(slots=True)
+class Reading:
+    """All pods at one moment.
+
+    Attributes:
+        rows: the pods.
+        nodes: by virtual node: pods by state.
+        used: by virtual node: what its pods request.
+        below: by lower cluster and lower node: what our pods there request.
+        namespaces: all namespaces that have pods here.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    nodes: dict[str, Counter[str]] = field(default_factory=dict)
+    used: dict[str, Counter[str]] = field(default_factory=dict)
+    below: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    namespaces: set[str] = field(default_factory=set)
+
+
+class Reader:
+    """Reads all pods.
+
+    Args:
+        clusters: the lower clusters that run now, by name.
+        waiting: returns the upper pods that wait for a virtual node.
+    """
+
+    def __init__(
+        self, clusters: Mapping[str, LowerCluster], *, waiting: Callable[[], Iterable[Object]]
+    ) -> None:
+        self._clusters = clusters
+        self._waiting = waiting
+        self._known: dict[str, tuple[tuple[Any, ...], Row]] = {}
+
+    async def read(self) -> Reading:
+        """Return all pods."""
+        reading, slicer = Reading(), Slicer()
+        seen: dict[str, tuple[tuple[Any, ...], Row]] = {}
+        for name, cluster in list(self._clusters.items()):
+            caches = cluster.caches
+            is_stale = cluster.health is not None and cluster.health.reachable is False
+            for node, informer in list(caches.upper.items()) if caches is not None else ():
+                states, used = (
+                    reading.nodes.setdefault(node, Counter()),
+                    reading.used.setdefault(node, Counter()),
+                )
+                for pod in informer.store.list():
+                    await slicer.tick()
+                    assert caches is not None
+                    lower = caches.lower_pod(pod.uid)
+                    row = self._row(seen, pod, lower, cluster=name, is_stale=is_stale)
+                    reading.rows.append(row)
+                    states[row.state] += 1
+                    used.update(row.requests)
+                    if where := str(row.shown["lowerNode"]):
+                        reading.below.setdefault((name, where), Counter()).update(row.requests)
+                    reading.namespaces.add(pod.namespace)
+        for pod in self._waiting():
+            await slicer.tick()
+            reading.rows.append(self._row(seen, pod, None, cluster="", is_stale=False))
+            reading.namespaces.add(pod.namespace)
+        self._known = seen
+        return reading
+
+    def _row(
+        self,
+        seen: dict[str, tuple[tuple[Any, ...], Row]],
+        pod: Object,
+        lower: Object | None,
+        *,
+        cluster: str,
+        is_stale: bool,
+    ) -> Row:
+        version = (
+            pod.resource_version,
+            lower.resource_version if lower is not None else "",
+            cluster,
+            is_stale,
+        )
+        known = self._known.get(pod.uid)
+        if known is None or known[0] != version:
+            whole = pod.to_dict()
+            below = lower.to_dict() if lower is not None else None
+            made = make_row(whole, below, cluster, is_stale=is_stale)
+            known = version, made
+        seen[pod.uid] = known
+        return known[1]
+
+
+def make_row(
+    upper: Mapping[str, Any],
+    lower: Mapping[str, Any] | None,
+    cluster: str,
+    *,
+    is_stale: bool = False,
+) -> Row:
+    """Return a pod's row.
+
+    Args:
+        upper: the upper pod.
+        lower: its lower pod; None: it has none.
+        cluster: name of its lower cluster; empty: it has no virtual node yet.
+        is_stale: the lower cluster does not answer.
+    """
+    shown = pod_row(upper, lower)
+    uid = str(upper["metadata"].get("uid") or "")
+    phase = str((upper.get("status") or {}).get("phase") or "")
+    finished = phase in _FINISHED
+    state = state_of(shown, phase)
+    if not finished:  # a final status does not age
+        state = UNPLACED if not cluster else STALE if is_stale else state
+    shown |= {"uid": uid, "cluster": cluster, "state": state}
+    owner = owner_of(upper["metadata"])
+    searched = ("namespace", "name", "node", "lowerNamespace", "lowerNode", "status", "why", "cluster")
+    return Row(
+        uid=uid,
+        shown=shown,
+        text=" ".join([*(str(shown[name]) for name in searched), *owner]).lower(),
+        owner=owner,
+        requests={} if finished else {**pod_resources.pod_requests(upper["spec"]), "pods": 1},
+    )

@@ -1,0 +1,83 @@
+// Building elements. Data reaches the page as text and attributes only, never as markup.
+import { age } from "./format.js";
+
+export const byId = (id) => document.getElementById(id);
+
+export function element(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key === "data") Object.assign(node.dataset, value);
+    else if (key in node) node[key] = value;
+    else node.setAttribute(key, value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  return node;
+}
+
+export const chip = (text, state) => element("span", { className: "chip", data: { state } }, text);
+
+// A moment, shown as how long ago it was; page.js keeps it current.
+export function since(iso, suffix = "") {
+  const node = element("time", { dateTime: iso, title: iso, data: { suffix } });
+  node.textContent = age(iso) + suffix;
+  return node;
+}
+
+// A link to a view of this page: a click changes the view without a new page, and the address can be shared.
+export const link = (to, ...text) => element("a", { href: `?${new URLSearchParams(to)}`, data: { go: JSON.stringify(to) } }, ...text);
+
+export function command(text) {
+  const code = element("code", {}, text);
+  const button = element("button", { type: "button", className: "copy", "aria-label": `Copy: ${text}` }, "Copy");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    } catch {
+      // Without TLS a browser gives the clipboard to localhost only.
+      getSelection().selectAllChildren(code);
+    }
+  });
+  return element("span", { className: "command" }, code, button);
+}
+
+// Texts that may be long: one line, and all of it once it is opened. What is open stays so when the data changes.
+const opened = new Set();
+export function disclosure(key, summary, ...content) {
+  const node = element("details", { open: opened.has(key), data: { key } }, element("summary", {}, ...summary), ...content);
+  node.addEventListener("toggle", () => { opened[node.open ? "add" : "delete"](key); });
+  return node;
+}
+
+// Show one child per item; a child whose item is the same object as before is left as it is, with its focus and selection.
+const shown = new WeakMap();
+export function keyed(container, items, render) {
+  const before = shown.get(container) || new Map();
+  const after = new Map();
+  const focus = document.activeElement && container.contains(document.activeElement) ? place(document.activeElement, container) : null;
+  let next = container.firstChild;
+  for (const [key, ...values] of items) {
+    const known = before.get(key);
+    const isSame = known && known.values.length === values.length && known.values.every((value, index) => value === values[index]);
+    const node = isSame ? known.node : render(...values);
+    after.set(key, { node, values });
+    if (node === next) next = next.nextSibling;
+    else container.insertBefore(node, next);
+  }
+  while (next) { const gone = next; next = next.nextSibling; gone.remove(); }
+  shown.set(container, after);
+  if (focus && !container.contains(document.activeElement)) restore(focus, container);
+}
+
+const FOCUSABLE = "a, button, summary, input, select";
+
+function place(node, container) {
+  const child = [...container.children].findIndex((one) => one.contains(node));
+  const inner = [...container.children[child].querySelectorAll(FOCUSABLE)].indexOf(node);
+  return { child, inner };
+}
+
+function restore({ child, inner }, container) {
+  container.children[child]?.querySelectorAll(FOCUSABLE)[inner]?.focus({ preventScroll: true });
+}

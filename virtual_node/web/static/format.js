@@ -1,0 +1,46 @@
+// Numbers and moments as people read them.
+let skew = 0; // milliseconds that the server's clock is ahead of the browser's
+export const setClock = (now) => { skew = now - Date.now(); };
+
+export function age(iso) {
+  const seconds = Math.max(0, (Date.now() + skew - Date.parse(iso)) / 1000);
+  if (!Number.isFinite(seconds)) return "";
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} d`;
+}
+
+export const daysUntil = (iso) => (Date.parse(iso) - Date.now() - skew) / 86400000;
+
+const UNITS = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
+
+// 131072000Ki reads better as 125 Gi, 6500m as 6.5; other quantities are left as they are.
+export function human(quantity) {
+  const thousandths = /^(\d+)m$/.exec(quantity);
+  if (thousandths) return String(Math.round(Number(thousandths[1]) / 100) / 10);
+  const match = /^(\d+)([KMGTP]i)?$/.exec(quantity);
+  if (!match || (!match[2] && Number(match[1]) < 1048576)) return quantity;
+  let [amount, unit] = [Number(match[1]), UNITS.indexOf(match[2] || "")];
+  while (amount >= 1024 && unit < UNITS.length - 1) { amount /= 1024; unit += 1; }
+  return `${Math.round(amount * 10) / 10} ${UNITS[unit]}`;
+}
+
+export function lag(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  return seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds} s`;
+}
+
+export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+
+// State of a pod → word, and the colour and symbol of its chip.
+export const STATES = {
+  trouble: ["not running", "bad"],
+  unplaced: ["no node", "bad"],
+  stale: ["not seen", "unknown"],
+  failed: ["failed", "bad"],
+  starting: ["starting", "wait"],
+  ending: ["terminating", "wait"],
+  running: ["running", "good"],
+  finished: ["completed", "done"],
+};
