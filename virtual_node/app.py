@@ -111,10 +111,18 @@ class App:
                 from virtual_node.web.overview import Overview  # noqa: PLC0415 - only for those who look
                 from virtual_node.web.server import WebServer  # noqa: PLC0415
 
-                page = WebServer(
-                    self._config.web_address,
-                    overview=Overview(self.clusters, leader=self._leader, health=self._health.health),
+                overview = Overview(
+                    self.clusters,
+                    leader=self._leader,
+                    health=self._health.health,
+                    failures=lambda: self.failures,
+                    waiting=self._health.waiting,
+                    reach={
+                        "namespace": self._config.leader_election.namespace,
+                        "port": self._config.web_address.rpartition(":")[2],
+                    },
                 )
+                page = WebServer(self._config.web_address, overview=overview)
                 await stack.enter_async_context(page)
             self._cluster_id = self._config.cluster_id or await self._read_cluster_id(upper)
             self._log.info("upper cluster", server=upper_config.server, cluster_id=self._cluster_id)

@@ -12,6 +12,7 @@ import structlog
 from controller_runtime import resources
 from controller_runtime.client import Client
 from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
 from controller_runtime.slicer import Slicer
 from virtual_node import metrics
 from virtual_node.cluster import COMPONENT, LowerCluster
@@ -84,6 +85,10 @@ class ProcessHealth:
                     await asyncio.sleep(_INTERVAL)
         finally:
             metrics.forget_health()
+
+    def waiting(self) -> list[Object]:
+        """Return the upper pods without a node, also those that are not meant for virtual nodes."""
+        return self._waiting.store.list()
 
     def health(self) -> Health:
         """Return the verdict of now; of pods that of the last pass."""

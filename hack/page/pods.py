@@ -37,12 +37,14 @@ def workload_pods(count: int, *, has_trouble: bool, chance: random.Random) -> It
         if copies > 1:
             name = f"{name}-{number // len(_WORKLOADS) % copies}"
         ago = timedelta(minutes=chance.randrange(5, 4000))
-        yield _pod(namespace, kind, name, number, ago, _status(name, number, has_trouble=has_trouble))
+        yield _pod((namespace, kind, name), number, ago, _status(name, number, has_trouble=has_trouble))
 
 
 def waiting_pod(namespace: str, name: str) -> Body:
     """Return an upper pod that no scheduler has placed."""
-    pod = _pod(namespace, "StatefulSet", name.rpartition("-")[0], 0, timedelta(minutes=6), {"phase": "Pending"})
+    pod = _pod(
+        (namespace, "StatefulSet", name.rpartition("-")[0]), 0, timedelta(minutes=6), {"phase": "Pending"}
+    )
     pod["metadata"]["name"] = name
     pod["metadata"]["uid"] = f"uid-{name}"
     pod["status"]["conditions"] = [
@@ -55,7 +57,8 @@ def waiting_pod(namespace: str, name: str) -> Body:
     return pod
 
 
-def _pod(namespace: str, kind: str, name: str, number: int, ago: timedelta, status: Body) -> Body:
+def _pod(workload: tuple[str, str, str], number: int, ago: timedelta, status: Body) -> Body:
+    namespace, kind, name = workload
     owner, labels, hashed = name, {"app": name, names.LABEL_VIRTUAL_POD: "true"}, name
     if kind == "Deployment":
         kind, hashed, labels = "ReplicaSet", f"{name}-7d4b9c6f5", {**labels, "pod-template-hash": "7d4b9c6f5"}
@@ -99,7 +102,10 @@ def _status(name: str, number: int, *, has_trouble: bool) -> Body:
             return {"phase": "Pending", "containerStatuses": waiting("ImagePullBackOff", _PULL)}
         if name.startswith("trainer") and number % 2:
             scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-            return {"phase": "Pending", "conditions": [{**scheduled, "message": _NO_ROOM, "lastTransitionTime": moment}]}
+            return {
+                "phase": "Pending",
+                "conditions": [{**scheduled, "message": _NO_ROOM, "lastTransitionTime": moment}],
+            }
         if name.startswith("gateway") and number % 8 == 3:
             why = f"back-off 5m0s restarting failed container=main pod={name}-7d4b9c6f5-{number}_payments(uid-{number})"
             return {"phase": "Running", "containerStatuses": waiting("CrashLoopBackOff", why, restarts=7)}

@@ -90,7 +90,9 @@ class Scene:
                 nodes=nodes,
                 leases={node["metadata"]["name"]: {"spec": renewed} for node in nodes},
                 signs=[found for pod in self.pods() if (found := sign(pod.to_dict()))],
-                waiting=[found for pod in self.waiting.store.list() if (found := waiting_sign(pod.to_dict()))],
+                waiting=[
+                    found for pod in self.waiting.store.list() if (found := waiting_sign(pod.to_dict()))
+                ],
                 replicas=[],
                 clusters=[
                     *(
@@ -174,11 +176,35 @@ def _is_placed(pod: Body) -> bool:
 
 def _events(cluster: str, started: datetime) -> Iterator[Body]:
     found = [
-        (40, "Normal", "Scheduled", "Successfully assigned shop/web-7d4b9c6f5-0 to node-1", "shop/web-7d4b9c6f5-0"),
-        (38, "Normal", "Pulled", 'Container image "registry.example/web:2.4" already present', "shop/web-7d4b9c6f5-0"),
+        (
+            40,
+            "Normal",
+            "Scheduled",
+            "Successfully assigned shop/web-7d4b9c6f5-0 to node-1",
+            "shop/web-7d4b9c6f5-0",
+        ),
+        (
+            38,
+            "Normal",
+            "Pulled",
+            'Container image "registry.example/web:2.4" already present',
+            "shop/web-7d4b9c6f5-0",
+        ),
         (36, "Normal", "Started", "Container main started", "shop/web-7d4b9c6f5-0"),
-        (310, "Warning", "Rescheduled", "The pod waited 5m0s for a node of lower cluster oregon", "batch/report-2"),
-        (12, "Warning", "BackOff", 'Back-off pulling image "registry.example/checkout:3.0"', "shop/checkout-5f6d8-1"),
+        (
+            310,
+            "Warning",
+            "Rescheduled",
+            "The pod waited 5m0s for a node of lower cluster oregon",
+            "batch/report-2",
+        ),
+        (
+            12,
+            "Warning",
+            "BackOff",
+            'Back-off pulling image "registry.example/checkout:3.0"',
+            "shop/checkout-5f6d8-1",
+        ),
     ]
     for seconds, kind, reason, message, name in found:
         moment = timestamps.rfc3339(started - timedelta(seconds=seconds))

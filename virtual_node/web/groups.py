@@ -127,9 +127,11 @@ def causes_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
-        if row.state not in {RUNNING, FINISHED, ENDING}:
+        # A pod that ran when its cluster was last heard needs no line of its own.
+        is_explained = row.state == STALE and row.shown["status"] == "Running"
+        if row.state not in {RUNNING, FINISHED, ENDING} and not is_explained:
             name = str(row.shown["name"])
-            why = _general(str(row.shown["why"]), (name, row.uid))
+            why = _general(str(row.shown["why"]), (row.uid, name))
             found.setdefault((row.state, str(row.shown["status"]), why), []).append(name)
     ordered = sorted(found.items(), key=lambda one: (_RANK[one[0][0]], -len(one[1]), one[0]))
     return [

@@ -43,7 +43,7 @@ class Overview:
         rejected: why the content of the configuration file is not used; empty: it is.
         health: returns the verdict of the health model; None: of a process that runs no lower cluster.
         failures: why lower clusters that are configured do not run.
-        waiting: the upper pods that wait for a virtual node.
+        waiting: the upper pods without a node, also those that are not meant for virtual nodes.
         reach: what a browser needs to reach another replica: ``namespace`` and ``port``.
     """
 

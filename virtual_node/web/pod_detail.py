@@ -115,7 +115,7 @@ def _containers(spec: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any
 
 def _container(kind: str, container: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
     resources = container.get("resources") or {}
-    found = next(
+    found: Mapping[str, Any] = next(
         (
             one
             for field in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")

@@ -31,7 +31,7 @@ def pod_view(
     is_stale = (
         bool(cluster) and (health := clusters[cluster].health) is not None and health.reachable is False
     )
-    view = {
+    view: dict[str, Any] = {
         "name": name,
         "row": dict(make_row(whole, below, cluster, is_stale=is_stale).shown),
         "diagnose": program.name(f"diagnose pod {name}"),

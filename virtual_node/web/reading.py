@@ -14,6 +14,7 @@ from controller_runtime.api import pod_resources
 from controller_runtime.objects import Object
 from controller_runtime.slicer import Slicer
 from virtual_node.cluster import LowerCluster
+from virtual_node.health.pods import is_for_virtual_nodes
 from virtual_node.web.groups import STALE, UNPLACED, Row, state_of
 from virtual_node.web.owners import owner_of
 from virtual_node.web.rows import pod_row
@@ -45,7 +46,7 @@ class Reader:
 
     Args:
         clusters: the lower clusters that run now, by name.
-        waiting: returns the upper pods that wait for a virtual node.
+        waiting: returns the upper pods without a node, also those that are not meant for virtual nodes.
     """
 
     def __init__(
@@ -54,11 +55,14 @@ class Reader:
         self._clusters = clusters
         self._waiting = waiting
         self._known: dict[str, tuple[tuple[Any, ...], Row]] = {}
+        self._meant: dict[str, tuple[str, bool]] = {}
+        """Of pods without a node: version, and whether a virtual node is meant, by uid."""
 
     async def read(self) -> Reading:
         """Return all pods."""
         reading, slicer = Reading(), Slicer()
         seen: dict[str, tuple[tuple[Any, ...], Row]] = {}
+        meant: dict[str, tuple[str, bool]] = {}
         for name, cluster in list(self._clusters.items()):
             caches = cluster.caches
             is_stale = cluster.health is not None and cluster.health.reachable is False
@@ -80,10 +84,20 @@ class Reader:
                     reading.namespaces.add(pod.namespace)
         for pod in self._waiting():
             await slicer.tick()
-            reading.rows.append(self._row(seen, pod, None, cluster="", is_stale=False))
-            reading.namespaces.add(pod.namespace)
+            if self._is_ours(meant, pod):
+                reading.rows.append(self._row(seen, pod, None, cluster="", is_stale=False))
+                reading.namespaces.add(pod.namespace)
+        self._meant = meant
         self._known = seen
         return reading
+
+    def _is_ours(self, meant: dict[str, tuple[str, bool]], pod: Object) -> bool:
+        known = self._meant.get(pod.uid)
+        if known is None or known[0] != pod.resource_version:
+            nodes = [node for cluster in self._clusters.values() for node in cluster.nodes]
+            known = pod.resource_version, is_for_virtual_nodes(pod.to_dict(), nodes)
+        meant[pod.uid] = known
+        return known[1]
 
     def _row(
         self,

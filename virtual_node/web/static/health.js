@@ -34,11 +34,14 @@ function faultView(fault) {
   const [first, ...rest] = fault.next.split("; ");
   const next = COMMAND.test(first) ? [command(first), rest.length ? ` ${rest.join("; ")}` : ""] : [fault.next];
   return element("li", {}, disclosure(`fault ${fault.kind} ${fault.subject}`,
-    [chip(WORDS[fault.severity], fault.severity === "error" ? "bad" : "wait"), element("strong", {}, fault.subject), " ",
+    [chip(WORDS[fault.severity], fault.severity === "error" ? "bad" : "wait"), element("strong", {}, subject(fault)), " ",
       element("span", { className: "cause" }, fault.cause)],
-    element("p", { className: "all" }, fault.cause),
+    element("p", { className: "all" }, fault.count > 1 ? `${fault.subject}: ` : "", fault.cause),
     element("p", { className: "next" }, element("span", { className: "muted" }, "Next: "), ...next, " ", seeAlso(fault))));
 }
+
+// The whole list of names is in the details.
+const subject = (fault) => fault.objects[0] + (fault.count > 1 ? ` and ${fault.count - 1} more` : "");
 
 function seeAlso(fault) {
   const [kind, name] = fault.objects[0].split(" ");

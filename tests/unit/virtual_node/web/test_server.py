@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from virtual_node.web.server import _INTERVAL, WebServer
+from virtual_node.web.view import View
 
 pytestmark = pytest.mark.looptime
 
@@ -23,9 +24,13 @@ class _Overview:
         self.shown = "nothing"
         self.looks = 0
 
-    def snapshot(self, *, search: str = "") -> dict[str, Any]:
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def parts(self, view: View, *, with_specs: bool = True) -> dict[str, bytes]:
         self.looks += 1
-        return {"shown": self.shown, "search": search, "filling": "x" * 50_000}
+        parts = {"shown": self.shown, "search": view.search, "specs": with_specs, "filling": "x" * 30_000}
+        return {key: json.dumps(part).encode() for key, part in parts.items()}
 
 
 @contextlib.asynccontextmanager
@@ -120,8 +125,8 @@ async def test_elsewhere_every_name_will_do() -> None:
         assert await _status(f"http://127.0.0.1:{running.port}/", "nodes.example") == 200
 
 
-async def test_changes_come_by_themselves_and_nothing_else_does() -> None:
-    """The whole picture first; then only when it is another."""
+async def test_sends_everything_first_and_then_only_changed_parts() -> None:
+    """A quiet page costs nothing, and a change does not repeat what the browser has."""
     overview = _Overview()
     async with (
         _page(overview) as page,
@@ -129,17 +134,44 @@ async def test_changes_come_by_themselves_and_nothing_else_does() -> None:
         session.get(f"{page}/api/stream?search=web") as answer,
     ):
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        seen = []
-        for shown in ("nothing", "something"):
-            overview.shown = shown
+        seen: dict[str, Any] = {}
+        while len(seen) < 4:
             data = await answer.content.readuntil(b"\n\n")
-            seen.append(json.loads(data.removeprefix(b"data: ")))
-        assert [(one["shown"], one["search"]) for one in seen] == [("nothing", "web"), ("something", "web")]
+            seen |= json.loads(data.removeprefix(b"data: "))["set"]
+        assert (seen["shown"], seen["search"]) == ("nothing", "web")
+        overview.shown = "something"
+        data = await answer.content.readuntil(b"\n\n")
+        assert json.loads(data.removeprefix(b"data: "))["set"] == {"shown": "something"}
         looks = overview.looks
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(10 * _INTERVAL):
                 await answer.content.readuntil(b"\n\n")
         assert overview.looks > looks
+
+
+@pytest.mark.parametrize(("address", "specs"), [("127.0.0.1:0", True), ("0.0.0.0:0", False)])
+async def test_sends_no_specs_to_the_network(address: str, *, specs: bool) -> None:
+    """The page asks for no credentials: what goes beyond names and statuses is for loopback only."""
+    overview: Any = _Overview()
+    async with (
+        WebServer(address, overview=overview) as running,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{running.port}/api/state") as answer,
+    ):
+        assert (await answer.json())["specs"] is specs
+
+
+async def test_serves_every_file_of_the_page_with_its_policy() -> None:
+    """No script, style or connection from elsewhere, no inline script, and no file beside the page's own."""
+    async with _page(_Overview()) as page, aiohttp.ClientSession() as session:
+        for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/lists.css", "text/css")):
+            async with session.get(page + path) as answer:
+                assert (answer.status, answer.content_type) == (200, kind)
+                policy = answer.headers["Content-Security-Policy"]
+                assert "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'" in policy
+                assert "unsafe" not in policy
+        async with session.get(page + "/server.py") as answer:
+            assert answer.status == 404
 
 
 async def test_those_who_look_for_the_same_share_a_picture() -> None:

@@ -1,0 +1,138 @@
+"""The page's data: made-up clusters in the caches that the page reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from hack.page.scene import Scene
+from virtual_node.web.overview import Overview
+from virtual_node.web.view import View
+
+pytestmark = pytest.mark.looptime
+
+
+async def _parts(overview: Overview, view: View | None = None, **arguments: Any) -> dict[str, Any]:
+    found = await overview.parts(view or View(), **arguments)
+    return {key: json.loads(part) for key, part in found.items()}
+
+
+async def test_no_pod_of_a_lost_cluster_is_shown_as_running() -> None:
+    """The headline names the cluster, its card the moment, and its pods are not seen."""
+    scene = Scene(60)
+    scene.lose("frankfurt")
+    parts = await _parts(scene.overview())
+    assert parts["health"]["verdict"] == "faulty"
+    assert parts["health"]["faults"][0]["kind"] == "ClusterLost"
+    lost, well = parts["clusters"]
+    assert (lost["name"], lost["reachable"], bool(lost["heard"])) == ("frankfurt", False, True)
+    assert lost["nodes"][0]["pods"].keys() <= {"stale", "finished"}
+    assert {one["share"] for one in lost["nodes"][0]["resources"]} == {None}
+    assert well["nodes"][0]["pods"]["running"] > 0
+    view = View(cluster="frankfurt", state="running")
+    assert (await _parts(scene.overview(), view))["pods"]["found"] == 0
+
+
+async def test_a_rejected_configuration_and_a_stopped_cluster_are_shown() -> None:
+    """Also where the cluster's controllers have ended, so that there is nothing to read."""
+    scene = Scene(3)
+    scene.rejected = "config.yaml: clusters[0].lables: unknown field"
+    scene.failures["oregon"] = "kubeconfig: no such file"
+    parts = await _parts(scene.overview())
+    assert [one["kind"] for one in parts["health"]["faults"][:2]] == [
+        "ConfigurationRejected",
+        "ClusterFailed",
+    ]
+    card = next(one for one in parts["clusters"] if one["name"] == "oregon")
+    assert (card["reachable"], card["error"]) == (None, "kubeconfig: no such file")
+
+
+async def test_a_process_without_clusters_reports_why() -> None:
+    """It waits for a configuration that it can use."""
+    parts = await _parts(Overview({}, rejected=lambda: "config.yaml: not YAML"))
+    assert parts["health"]["faults"][0]["cause"] == "is not applied: config.yaml: not YAML"
+
+
+async def test_a_standby_names_the_leader() -> None:
+    """And how to reach its page."""
+    scene = Scene(3)
+    scene.leader = "virtual-node-1"
+    health = (await _parts(scene.overview()))["health"]
+    assert health == {"leader": "virtual-node-1", "namespace": "virtual-node-system", "port": "8090"}
+
+
+async def test_pods_that_wait_without_a_node_are_shown() -> None:
+    """Only those that ask for virtual nodes."""
+    scene = Scene(3)
+    parts = await _parts(scene.overview(), View(state="unplaced"))
+    assert parts["pods"]["groups"] == ["shop/StatefulSet/search"]
+    assert "untolerated taint" in parts["group shop/StatefulSet/search"]["causes"][0]["why"]
+
+
+async def test_filters_and_counts() -> None:
+    """Counts are of what the other filters leave, so that one may choose another status."""
+    scene = Scene(60)
+    pods = (await _parts(scene.overview(), View(namespace="payments", state="running")))["pods"]
+    assert pods["all"] == 61
+    assert pods["found"] == pods["counts"]["running"]
+    assert pods["counts"]["trouble"] > 0
+    assert {key.split("/")[0] for key in pods["groups"]} == {"payments"}
+    assert pods["namespaces"] == ["batch", "ml", "payments", "shop"]
+
+
+async def test_an_open_workload_has_its_pods() -> None:
+    """A page of them; the worst first."""
+    scene = Scene(60)
+    key = "payments/Deployment/gateway"
+    parts = await _parts(scene.overview(), View(open=(key,), pods=2))
+    opened = parts[f"open {key}"]
+    assert (len(opened["pods"]), opened["all"]) == (2, parts[f"group {key}"]["total"])
+    assert parts[f"row {opened['pods'][0]}"]["status"] == "CrashLoopBackOff"
+
+
+async def test_a_changed_pod_changes_its_workload_only() -> None:
+    """So that a browser gets little."""
+    scene = Scene(60, has_trouble=False)
+    overview = scene.overview()
+    before = await overview.parts(View())
+    pod = next(scene.pods()).to_dict()
+    pod["status"] = {"phase": "Failed", "reason": "Evicted", "message": "disk"}
+    scene.put("tokyo", pod)
+    await asyncio.sleep(30)
+    after = await overview.parts(View())
+    changed = {key for key in after if after[key] != before.get(key)}
+    assert changed - {"health", "events"} == {"clusters", "pods", "group shop/Deployment/web"}
+
+
+@pytest.mark.parametrize("with_specs", [True, False])
+async def test_a_pods_view(*, with_specs: bool) -> None:
+    """Both sides on loopback; on the network only what the list shows."""
+    scene = Scene(60)
+    parts = await _parts(scene.overview(), View(pod="shop/checkout-7d4b9c6f5-8"), with_specs=with_specs)
+    pod = parts["pod"]
+    assert (pod["row"]["status"], pod["diagnose"]) == (
+        "ImagePullBackOff",
+        "virtual-node diagnose pod shop/checkout-7d4b9c6f5-8",
+    )
+    assert ("upper" in pod, "lower" in pod, "placement" in pod) == (with_specs,) * 3
+    assert "do-not-show-me" not in json.dumps(parts)
+    assert "hunter2" not in json.dumps(parts)
+    assert (await _parts(scene.overview(), View(pod="shop/none")))["pod"]["missing"] is True
+
+
+async def test_a_clusters_view() -> None:
+    """Lower nodes with what everybody requests there."""
+    parts = await _parts(Scene(60).overview(), View(detail="tokyo"))
+    first, _, last = parts["detail"]["lowerNodes"]
+    assert first["resources"][0] == {"name": "cpu", "used": "11250m", "total": "32", "share": 0.3516}
+    assert (first["schedulable"], last["schedulable"], last["virtualNode"]) == (True, False, "vn-tokyo")
+
+
+async def test_the_first_page_of_ten_thousand_pods_is_small() -> None:
+    """Workloads that are not shown are counted only."""
+    parts = await Scene(10_000).overview().parts(View())
+    assert sum(map(len, parts.values())) < 48 * 1024
+    assert json.loads(parts["pods"])["all"] == 10_001

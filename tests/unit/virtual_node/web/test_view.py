@@ -1,0 +1,40 @@
+"""A URL's query says what a browser looks at."""
+
+from __future__ import annotations
+
+from virtual_node.web.groups import Row
+from virtual_node.web.view import View, of_query
+
+
+def test_reads_a_query() -> None:
+    """Filters, what is open and how much of it."""
+    query = {
+        "search": " Web ", "cluster": "tokyo", "namespace": "shop", "status": "trouble", "groups": "80",
+        "open": "a/b/c,d/e/f", "pod": "shop/web", "detail": "tokyo",
+    }  # fmt: skip
+    assert of_query(query) == View(
+        search="web", cluster="tokyo", namespace="shop", state="trouble", groups=80, open=("a/b/c", "d/e/f"),
+        pod="shop/web", detail="tokyo",
+    )  # fmt: skip
+
+
+def test_what_cannot_be_understood_is_left_out() -> None:
+    """Nobody asks for more than is sent at once."""
+    assert of_query({"status": "<script>", "groups": "x", "pods": "-1", "open": ",,"}) == View()
+    view = of_query(
+        {"groups": "9" * 30, "pods": "99999", "open": ",".join("abcdefghijk"), "search": "x" * 9999}
+    )
+    assert (view.groups, view.pods, len(view.open), len(view.search)) == (400, 500, 8, 300)
+    assert of_query({"groups": "²"}) == View()
+
+
+def test_selects_by_cluster_namespace_and_text() -> None:
+    """All of them together."""
+    row = Row(
+        "u", {"namespace": "shop", "cluster": "tokyo", "state": "running"}, "shop web running", ("Pod", "web")
+    )
+    assert View().has(row)
+    assert View(search="web", cluster="tokyo", namespace="shop").has(row)
+    assert not View(search="db").has(row)
+    assert not View(cluster="oslo").has(row)
+    assert not View(namespace="bank").has(row)
