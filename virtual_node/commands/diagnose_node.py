@@ -13,9 +13,10 @@ from virtual_node.commands import probes
 from virtual_node.commands.diagnosing.facts import FINE, Finding
 from virtual_node.commands.doctor_installation import look_at_installation
 from virtual_node.commands.doctoring import nodes, presence
-from virtual_node.commands.doctoring.facts import Facts, Installation, Json, Probe, key
+from virtual_node.commands.doctoring.facts import Facts, Installation, Probe
 from virtual_node.commands.doctoring.links import State, pods, some
 from virtual_node.commands.reader import NODE_LEASES, VIRTUAL_NODES, Reader
+from virtual_node.health.objects import Json, key
 from virtual_node.web.rows import pod_row
 
 

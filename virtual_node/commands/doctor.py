@@ -19,16 +19,21 @@ from controller_runtime.errors import ApiError, ConfigError
 from virtual_node import program
 from virtual_node.command_line import label
 from virtual_node.commands import connect, doctor_probes, output
-from virtual_node.commands.doctoring.chain import examine, first_broken, sentence
+from virtual_node.commands.doctoring.chain import examine, first_broken, holds, sentence
 from virtual_node.commands.doctoring.facts import Facts, Lower, Probe
 from virtual_node.commands.doctoring.links import Link, State
 
 _COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")
-_MARKS = {State.OK: output.GOOD, State.BROKEN: output.BAD, State.SKIPPED: output.NOTHING}
+_MARKS = {
+    State.OK: output.GOOD,
+    State.BROKEN: output.BAD,
+    State.SKIPPED: output.NOTHING,
+    State.UNKNOWN: output.DOUBTFUL,
+}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when all links hold, 1 when one is broken.
+    """Run the command; 0 when all links hold, 1 when one is broken or could not be seen.
 
     Raises:
         ConfigError: the upper cluster's kubeconfig cannot be used; exit code 2.
@@ -44,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
             for one in links
         ]
         output.data({"brokenLink": broken.name if broken else None, "links": rows}, options.output)
-    return 0 if broken is None else 1
+    return 0 if holds(links) else 1
 
 
 async def _look(options: argparse.Namespace) -> Facts:
@@ -104,7 +109,7 @@ def _parser() -> Parser:
             ),
             ("The broken link's name, for a script", "doctor -o json"),
         ),
-        exit_codes="0 all links hold, 1 one is broken, 2 usage, or no usable kubeconfig",
+        exit_codes="0 all links hold, 1 one is broken or could not be seen, 2 usage, or no usable kubeconfig",
     )
     connect.add_flags(parser)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Looks for the virtual nodes' own process in the upper cluster, for ``doctor``; it may well run elsewhere."""
+"""Looks for our own processes in the upper cluster, for ``doctor``; it may well run elsewhere."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import asyncio
 from controller_runtime import resources
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError
+from controller_runtime.resources import Resource
 from virtual_node.commands import last_words
-from virtual_node.commands.doctoring.facts import INSTALLED_AS, LABEL_NAME, Installation, Json, key
+from virtual_node.commands.doctoring.facts import INSTALLED_AS, LABEL_NAME, Installation
+from virtual_node.health.objects import Json, key
 
 _LABEL_PART_OF = "app.kubernetes.io/part-of"
 """With the chart's nameOverride the name is another; this stays."""
-_LABEL_COMPONENT = "app.kubernetes.io/component"
 
 
 async def look_at_installation(upper: Client) -> Installation:
@@ -21,18 +22,18 @@ async def look_at_installation(upper: Client) -> Installation:
     Raises:
         ApiError: they cannot be listed.
     """
-    for label in (LABEL_NAME, _LABEL_PART_OF):
-        selector = f"{label}={INSTALLED_AS}"
-        deployments, pods = (
-            [one for found in listed.items if _runs_virtual_nodes(one := found.to_dict())]
-            for listed in await asyncio.gather(
-                upper.list(resources.DEPLOYMENTS, label_selector=selector),
-                upper.list(resources.PODS, label_selector=selector),
+    found: dict[Resource, dict[str, Json]] = {}
+    for resource in (resources.DEPLOYMENTS, resources.PODS):
+        # An installation by hand may have the first label alone, one of the chart has the second.
+        listed = await asyncio.gather(
+            *(
+                upper.list(resource, label_selector=f"{label}={INSTALLED_AS}")
+                for label in (LABEL_NAME, _LABEL_PART_OF)
             )
         )
-        if deployments or pods:
-            break
-    return Installation(deployments, pods, {key(pod): await _said(upper, pod) for pod in pods})
+        found[resource] = {one.key: one.to_dict() for some in listed for one in some.items}
+    deployments, pods = found[resources.DEPLOYMENTS].values(), found[resources.PODS].values()
+    return Installation(list(deployments), list(pods), {key(pod): await _said(upper, pod) for pod in pods})
 
 
 async def _said(upper: Client, pod: Json) -> list[str]:
@@ -40,9 +41,3 @@ async def _said(upper: Client, pod: Json) -> list[str]:
         return await last_words.of(upper, pod)
     except ApiError:
         return []
-
-
-def _runs_virtual_nodes(one: Json) -> bool:
-    """Whether it is a virtual node's: not the webhook's, say, or the pod of a `helm test` that failed."""
-    component = (one["metadata"].get("labels") or {}).get(_LABEL_COMPONENT)
-    return component in {None, INSTALLED_AS}

@@ -25,14 +25,12 @@ from virtual_node.commands.doctoring.facts import (
     SCHEDULER_LEASE,
     Facts,
     Installation,
-    Json,
     Lower,
     Probe,
     Webhook,
-    is_virtual,
 )
 from virtual_node.commands.reader import NODE_LEASES
-from virtual_node.commands.status_rows import requested
+from virtual_node.health.objects import Json, is_virtual
 
 _SYSTEM = "kube-system"
 T = TypeVar("T")
@@ -87,7 +85,7 @@ class _Look:
         """All of them, at the same time where one does not follow from the other."""
         nodes = await self._read("nodes", _list(self.upper, resources.NODES), [])
         virtual = [node["metadata"]["name"] for node in nodes if is_virtual(node)]
-        bound = await self._read("requests", self._bound(virtual), {})
+        bound = await self._read("bound", self._bound(virtual), {})
         pending = _list(self.upper, resources.PODS, field_selector="status.phase=Pending")
         no_leases: list[Json] = []
         async with asyncio.TaskGroup() as group:
@@ -119,7 +117,7 @@ class _Look:
             unread=self.unread,
             nodes=nodes,
             leases={lease["metadata"]["name"]: lease for lease in leases.result()},
-            requests={name: requested(pods) for name, pods in bound.items()},
+            bound=bound,
             pending=waiting.result(),
             events=events.result(),
             kubelets={name: task.result() for name, task in kubelets.items()},

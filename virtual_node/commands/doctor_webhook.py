@@ -14,7 +14,8 @@ from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError
 from virtual_node.commands.doctoring.admission import client_configs, is_ours
-from virtual_node.commands.doctoring.facts import PROBE_SELECTOR, Json, Probe, Webhook
+from virtual_node.commands.doctoring.facts import PROBE_SELECTOR, Probe, Webhook
+from virtual_node.health.objects import Json
 
 _URL_SECONDS = 5.0
 

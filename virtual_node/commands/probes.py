@@ -13,7 +13,8 @@ from controller_runtime import resources
 from controller_runtime.api.decoding import decoder
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError
-from virtual_node.commands.doctoring.facts import PROXY_REFUSES, Json, Probe
+from virtual_node.commands.doctoring.facts import PROXY_REFUSES, Probe
+from virtual_node.health.objects import Json
 
 _decode_object = decoder(dict[str, Any])
 

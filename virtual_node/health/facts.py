@@ -59,7 +59,7 @@ class Facts:
     replicas: Sequence[Json] | None = None
     """Pods of our own components."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """The last log line or event of a replica that fails, by ``namespace/name``."""
+    """What is known of a pod that says nothing itself, such as its last log line or event, by ``namespace/name``."""
     clusters: Sequence[ClusterState] = ()
     """Lower clusters that are configured, as far as the tool knows the configuration."""
     rejected: Mapping[str, str] = field(default_factory=dict)

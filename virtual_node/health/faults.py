@@ -93,7 +93,8 @@ class Fault:
         return ", ".join([first, *others]) + (f" and {more} more" if more > 0 else "")
 
     def __str__(self) -> str:
-        return f"{self.subject}: {self.cause}"
+        is_predicate = self.cause.startswith(("is ", "has "))
+        return f"{self.subject}{' ' if is_predicate else ': '}{self.cause}"
 
     def data(self) -> dict[str, Any]:
         """The fault for ``-o json`` and the page; ``next_step`` is ``next`` there."""

@@ -10,7 +10,7 @@ from virtual_node.health import reports
 from virtual_node.health.facts import ClusterState, Facts, PodSign
 from virtual_node.health.faults import Fault, Health, Kind, Severity
 from virtual_node.health.nodes import cluster_faults, cluster_of, node_faults, silence
-from virtual_node.health.objects import key
+from virtual_node.health.objects import key, one_line
 from virtual_node.health.replicas import replica_trouble
 
 _SEEN = ("nodes", "leases", "signs", "waiting", "replicas")
@@ -96,20 +96,21 @@ def _pods(facts: Facts) -> Iterator[Fault]:
     for sign in (*(facts.waiting or ()), *(facts.signs or ())):
         if (facts.now - sign.since).total_seconds() > sign.patience:
             groups.setdefault((sign.kind, sign.node, sign.reason), []).append(sign)
-    for (kind, node, _), signs in groups.items():
-        yield _pod_fault(kind, node, signs, clusters)
+    for (_, node, _), signs in groups.items():
+        yield _pod_fault(signs, clusters.get(node, ""), facts.words)
 
 
-def _pod_fault(kind: Kind, node: str, signs: list[PodSign], clusters: Mapping[str, str]) -> Fault:
+def _pod_fault(signs: list[PodSign], cluster: str, words: Mapping[str, str]) -> Fault:
     first = min(signs, key=lambda one: one.pod)
+    kind, said = first.kind, words.get(first.pod)
     names = sorted(one.pod for one in signs)[:_OBJECTS]
     return Fault(
         kind=kind,
         severity=Severity.WARNING,
         objects=tuple(f"Pod {name}" for name in names),
-        cause=first.cause,
+        cause=one_line(f"{first.cause}: {said}") if said and kind is Kind.POD_NOT_STARTED else first.cause,
         next_step=program.name(f"diagnose pod {first.pod}") + _MORE.get(kind, ""),
-        cluster=clusters.get(node, ""),
-        node=node,
+        cluster=cluster,
+        node=first.node,
         count=len(signs),
     )

@@ -103,7 +103,7 @@ def _node(facts: Facts, name: str, node: Json) -> Iterator[Fault]:
     is_ready = ready.get("status") == "True"
     diagnose = program.name(f"diagnose node {name}")
     if said := silence(facts, name, ready=is_ready):
-        yield _fault(Kind.NODE_SILENT, name, cluster, f"{said}: its process does not run", diagnose)
+        yield _fault(Kind.NODE_SILENT, name, cluster, said, diagnose)
     elif not is_ready and ready.get("reason") != UNREACHABLE:
         why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
         yield _fault(

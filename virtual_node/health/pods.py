@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from datetime import UTC, datetime
 
@@ -17,6 +18,8 @@ STARTING = 120.0
 """Seconds that a pod may take to start while nothing explains why it does not: an image may be large."""
 EXPLAINED = 30.0
 """Seconds for which a state that explains itself may pass by itself, such as a first failed pull."""
+_AVAILABLE = re.compile(r"0/\d+ nodes are available: (?P<reasons>.*?)\.(?: |$)")
+_TAINT = re.compile(r"\d+ node\(s\) had untolerated taint(?:\(s\)|s)? \{")
 _STARTING = frozenset({"", "Pending", "ContainerCreating", "PodInitializing"})
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -47,7 +50,7 @@ def sign(pod: Json) -> PodSign | None:
     node, since = pod["spec"].get("nodeName", ""), _since(pod)
 
     def of(kind: Kind, reason: str, cause: str, patience: float, moment: str | None = None) -> PodSign:
-        text = one_line(cause or reason)
+        text = one_line(cause if reason in cause else f"{reason}: {cause}".rstrip(": "))
         return PodSign(kind, key(pod), node, _moment(moment) if moment else since, reason, text, patience)
 
     refused = condition(pod, names.CONDITION_ADMITTED)
@@ -73,12 +76,15 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
     """Whether a pod without a node says that virtual nodes are meant: by label, node selector, affinity or toleration.
 
     All tools must agree about it, so it reads nothing but the pod and the names of the virtual nodes. A toleration of
-    every taint, as of many DaemonSets, does not count.
+    every taint, as of many DaemonSets, does not count. A pod that nothing but taints keeps from every node counts if
+    the taint of virtual nodes is among them.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     if (metadata.get("labels") or {}).get(names.LABEL_VIRTUAL_POD) == "true":
         return True
     if any(one.get("key") == names.TAINT_PROVIDER for one in spec.get("tolerations") or ()):
+        return True
+    if _only_taints(condition(pod, "PodScheduled").get("message") or ""):
         return True
     wanted = {names.LABEL_NODE_TYPE: {names.NODE_TYPE_VIRTUAL}, names.LABEL_HOSTNAME: set(virtual_nodes)}
     selector = spec.get("nodeSelector") or {}
@@ -93,6 +99,13 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
     )
 
 
+def _only_taints(message: str) -> bool:
+    """Whether the scheduler reports taints alone for all nodes, that of virtual nodes among them."""
+    found = _AVAILABLE.search(message)
+    parts = found["reasons"].split(", ") if found else []
+    return any(names.TAINT_PROVIDER in part for part in parts) and all(_TAINT.match(part) for part in parts)
+
+
 def _container_trouble(container: Json) -> tuple[str, str] | None:
     """Reason and cause where a container cannot be made or crashes again and again."""
     waiting = (container.get("state") or {}).get("waiting") or {}
@@ -102,8 +115,8 @@ def _container_trouble(container: Json) -> tuple[str, str] | None:
     ended = (container.get("lastState") or {}).get("terminated") or {}
     if reason == "CrashLoopBackOff" and ended:
         code, why = ended.get("exitCode"), ended.get("message") or ended.get("reason") or ""
-        return reason, f"container {container['name']} crashes: exit code {code}, {why}".rstrip(", ")
-    return reason, f"{reason}: {waiting.get('message') or ''}".rstrip(": ")
+        return reason, f"container {container['name']}, exit code {code}, {why}".rstrip(", ")
+    return reason, str(waiting.get("message") or "")
 
 
 def _is_alive(pod: Json) -> bool:

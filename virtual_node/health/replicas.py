@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from controller_runtime.api import timestamps
 from virtual_node.health.objects import Json, condition, one_line, statuses
@@ -16,13 +16,16 @@ _PATIENCE = 60.0
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
-def replica_trouble(pod: Json, words: str, now: datetime) -> tuple[str, str] | None:
+def replica_trouble(
+    pod: Json, words: str, now: datetime, *, patience: float = _PATIENCE
+) -> tuple[str, str] | None:
     """Return cause and next step where a pod of a component fails; None where it works, starts or has finished.
 
     Args:
         pod: the pod.
         words: its last log line, or the last warning event about it; empty: not known.
         now: by the API server's clock.
+        patience: seconds for which it may start or not be Ready.
     """
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp") or (pod["spec"].get("restartPolicy") or "Always") != "Always":
@@ -46,7 +49,7 @@ def replica_trouble(pod: Json, words: str, now: datetime) -> tuple[str, str] | N
                 step = f"correct the image {container.get('image', '')}, its pull secret or the registry"
                 return one_line(f"is in {reason}: {said}"), step
             return one_line(f"is in {reason}: {said}"), describe
-    if (now - _since(pod)).total_seconds() <= _PATIENCE:
+    if (now - _since(pod)).total_seconds() <= patience:
         return None
     if not pod["spec"].get("nodeName"):
         said = condition(pod, "PodScheduled").get("message") or "no scheduler has looked at it"
@@ -65,5 +68,5 @@ def failing(pods: Sequence[Json], now: datetime) -> list[Json]:
 
 def _since(pod: Json) -> datetime:
     """When a pod's readiness last changed."""
-    ready = condition(pod, "Ready").get("lastTransitionTime")
-    return timestamps.parse(ready or pod["metadata"]["creationTimestamp"])
+    moment = condition(pod, "Ready").get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+    return timestamps.parse(moment) if moment else datetime.min.replace(tzinfo=UTC)

@@ -11,9 +11,10 @@ from datetime import datetime
 from cryptography import x509
 
 from controller_runtime.api import names
-from virtual_node.commands.doctoring.facts import PROBE_SELECTOR, WEBHOOK_NAME, Facts, Json, key, waiting
+from virtual_node.commands.doctoring.facts import PROBE_SELECTOR, WEBHOOK_NAME, Facts, waiting
 from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some
 from virtual_node.health.connections import Failure, failure
+from virtual_node.health.objects import Json, key
 
 _UNREACHED = re.compile(r"failed calling webhook \"([^\"]+)\"")
 _DENIED = re.compile(r"admission webhook \"([^\"]+)\" denied the request")

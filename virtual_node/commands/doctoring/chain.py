@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from virtual_node.commands.doctoring import admission, below, nodes, presence, scheduling
 from virtual_node.commands.doctoring.facts import Facts
-from virtual_node.commands.doctoring.links import Link, Outcome, Rule, State, skipped
+from virtual_node.commands.doctoring.links import Link, Outcome, Rule, State, skipped, unknown
 from virtual_node.commands.doctoring.presence import RIGHTS
 
 CHAIN: Sequence[Rule] = (
@@ -32,10 +32,18 @@ def first_broken(links: Sequence[Link]) -> Link | None:
     return min(broken, key=lambda link: link.name == RIGHTS, default=None)
 
 
+def holds(links: Sequence[Link]) -> bool:
+    """Whether every link was seen and none is broken."""
+    return all(link.state in {State.OK, State.SKIPPED} for link in links)
+
+
 def sentence(links: Sequence[Link]) -> str:
     """The one thing to read."""
     link = first_broken(links)
     if link is None:
+        unseen = [link.title for link in links if link.state is State.UNKNOWN]
+        if unseen:
+            return f"No link is seen to be broken, but these could not be seen: {', '.join(unseen)}."
         return "Every link holds."
     return f"The broken link: {link.title}: {link.detail}; next: {link.next}"
 
@@ -45,9 +53,11 @@ def _blocked(rule: Rule, links: Mapping[str, Link], facts: Facts) -> Outcome | N
         link = links[name]
         if link.state is State.BROKEN:
             return skipped(f"because of: {link.title}")
-        if link.state is State.SKIPPED:
-            return skipped(link.detail)
+        if link.state in {State.SKIPPED, State.UNKNOWN}:
+            return Outcome(link.state, link.detail)
     for name in rule.reads:
         if name in facts.unread:
-            return skipped(f"cannot be seen: {facts.unread[name]}")
+            # One missing right may be behind many links; it is named once.
+            why = f"see {links[RIGHTS].title}" if facts.denied else facts.unread[name]
+            return unknown(f"cannot be seen: {why}")
     return None

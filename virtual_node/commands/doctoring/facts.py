@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from controller_runtime.api import names
 from virtual_node.commands.trouble import Trouble
+from virtual_node.health.objects import Json, condition, is_virtual
 
-Json = Mapping[str, Any]
 LABEL_NAME = "app.kubernetes.io/name"
 INSTALLED_AS = "virtual-node"
 WEBHOOK_NAME = "virtual-node-webhook"
@@ -39,7 +38,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is labelled as a virtual node's process in the upper cluster; it may well run elsewhere."""
+    """What is labelled as a part of our installation in the upper cluster; it may well run elsewhere."""
 
     deployments: Sequence[Json] = ()
     pods: Sequence[Json] = ()
@@ -96,8 +95,8 @@ class Facts:
     nodes: Sequence[Json] = ()
     leases: Mapping[str, Json] = field(default_factory=dict)
     """Of virtual nodes, by name."""
-    requests: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """What the pods bound to a virtual node ask for, by its name; ``pods`` among it."""
+    bound: Mapping[str, Sequence[Json]] = field(default_factory=dict)
+    """The pods on a virtual node, by its name."""
     pending: Sequence[Json] = ()
     """Pods in phase Pending, bound or not."""
     events: Sequence[Json] = ()
@@ -113,31 +112,14 @@ class Facts:
     lower: Sequence[Lower] = ()
 
 
-def is_virtual(node: Json) -> bool:
-    """Whether a node is a virtual node."""
-    return bool((node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL)
-
-
 def virtual_nodes(facts: Facts) -> list[Json]:
     """The virtual nodes."""
     return [node for node in facts.nodes if is_virtual(node)]
 
 
-def condition(thing: Json, kind: str) -> Json:
-    """A condition of a node or pod; empty when it has none of that type."""
-    conditions = (thing.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one["type"] == kind), {})
-
-
 def ready_nodes(facts: Facts) -> list[Json]:
     """The virtual nodes that are Ready."""
     return [node for node in virtual_nodes(facts) if condition(node, "Ready").get("status") == "True"]
-
-
-def key(thing: Json) -> str:
-    """``namespace/name``."""
-    metadata = thing["metadata"]
-    return f"{metadata['namespace']}/{metadata['name']}"
 
 
 def waiting(facts: Facts) -> list[Json]:

@@ -15,7 +15,9 @@ class State(enum.StrEnum):
     OK = "ok"
     BROKEN = "broken"
     SKIPPED = "skipped"
-    """Nothing can be said: an earlier link is broken, it cannot be seen, or it is not installed."""
+    """Nothing can be said: an earlier link is broken, or it is not installed."""
+    UNKNOWN = "unknown"
+    """It could not be seen, so it does not count as holding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,11 @@ def broken(detail: str, next_step: str) -> Outcome:
 def skipped(detail: str, next_step: str = "") -> Outcome:
     """Nothing can be said."""
     return Outcome(State.SKIPPED, detail, next_step)
+
+
+def unknown(detail: str) -> Outcome:
+    """It could not be seen."""
+    return Outcome(State.UNKNOWN, detail)
 
 
 def some(names: Iterable[str], *, limit: int = 3) -> str:

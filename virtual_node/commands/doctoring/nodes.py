@@ -9,42 +9,32 @@ from controller_runtime.api import matching, names
 from virtual_node.commands.doctoring.facts import (
     PROXY_REFUSES,
     Facts,
-    Json,
     Probe,
-    is_virtual,
-    key,
     ready_nodes,
     virtual_nodes,
     waiting,
 )
 from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some
+from virtual_node.commands.doctoring.verdict import faults, of_faults
 from virtual_node.health.connections import Failure, failure
+from virtual_node.health.faults import Kind
+from virtual_node.health.objects import Json, key
+from virtual_node.health.pods import is_for_virtual_nodes
 
 _LIFECYCLE = "node.kubernetes.io/"
 """Taints that follow from what other links say (not-ready, unreachable, unschedulable)."""
 
 
 def meant_for_us(facts: Facts, pod: Json) -> bool:
-    """Whether a waiting pod can only mean virtual nodes: one that is merely too big for real nodes does not."""
-    if (pod["metadata"].get("labels") or {}).get(names.LABEL_VIRTUAL_POD) == "true":
-        return True
-    real = [node for node in facts.nodes if not is_virtual(node)]
-    return not any(_wants(pod, node) and not _missing(pod, node) for node in real)
+    """Whether a waiting pod says that it is for virtual nodes; the same to all tools."""
+    return is_for_virtual_nodes(pod, [node["metadata"]["name"] for node in virtual_nodes(facts)])
 
 
 def taints(facts: Facts) -> Outcome:
     """Do the pods that wait for virtual nodes tolerate them?"""
     nodes = virtual_nodes(facts)
-    if all((node.get("spec") or {}).get("unschedulable") for node in nodes):
-        name = nodes[0]["metadata"]["name"]
-        return broken("every virtual node is cordoned", f"kubectl uncordon {name}")
-    if all(any(one["key"] == names.TAINT_STALE_CLUSTER for one in _taints(node)) for node in nodes):
-        name = nodes[0]["metadata"]["name"]
-        return broken(
-            f"the descheduler keeps pods away from every virtual node ({names.TAINT_STALE_CLUSTER})",
-            "it lifts that 30 s after the lower cluster is well again; without a descheduler: "
-            f"kubectl taint node {name} {names.TAINT_STALE_CLUSTER}-",
-        )
+    if closed := faults(facts, Kind.NODE_CLOSED):
+        return of_faults(closed)
     repelled: Counter[str] = Counter()
     examples: list[str] = []
     for pod in waiting(facts):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from controller_runtime.api import timestamps
-from virtual_node import program
-from virtual_node.commands.doctoring.facts import Facts, condition, virtual_nodes
+from virtual_node.commands.doctoring.facts import INSTALLED_AS, LABEL_NAME, Facts, virtual_nodes
 from virtual_node.commands.doctoring.installation import installation_trouble
-from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, some
+from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some, unknown
+from virtual_node.commands.doctoring.verdict import faults, of_faults, unless
+from virtual_node.health.faults import Kind
 
-_LEASE_SECONDS = 40.0
 RIGHTS = "rights"
-_GRACE = 60.0
-"""Kubernetes' node-monitor-grace-period (40 or 50 s), and some."""
 
 
 def upper_api(facts: Facts) -> Outcome:
@@ -45,25 +42,24 @@ def presence(facts: Facts) -> Outcome:
 
 
 def heartbeat(facts: Facts) -> Outcome:
-    """Are they all Ready and heard of?"""
-    dead: list[str] = []
-    silent: list[str] = []
-    for node in virtual_nodes(facts):
-        name = node["metadata"]["name"]
-        ready = condition(node, "Ready")
-        if said := _silence(facts, name, ready=ready.get("status") == "True"):
-            silent.append(name)
-            dead.append(f"{name}: {said}")
-        elif ready.get("status") != "True":
-            why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
-            dead.append(f"{name} is not Ready: {why or 'it says nothing'}")
-    if not dead:
+    """Are they all Ready, with fresh Leases and lower clusters that answer?"""
+    found = faults(facts, Kind.CLUSTER_FAILED, Kind.CLUSTER_LOST, Kind.NODE_SILENT, Kind.NODE_NOT_READY)
+    if not found:
+        if "leases" in facts.unread:
+            return unknown(f"all are Ready; their Leases cannot be seen: {facts.unread['leases']}")
         return ok(f"{len(virtual_nodes(facts))} Ready, leases fresh")
-    detail = some(dead, limit=2)
-    if not silent:
-        return broken(detail, f"{program.name('check')} with the daemon's flags, from where the daemon runs")
-    trouble, step = _why_not(facts)
-    return broken(f"{detail}; {trouble}", step)
+    outcome = of_faults(found)
+    if found[0].kind is Kind.NODE_SILENT:
+        trouble, step = _why_not(facts)
+        return broken(f"{outcome.detail}; {trouble}", step)
+    return outcome
+
+
+def _components(facts: Facts) -> Outcome:
+    found = facts.installation.pods
+    if found:
+        return ok(f"{pods(len(found))} of components, none fails")
+    return skipped(f"nothing here is labelled {LABEL_NAME}={INSTALLED_AS}: they may run elsewhere")
 
 
 def _why_not(facts: Facts) -> tuple[str, str]:
@@ -73,28 +69,26 @@ def _why_not(facts: Facts) -> tuple[str, str]:
             f"whether its process runs cannot be seen ({facts.unread['installation']})",
             "look where the process runs",
         )
-    return installation_trouble(facts.installation)
-
-
-def _silence(facts: Facts, name: str, *, ready: bool) -> str:
-    """Why a node's process counts as dead; empty: it is alive, or nobody may know."""
-    if "leases" in facts.unread:
-        return ""
-    spec = (facts.leases.get(name) or {}).get("spec") or {}
-    if not spec.get("renewTime"):
-        return "it has no Lease"
-    limit = float(spec.get("leaseDurationSeconds") or _LEASE_SECONDS)
-    quiet = (facts.now - timestamps.parse(spec["renewTime"])).total_seconds()
-    if quiet <= limit:
-        return ""
-    # Kubernetes would have called it not Ready by now, had it not seen a renewal: it times them by its own clock.
-    doubt = "; it is Ready all the same: do the clocks differ?" if ready and quiet > limit + _GRACE else ""
-    return f"its Lease was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s){doubt}"
+    return installation_trouble(facts.installation, facts.now)
 
 
 RULES = (
     Rule("upperApi", "upper API server", upper_api),
     Rule(RIGHTS, "your rights there", caller_rights, needs=("upperApi",)),
+    Rule(
+        "components",
+        "components running",
+        unless(Kind.REPLICA_FAILING, fine=_components),
+        needs=("upperApi",),
+        reads=("installation",),
+    ),
     Rule("virtualNodes", "virtual nodes", presence, needs=("upperApi",), reads=("nodes",)),
+    Rule(
+        "configuration",
+        "configuration applied",
+        unless(Kind.CONFIGURATION_REJECTED, fine=lambda _facts: ok("no virtual node reports a rejected one")),
+        needs=("virtualNodes",),
+        reads=("leases",),
+    ),
     Rule("nodeReady", "virtual nodes Ready, leases fresh", heartbeat, needs=("virtualNodes",)),
 )

@@ -13,15 +13,16 @@ from virtual_node.commands.doctoring.facts import (
     DESCHEDULER_LEASE,
     SCHEDULER_LEASE,
     Facts,
-    Json,
-    condition,
-    key,
     ready_nodes,
     waiting,
 )
 from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some
 from virtual_node.commands.doctoring.nodes import meant_for_us
+from virtual_node.commands.doctoring.verdict import unless
+from virtual_node.commands.status_rows import requested
 from virtual_node.health.connections import Failure, failure
+from virtual_node.health.faults import Kind
+from virtual_node.health.objects import Json, condition, key
 
 _UNSEEN_SECONDS = 30.0
 _DEFAULT_SCHEDULER = "default-scheduler"
@@ -114,11 +115,9 @@ def capacity(facts: Facts) -> Outcome:
         for pod in waiting(facts)
         if meant_for_us(facts, pod)
     }
+    used = {name: requested(facts.bound.get(name, ())) for name in nodes}
     free = {
-        name: {
-            resource: count - facts.requests.get(name, {}).get(resource, 0)
-            for resource, count in total.items()
-        }
+        name: {resource: count - used[name].get(resource, 0) for resource, count in total.items()}
         for name, total in nodes.items()
     }
     for rooms, what in ((nodes, "no virtual node has as much"), (free, "no virtual node has as much left")):
@@ -130,7 +129,11 @@ def capacity(facts: Facts) -> Outcome:
                 f"the largest has {_render(_largest(rooms))}",
                 "ask for less, or add lower nodes; " + program.name("status"),
             )
-    waiting_ = f"{pods(len(asked))} wait and would fit" if asked else "no pod waits for room"
+    waiting_ = (
+        f"{pods(len(asked))} {'waits' if len(asked) == 1 else 'wait'} and would fit"
+        if asked
+        else "no pod waits for room"
+    )
     return ok(f"{waiting_}; the largest virtual node has {_render(_largest(free))} left")
 
 
@@ -181,8 +184,13 @@ def _render(amounts: Mapping[str, int]) -> str:
 RULES = (
     Rule("scheduler", "scheduler running", scheduler, needs=("upperApi",), reads=("pending",)),
     Rule("extender", "scheduler reaches its extender", extender, needs=("scheduler",)),
+    Rule("capacity", "room on virtual nodes", capacity, needs=("virtualNodes",), reads=("pending", "bound")),
     Rule(
-        "capacity", "room on virtual nodes", capacity, needs=("virtualNodes",), reads=("pending", "requests")
+        "scheduled",
+        "pods get a virtual node",
+        unless(Kind.POD_UNSCHEDULED, fine=lambda _facts: ok("no pod for virtual nodes waits for one")),
+        needs=("virtualNodes",),
+        reads=("pending",),
     ),
 )
 LAST_RULES = (

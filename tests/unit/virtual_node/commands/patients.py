@@ -10,8 +10,9 @@ from typing import Any
 from controller_runtime.api import timestamps
 from controller_runtime.key_pairs import make_ca
 from virtual_node.commands.doctoring.chain import examine
-from virtual_node.commands.doctoring.facts import Facts, Installation, Json, Lower, Probe, Webhook
+from virtual_node.commands.doctoring.facts import Facts, Installation, Lower, Probe, Webhook
 from virtual_node.commands.doctoring.links import Link
+from virtual_node.health.objects import Json
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TAINT = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
@@ -100,14 +101,22 @@ def healthy(**more: Any) -> Facts:
         answer=Probe(200, "v1.34.1"),
         nodes=[node()],
         leases={"vn": lease()},
-        requests={"vn": {"cpu": 1000, "pods": 3}},
+        bound={"vn": [running(str(number), cpu=cpu) for number, cpu in enumerate(("1", "0", "0"))]},
         kubelets={"vn": Probe(200, "ok")},
         installation=Installation(),
         webhook=webhook(),
         scheduler=lease(holder="master_1", duration=15),
         descheduler=lease(duration=15),
     )
-    return replace(well, **more)
+    found = replace(well, **more)
+    ours = [one for one in found.pending if one["spec"].get("nodeName") == "vn"]
+    return replace(found, bound={**found.bound, "vn": [*found.bound.get("vn", ()), *ours]})
+
+
+def running(name: str, *, cpu: str) -> dict[str, Any]:
+    """A pod that runs on the virtual node."""
+    status = {"phase": "Running", **conditions("Ready", "True")}
+    return pod(name, nodeName="vn", containers=asking(cpu=cpu), status=status)
 
 
 def bound(**more: Any) -> dict[str, Any]:

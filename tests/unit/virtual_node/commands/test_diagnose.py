@@ -266,7 +266,7 @@ SERVER = {"/version": _version, f"{NODES}/vn/proxy/healthz": _healthy}
                 ]
             },
             1,
-            "vn is not Ready: LowerClusterUnreachable: no answer.",
+            "Cluster vn: no answer.",
         ),
         ({SHOP: [pod("web", nodeName="vn", status=PULLING)]}, 1, "In trouble: 1 of its 1 pod."),
     ],

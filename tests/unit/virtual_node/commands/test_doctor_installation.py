@@ -49,8 +49,11 @@ LOOPING = container(
             _installed(**container({"waiting": {"reason": "CreateContainerConfigError", "message": "no s"}})),
             "is in CreateContainerConfigError: no s", "describe pod p",
         ),
-        (_installed(phase="Pending"), "its pod vn/p is Pending", "describe pod p"),
-        (_installed(**container({"running": {}}, ready=True)), "its pod vn/p runs all the same", "logs p"),
+        (_installed(phase="Pending"), "Pod vn/p is Pending", "describe pod p"),
+        (
+            _installed(**container({"running": {}}, ready=True), **conditions("Ready", "True")),
+            "its pod vn/p runs", "virtual-node lower-cluster join NAME --client-kubeconfig FILE; else kubectl -n vn logs p",
+        ),
         (replace(_installed(), pods=[]), "Deployment vn/d has no pods: none is labelled app", "describe deployment d"),
         (
             Installation([{"metadata": {"namespace": "vn", "name": "d"}, "spec": {"replicas": 0}}]),
@@ -78,7 +81,7 @@ def test_an_unscheduled_process_says_so():
     del installation.pods[0]["spec"]["nodeName"]
     found = first_broken(examine(healthy(nodes=[], installation=installation)))
     assert found is not None
-    assert "its pod vn/p has no node: 0/3 nodes" in found.detail
+    assert "Pod vn/p has no node: 0/3 nodes" in found.detail
 
 
 def test_an_installation_that_cannot_be_seen_is_not_called_missing():

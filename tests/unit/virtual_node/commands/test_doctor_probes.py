@@ -12,10 +12,11 @@ from aiohttp import web
 from controller_runtime.client import Client
 from controller_runtime.cluster_config import ClusterConfig
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
-from tests.unit.virtual_node.commands.patients import configuration, node, pod
+from tests.unit.virtual_node.commands.patients import NOW, configuration, node, pod
 from virtual_node.commands import doctor_probes
 from virtual_node.commands.doctor_webhook import trial_pod
 from virtual_node.commands.doctoring.facts import Facts
+from virtual_node.commands.doctoring.installation import installation_trouble
 
 CORE = "/api/v1"
 ALL_LEASES = "/apis/coordination.k8s.io/v1/leases"
@@ -87,7 +88,7 @@ async def test_everything_is_read_once():
     assert (facts.answer.text, facts.denied, facts.unread) == ("v1.34.1", [], {})
     assert len(facts.nodes) == 2
     assert facts.leases.keys() == {"vn"}
-    assert facts.requests == {"vn": {"cpu": 2000, "pods": 1}}
+    assert [one["metadata"]["name"] for one in facts.bound["vn"]] == ["web"]
     assert facts.kubelets["vn"].ok
     assert [event["metadata"]["name"] for event in facts.events] == ["a", "b"]
     assert (facts.scheduler, facts.descheduler, facts.webhook.dry_run) == (None, None, None)
@@ -195,8 +196,9 @@ async def test_only_what_runs_virtual_nodes_is_looked_at(label: str):
         return _listed(*(found if wanted else []))(request)
 
     facts, _ = await _look(**{f"{CORE}/pods": answer, "/apis/apps/v1/deployments": answer})
-    assert [one["metadata"]["name"] for one in facts.installation.pods] == ["virtual-node"]
-    assert [one["metadata"]["name"] for one in facts.installation.deployments] == ["virtual-node"]
+    assert len(facts.installation.pods) == 5
+    facts.installation.pods[-1]["spec"]["nodeName"] = "real"
+    assert "its pod shop/virtual-node is Pending" in installation_trouble(facts.installation, NOW)[0]
 
 
 async def _webhook(**table: Answer) -> tuple[Facts, Server]:
