@@ -42,6 +42,9 @@ class NamespaceConfig(_Base):
     """Upper name to lower name, over the prefix."""
     allowed: list[str] = []
     """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
+    adopt: bool | list[str] = False
+    """Lower namespaces that the virtual node uses though it did not create them: all of them, or shell patterns of their
+    names."""
 
 
 class VolumeConfig(_Base):
@@ -179,4 +182,6 @@ def _tensile_cluster(name: str, entry: Any, source: str) -> dict[str, Any]:
         "server": str(entry.get("kube_master") or ""),
         # There the cluster's name is its clusterID, and by habit the virtual node's name.
         "nodes": [{"name": name}],
+        # That configuration cannot say which namespaces are adopted, and tensile-kube used whatever was there.
+        "namespaces": {"adopt": True},
     }

@@ -29,6 +29,7 @@ LOWER: tuple[Right, ...] = (
     # Without these pods are sent where admission may refuse them.
     Right("", "resourcequotas", ("list", "watch"), "pods that a quota below would refuse"),
     Right("", "limitranges", ("list", "watch"), "what pods below get, and may have"),
+    Right("", "namespaces", ("list", "watch"), "namespaces that the virtual node must not use"),
     Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes below"),
 )
 """What ``virtual-node lower-cluster register`` grants to the read-only account."""

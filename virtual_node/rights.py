@@ -157,6 +157,7 @@ LOWER_VIEWER: tuple[Right, ...] = (
     Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are tied to"),
     Right("", "resourcequotas", ("list", "watch"), "pods that a quota would refuse"),
     Right("", "limitranges", ("list", "watch"), "what pods get, and may have"),
+    Right("", "namespaces", ("list", "watch"), "namespaces that the virtual node must not use"),
     Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes"),
 )
 """Granted in every lower cluster to the second account that ``lower-cluster register`` makes: the multi-scheduler's."""

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from controller_runtime.resources import LIMIT_RANGES, PRIORITY_CLASSES, RESOURCE_QUOTAS
+from controller_runtime.api import names
+from controller_runtime.resources import LIMIT_RANGES, NAMESPACES, PRIORITY_CLASSES, RESOURCE_QUOTAS
 from multi_scheduler.fit import limit_ranges, quotas
 from multi_scheduler.fit.limit_ranges import LimitRange
 from multi_scheduler.fit.quotas import Charge, Kind, Quota
@@ -47,6 +48,8 @@ class Admission:
         self._ranges: dict[str, dict[str, LimitRange]] = {}
         self._default_classes: dict[str, int] = {}
         """PriorityClass → value."""
+        self._origins: dict[str, frozenset[str]] = {}
+        """By lower namespace: the upper ones that its marks name; none: virtual-node did not create it."""
         self.unknown: set[str] = set()
         """Resources that are kept from us (again): what was known of them is not believed."""
         self._held: dict[str, Charge] = {}
@@ -96,6 +99,28 @@ class Admission:
     def remove_class(self, name: str) -> None:
         """A PriorityClass is gone."""
         self._default_classes.pop(name, None)
+
+    def upsert_namespace(self, namespace: Mapping[str, Any]) -> None:
+        """A Namespace appeared or changed."""
+        metadata = namespace["metadata"]
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        found = set()
+        if names.LABEL_UPPER_CLUSTER in labels:
+            found.add(annotations.get(names.ANNOTATION_UPPER_NAMESPACE, ""))
+        if made_for := annotations.get(names.ANNOTATION_MADE_FOR):
+            found.add(made_for.partition("/")[2])
+        self._origins[metadata["name"]] = frozenset(found)
+
+    def remove_namespace(self, name: str) -> None:
+        """A Namespace is gone."""
+        self._origins.pop(name, None)
+
+    def origins(self, namespace: str) -> frozenset[str] | None:
+        """Return the upper namespaces that a lower one's marks name, empty for one that virtual-node did not create.
+
+        An empty name among them: the mark was removed. None: there is no such namespace, or it is not known.
+        """
+        return self._origins.get(namespace) if NAMESPACES.plural not in self.unknown else None
 
     def has_quotas(self, namespace: str) -> bool:
         """Whether there are any about pods."""

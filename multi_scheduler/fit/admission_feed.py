@@ -1,4 +1,4 @@
-"""Keeps what is known of admission below true: informers on quotas, limit ranges and priority classes.
+"""Keeps what is known of admission below true: informers on quotas, limit ranges, priority classes and namespaces.
 
 A kubeconfig may lack these rights. Then pods are sent where admission may refuse them, as if there were no such rules;
 it is said once in the log, and by a metric for as long as it lasts.
@@ -19,7 +19,7 @@ from multi_scheduler.fit.admission import Admission
 
 _UNKNOWN = Gauge(
     "virtual_node_extender_unknown_rules",
-    "1 while quotas, limit ranges or priority classes of a lower cluster cannot be read.",
+    "1 while quotas, limit ranges, priority classes or namespaces of a lower cluster cannot be read.",
     ["cluster", "resource"],
 )
 _REFUSALS = (401, 403, 404)
@@ -53,7 +53,13 @@ class AdmissionFeed:
             on_update=lambda _old, new: admission.upsert_class(new.to_dict()),
             on_delete=lambda one: admission.remove_class(one.name),
         )
-        self.informers = (quotas, ranges, classes)
+        namespaces = Informer(client, resources.NAMESPACES, transform=_shrink_namespace)
+        namespaces.add_handler(
+            on_add=lambda one, _initial: admission.upsert_namespace(one.to_dict()),
+            on_update=lambda _old, new: admission.upsert_namespace(new.to_dict()),
+            on_delete=lambda one: admission.remove_namespace(one.name),
+        )
+        self.informers = (quotas, ranges, classes, namespaces)
         self._is_settled = False
         self._log = log.get_logger(component="extender")
 
@@ -95,6 +101,10 @@ class AdmissionFeed:
             elif error is None and plural in self._admission.unknown:
                 self._admission.unknown.discard(plural)
                 self._log.info("rules of the lower cluster are known", cluster=self._cluster, resource=plural)
+
+
+def _shrink_namespace(namespace: Object) -> Object:
+    return namespace.with_fields(spec={}, status={})
 
 
 def _shrink_class(priority_class: Object) -> Object:

@@ -52,6 +52,7 @@ class Entrance:
         self._name = config.name
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
         self._allowed = config.namespaces.allowed
+        self._adopt = config.namespaces.adopt
         self._selects: Callable[[Mapping[str, str]], bool] = matching.compile_selector(config.pod_selector)
         self._policy = PolicySet(
             config.policy, cluster=config.name, host_paths=config.volumes.allowed_host_paths
@@ -70,6 +71,8 @@ class Entrance:
         if found := violations({**pod, "spec": sent}, rules):
             return Below(pod, refusal=f"lower cluster {self._name} does not take the pod: {summary(found)}")
         namespace = self._map(above)
+        if refusal := self._not_there(namespace, above):
+            return Below(pod, refusal=refusal)
         admitted = self._admission.admit(spec, namespace, priority_class=sent.get("priorityClassName", ""))
         refusal = admitted.refusal if self._enforces else ""
         if refusal:
@@ -78,6 +81,20 @@ class Entrance:
             pod = {**pod, "metadata": {**metadata, "namespace": namespace}, "spec": admitted.spec}
         alike = (namespace, self._admission.ranges(namespace), bool(rules.values["control_plane"]))
         return Below(pod, admitted.charge, refusal, alike, admitted.may_change, admitted.counted_by, rules)
+
+    def _not_there(self, namespace: str, above: str) -> str:
+        """Return why the virtual node would not use an existing lower namespace for an upper one; empty: it would.
+
+        Which upper cluster a mark names is not known here: a namespace of another one is not foreseen.
+        """
+        origins = self._admission.origins(namespace)
+        if origins is None or {above, ""} & origins:
+            return ""
+        if origins:
+            return f"namespace {namespace} of lower cluster {self._name} stands for upper namespace {min(origins)}"
+        if namespace_map.adopts(namespace, self._adopt):
+            return ""
+        return f"namespace {namespace} exists in lower cluster {self._name} and is not among namespaces.adopt"
 
     def _not_here(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         """Why the virtual node would not create the pod below; empty: it would."""

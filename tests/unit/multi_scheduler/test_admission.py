@@ -10,6 +10,7 @@ import pytest
 
 import multi_scheduler.rights
 import virtual_node.rights
+from controller_runtime.api import names
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.objects import from_dict
 from multi_scheduler import protocol
@@ -453,6 +454,37 @@ async def test_a_pod_that_was_bound_and_will_not_come_takes_no_room():
     daemon = _pod("daemon", "16", namespace="kube-system", nodeName="vn-a")
     clusters.agent._bound_pods.added(shrink(from_dict({**daemon, "status": {"phase": "Pending"}})))
     assert await clusters.passing(_pod("one", "16"), "vn-a") == ["vn-a"]
+
+
+@pytest.mark.parametrize(
+    ("marks", "adopt", "passes"),
+    [
+        (None, False, True),
+        ({}, False, False),
+        ({}, True, True),
+        ({}, ["sh*"], True),
+        ({}, ["other"], False),
+        ({"labels": {names.LABEL_UPPER_CLUSTER: "id"}}, False, True),
+        ({"annotations": {names.ANNOTATION_MADE_FOR: "id/shop"}}, False, True),
+        ({"annotations": {names.ANNOTATION_MADE_FOR: "id/other"}}, True, False),
+    ],
+    ids=[
+        "none",
+        "not ours",
+        "all adopted",
+        "adopted",
+        "others adopted",
+        "ours",
+        "ours, label removed",
+        "of another",
+    ],
+)
+async def test_cluster_with_a_namespace_that_must_not_be_used_does_not_fit(marks, adopt, passes):
+    """The virtual node would let the pod wait with NamespaceNotAdopted or NamespaceConflict; other clusters take it."""
+    clusters = _Clusters(namespaces=NamespaceConfig(adopt=adopt))
+    if marks is not None:
+        clusters.admission.upsert_namespace({"metadata": {"name": "shop", **marks}})
+    assert await clusters.passing(_pod("one")) == (["vn-a", "vn-b"] if passes else ["vn-b"])
 
 
 async def test_nobody_ends_for_a_pod_that_admission_refuses():

@@ -12,6 +12,7 @@ import structlog
 from prometheus_client import REGISTRY
 
 from controller_runtime import resources
+from controller_runtime.api import names
 from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.objects import WatchEvent, from_dict
 from controller_runtime.resources import Resource
@@ -21,7 +22,12 @@ from multi_scheduler.fit.index import ClusterIndex
 from tests.unit.descheduler.fake import FakeClient, FakeCluster
 
 pytestmark = pytest.mark.looptime
-RULES = (resources.RESOURCE_QUOTAS, resources.LIMIT_RANGES, resources.PRIORITY_CLASSES)
+RULES = (
+    resources.RESOURCE_QUOTAS,
+    resources.LIMIT_RANGES,
+    resources.PRIORITY_CLASSES,
+    resources.NAMESPACES,
+)
 SPEC: dict[str, Any] = {"containers": [{"name": "c", "resources": {}}]}
 
 
@@ -135,6 +141,30 @@ async def test_quotas_limit_ranges_and_classes_are_followed():
         assert following.admission._priority_class("") == ""
 
 
+async def test_namespaces_are_followed_with_the_marks_of_those_that_virtual_node_created():
+    """A mark that was removed leaves an empty name; a namespace that is gone, or is kept from us, is not known."""
+    following = _Following()
+    async with following.running():
+        metadata: dict[str, Any] = {"name": "shop"}
+        following.cluster.put(resources.NAMESPACES, {"metadata": metadata})
+        await asyncio.sleep(0.1)
+        assert following.admission.origins("shop") == frozenset()
+        metadata = {"name": "shop", "labels": {names.LABEL_UPPER_CLUSTER: "id"}}
+        following.cluster.put(resources.NAMESPACES, {"metadata": metadata}, kind="MODIFIED")
+        await asyncio.sleep(0.1)
+        assert following.admission.origins("shop") == {""}
+        metadata = {"name": "shop", "annotations": {names.ANNOTATION_MADE_FOR: "id/store"}}
+        following.cluster.put(resources.NAMESPACES, {"metadata": metadata}, kind="MODIFIED")
+        await asyncio.sleep(0.1)
+        assert following.admission.origins("shop") == {"store"}
+        following.admission.unknown.add("namespaces")
+        assert following.admission.origins("shop") is None
+        following.admission.unknown.clear()
+        following.cluster.remove(resources.NAMESPACES, "shop", "")
+        await asyncio.sleep(0.1)
+        assert following.admission.origins("shop") is None
+
+
 async def test_a_cluster_that_keeps_its_rules_from_us_is_looked_into_all_the_same():
     """Its nodes are known; that its quotas are not is said once, and by a metric."""
     following = _Following()
@@ -145,9 +175,9 @@ async def test_a_cluster_that_keeps_its_rules_from_us_is_looked_into_all_the_sam
             assert following.feed.trouble() == ""
             assert following.refusal == ""
             await asyncio.sleep(300)
-            assert [_unknown(resource) for resource in RULES] == [1, 1, 1]
+            assert [_unknown(resource) for resource in RULES] == [1, 1, 1, 1]
     told = [line["resource"] for line in logs if "rules of the lower cluster are unknown" in line["event"]]
-    assert sorted(told) == ["limitranges", "priorityclasses", "resourcequotas"]
+    assert sorted(told) == ["limitranges", "namespaces", "priorityclasses", "resourcequotas"]
 
 
 async def test_rules_are_believed_again_once_the_right_is_granted():

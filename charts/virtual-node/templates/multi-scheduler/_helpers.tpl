@@ -34,7 +34,7 @@ clusters:
     {{- with $config.context }}
     context: {{ toYaml . }}
     {{- end }}
-    {{- with pick ($config.namespaces | default dict) "prefix" "map" "allowed" }}
+    {{- with pick ($config.namespaces | default dict) "prefix" "map" "allowed" "adopt" }}
     namespaces:
       {{- toYaml . | nindent 6 }}
     {{- end }}
