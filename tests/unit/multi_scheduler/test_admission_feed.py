@@ -152,11 +152,11 @@ async def test_namespaces_are_followed_with_the_marks_of_those_that_virtual_node
         metadata = {"name": "shop", "labels": {names.LABEL_UPPER_CLUSTER: "id"}}
         following.cluster.put(resources.NAMESPACES, {"metadata": metadata}, kind="MODIFIED")
         await asyncio.sleep(0.1)
-        assert following.admission.origins("shop") == {""}
+        assert following.admission.origins("shop") == frozenset({""})
         metadata = {"name": "shop", "annotations": {names.ANNOTATION_MADE_FOR: "id/store"}}
         following.cluster.put(resources.NAMESPACES, {"metadata": metadata}, kind="MODIFIED")
         await asyncio.sleep(0.1)
-        assert following.admission.origins("shop") == {"store"}
+        assert following.admission.origins("shop") == frozenset({"store"})
         following.admission.unknown.add("namespaces")
         assert following.admission.origins("shop") is None
         following.admission.unknown.clear()
