@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 from asyncio import sslproto
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from controller_runtime import log
@@ -136,6 +136,17 @@ def tune_tls() -> None:
     (``tests/benchmarks/bench_splice.py``).
     """
     sslproto.SSLProtocol.max_size = _TLS_BUFFER  # no public switch; a test guards it
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, object], *, name: str = "") -> AsyncIterator[None]:
+    """Run a coroutine beside the block, and cancel it at the end. What it raises is lost: it should catch and log."""
+    task = asyncio.create_task(work, name=name or None)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @contextlib.contextmanager

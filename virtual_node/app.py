@@ -20,9 +20,10 @@ from controller_runtime.file_changes import FileChanges
 from controller_runtime.health import Check
 from controller_runtime.leader_election import LeaderElector
 from controller_runtime.serving import HealthServer
-from virtual_node import config_file, metrics
+from virtual_node import metrics
 from virtual_node.cluster import COMPONENT, LowerCluster
 from virtual_node.config import ClusterConfig, Config
+from virtual_node.config_status import ConfigStatus
 from virtual_node.flags import Options
 from virtual_node.health.reports import Report
 from virtual_node.kubelet_service import KubeletEndpoints
@@ -46,7 +47,7 @@ class App:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._config = options.config
-        self._config_changes = FileChanges({"config": options.config_file})
+        self._file = ConfigStatus(options.config_file)
         self._kubeconfig_changes = FileChanges(_kubeconfigs(options.config))
         self._log = structlog.get_logger(component=COMPONENT)
         self._tasks: dict[str, tuple[ClusterConfig, asyncio.Task[None]]] = {}
@@ -58,8 +59,13 @@ class App:
         """The lower clusters that run now, by name."""
         self.failures: dict[str, str] = {}
         """Why a lower cluster does not run and is started again later, by name."""
-        self.rejected: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+        """Why the kubeconfig of a lower cluster is not applied, by its name."""
+
+    @property
+    def rejected(self) -> Mapping[str, str]:
         """Why a configuration is not applied: of a lower cluster's kubeconfig by its name, of the file by an empty name."""
+        return {**({"": self._file.rejected} if self._file.rejected else {}), **self._refused}
 
     @property
     def configured(self) -> Sequence[str]:
@@ -127,6 +133,7 @@ class App:
             self._cluster_id = self._config.cluster_id or await self._read_cluster_id(upper)
             self._log.info("upper cluster", server=upper_config.server, cluster_id=self._cluster_id)
             await stack.enter_async_context(loop_stalls.measured())
+            await stack.enter_async_context(lifecycle.beside(self._file.publish(upper)))
             endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
             lifecycle.tune_gc()
             election = self._config.leader_election
@@ -134,6 +141,7 @@ class App:
                 await self._work(endpoints)
                 return
             self._standby = True
+            await stack.enter_async_context(lifecycle.beside(self._follow_config_standing_by()))
             self._elector = LeaderElector(
                 upper,
                 namespace=election.namespace,
@@ -269,23 +277,22 @@ class App:
             log.info("lower cluster starts again", retry_in=round(delay, 1))
             await asyncio.sleep(delay)
 
+    async def _follow_config_standing_by(self) -> None:
+        """Report a file that cannot be used, and remember one that can, for the day that this replica leads."""
+        while True:
+            await asyncio.sleep(_CONFIG_POLL)
+            if self._standby and (fresh := self._file.reread()) is not None:
+                self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
+
     async def _follow_config(self, endpoints: KubeletEndpoints) -> None:
         """Apply every change of the configuration file and of kubeconfigs; a bad file changes nothing.
 
         A replica that has waited for its turn begins with what changed meanwhile.
         """
         refused: dict[str, str] = {}
-        self.rejected.clear()
         while True:
-            if self._config_changes.changed({"config": self._options.config_file}):
-                try:
-                    fresh = config_file.load(self._options.config_file)
-                except Exception as error:  # noqa: BLE001 - whatever is in the file, what runs goes on
-                    self.rejected[""] = lifecycle.describe(error) or repr(error)
-                    self._log.error("configuration not applied", error=self.rejected[""])
-                else:
-                    self.rejected.pop("", None)
-                    await self._reconfigure(fresh, endpoints)
+            if (fresh := self._file.reread()) is not None:
+                await self._reconfigure(fresh, endpoints)
             changed = {*refused, *self._kubeconfig_changes.changed(_kubeconfigs(self._config))}
             rotated = []
             for cluster in self._config.clusters:
@@ -298,8 +305,7 @@ class App:
                     self._log.error("kubeconfig not applied", cluster=cluster.name, error=why)
                 refused[cluster.name] = why
             refused = {name: why for name, why in refused.items() if why and name in self._tasks}
-            of_file = {"": self.rejected[""]} if "" in self.rejected else {}
-            self.rejected = {**of_file, **refused}
+            self._refused = refused
             if rotated:
                 self._log.info("kubeconfigs changed; these clusters start again", clusters=rotated)
                 await self._stop([name for name in rotated if name in self._tasks])

@@ -148,11 +148,19 @@ def _daemon(arguments: list[str]) -> int:
             raise
         # Somebody looks around.
         raise ConfigError(f"{error}; see '{program.name('help')}' for the commands") from None
-    return daemon.start(options, _run)
+    return daemon.start(options, lambda given: _run(given, arguments))
 
 
-async def _run(options: flags.Options) -> int:
-    from virtual_node.app import App  # noqa: PLC0415 - `virtual-node --help` answers at once without it
+async def _run(options: flags.Options, arguments: list[str]) -> int:
+    # Imported here: `virtual-node --help` answers at once without them.
+    from virtual_node import config_waiting  # noqa: PLC0415
+    from virtual_node.app import App  # noqa: PLC0415
 
+    if options.rejected:
+        waiting = config_waiting.Waiting(options, lambda: flags.parse(arguments))
+        code = await lifecycle.run_until_signal(waiting.run())
+        if not waiting.is_over:  # told to stop
+            return code
+        options = waiting.options
     app = App(options)
     return await lifecycle.run_until_signal(app.run(), grace=app.grace)

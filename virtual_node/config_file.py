@@ -17,8 +17,11 @@ def load(path: str | Path) -> Config:
     Raises:
         ConfigError: the file cannot be read, or as ``parse``.
     """
-    path = Path(path)
-    parsed = parse(read_text("--config", path), source=str(path))
+    return placed(Path(path), parse(read_text("--config", path), source=str(path)))
+
+
+def placed(path: Path, parsed: Config) -> Config:
+    """Make the kubeconfig paths of a file's configuration absolute; returns it."""
     parsed.kubeconfig = _beside(path, parsed.kubeconfig)
     for cluster in parsed.clusters:
         cluster.kubeconfig = _beside(path, cluster.kubeconfig)

@@ -83,6 +83,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="YAML that declares many lower clusters; watched and applied live",
     )
 
+    add_boolean(
+        lower,
+        "--wait-for-config",
+        default=False,
+        help_text="while the file of --config cannot be used, report why and wait, not ready, instead of ending",
+    )
     lower.add_argument(
         "--adopt-namespaces",
         default="",

@@ -17,7 +17,7 @@ from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import Klog, comma_list, positive, take_klog
 from virtual_node import config as configuration
-from virtual_node import config_file, config_validation, program
+from virtual_node import config_file, config_usable, config_validation, program
 from virtual_node.config import (
     CapacityPolicy,
     ClusterConfig,
@@ -47,6 +47,9 @@ class Options:
     klog: Klog
     startup_timeout: float
     """Seconds the upper cluster may take to answer at start. 0: for ever."""
+    rejected: str
+    """Why the file of ``--config`` cannot be used, where that is accepted; ``config`` is then what can be read of it.
+    Empty: it can be used."""
     warnings: tuple[str, ...]
     """What was accepted for compatibility but has no effect here, for the log."""
 
@@ -57,6 +60,7 @@ def parse(
     *,
     prog: str = "virtual-node",
     beside: Parser | None = None,
+    accept_rejected: bool = False,
 ) -> Options:
     """Turn a command line and its environment into options.
 
@@ -65,6 +69,7 @@ def parse(
         environment: the process's by default.
         prog: what the user has typed, for errors.
         beside: the parser of the command that has read its own flags from the line: they are suggested, too.
+        accept_rejected: return options for a file of ``--config`` that cannot be used, too, as with ``--wait-for-config``.
 
     Raises:
         ConfigError: a value is wrong; names the flag or variable and says what would be right.
@@ -91,8 +96,15 @@ def parse(
         for flag, instead in WITHOUT_EFFECT.items()
         if getattr(flags, flag.removeprefix("--").replace("-", "_")) is not None
     ]
+    accept_rejected = bool(flags.config) and (accept_rejected or flags.wait_for_config)
+    rejected = ""
     if flags.config:
-        config = config_file.load(flags.config)
+        try:
+            config = config_file.load(flags.config)
+        except ConfigError as error:
+            if not accept_rejected:
+                raise
+            config, rejected = config_usable.load_usable(flags.config), str(error)
         # With a file, the flags that were given fill in what the file leaves open.
         config.kubeconfig = flags.kubeconfig or config.kubeconfig
         config.cluster_id = flags.cluster_id or config.cluster_id
@@ -111,9 +123,9 @@ def parse(
     else:
         config = _single_cluster(flags, environment, warnings)
     # A file has been validated by itself; what flags and environment add to it may contradict it.
-    problems = config_validation.validate(config)
-    if problems:
-        raise ConfigError("; ".join(problems))
+    problems = "" if rejected else "; ".join(config_validation.validate(config))
+    if problems and not accept_rejected:
+        raise ConfigError(problems)
     config.server = config.server or environment.get("MASTER_URI", "")
     return Options(
         config=config,
@@ -122,6 +134,7 @@ def parse(
         log_format=flags.log_format,
         klog=klog,
         startup_timeout=flags.startup_timeout,
+        rejected=rejected or problems,
         warnings=tuple(warnings),
     )
 

@@ -29,6 +29,10 @@ ORPHANED_CLAIMS = Gauge(
     "Lower claims with data whose upper claim vanished without having been deleted; kept.",
     ["cluster"],
 )
+CONFIG_REJECTED = Gauge(
+    "virtual_node_config_rejected",
+    "1 while the content of the configuration file is not used because it is wrong, else 0.",
+)
 CLUSTER_UP = Gauge("virtual_node_cluster_up", "1 while the lower cluster answers, else 0.", ["cluster"])
 _REFUSALS = ("ExceededQuota", "PodSecurity", "Forbidden", "Invalid", "NotAllowed")
 NODE_READY = Gauge(

@@ -18,7 +18,7 @@ from virtual_node import metrics
 from virtual_node.cluster import COMPONENT, LowerCluster
 from virtual_node.health.facts import ClusterState, Facts, PodSign
 from virtual_node.health.faults import Health
-from virtual_node.health.model import examine
+from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.objects import Json
 from virtual_node.health.pods import sign, waiting_sign
 from virtual_node.health.replicas import COMPONENTS
@@ -93,7 +93,8 @@ class ProcessHealth:
     def health(self) -> Health:
         """Return the verdict of now; of pods that of the last pass."""
         if leader := self._leader():
-            return Health((), {"installation": f"this replica stands by; {leader} works"})
+            stands_by = {"installation": f"this replica stands by; {leader} works"}
+            return Health(tuple(rejected_faults(self._app.rejected)), stands_by)
         return examine(self._facts())
 
     async def _read_pods(self) -> None:

@@ -128,6 +128,14 @@ _PROCESSES = [
         width=8,
         meaning="Of every replica, standby ones, too: after an upgrade all are alike.",
     ),
+    Panel(
+        "Configuration rejected",
+        {"max by (pod) (virtual_node_config_rejected)": "{{pod}}"},
+        kind="stat",
+        width=8,
+        meaning="1: the replica does not use the content of its configuration file.",
+        thresholds=((None, "green"), (1, "red")),
+    ),
     Panel("CPU", {f"rate(process_cpu_seconds_total{{{OURS}}}{RATE})": "{{component}} {{pod}}"}, width=8),
     Panel(
         "Memory", {f"process_resident_memory_bytes{{{OURS}}}": "{{component}} {{pod}}"}, unit="bytes", width=8

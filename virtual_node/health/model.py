@@ -27,7 +27,7 @@ def examine(facts: Facts) -> Health:
     facts = _with_reports(facts)
     found = [
         *_replicas(facts),
-        *_rejected(facts),
+        *rejected_faults(facts.rejected),
         *_no_cluster(facts),
         *cluster_faults(facts),
         *node_faults(facts),
@@ -65,8 +65,9 @@ def _replicas(facts: Facts) -> Iterator[Fault]:
             )
 
 
-def _rejected(facts: Facts) -> Iterator[Fault]:
-    for cluster, why in sorted(facts.rejected.items()):
+def rejected_faults(rejected: Mapping[str, str]) -> Iterator[Fault]:
+    """Yield a fault for each configuration that is not applied: why, by name of a lower cluster or empty for all."""
+    for cluster, why in sorted(rejected.items()):
         yield Fault(
             kind=Kind.CONFIGURATION_REJECTED,
             severity=Severity.ERROR,

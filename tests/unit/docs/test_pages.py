@@ -37,6 +37,7 @@ NOT_OURS = {
 ALERTS = (
     "VirtualNodeDown",
     "VirtualNodeClusterDown",
+    "VirtualNodeConfigRejected",
     "VirtualNodeMirrorLagHigh",
     "VirtualNodeQueueBacklog",
     "VirtualNodeApiErrors",

@@ -196,3 +196,49 @@ async def test_what_was_rotated_while_another_led_starts_no_cluster_twice(tmp_pa
     async with _working(app, _Endpoints()):
         await asyncio.sleep(10)
         assert len(_Cluster.started) == 1
+
+
+_FILE = """
+apiVersion: virtual-node.io/v1alpha1
+kind: VirtualNodeConfiguration
+clusters: [{{name: a, kubeconfig: /nowhere, {more}: {{zone: b}}}}]
+"""
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("is_standby", [False, True])
+async def test_every_replica_reports_a_configuration_that_is_not_applied(tmp_path: Path, *, is_standby: bool):
+    """One that stands by, too, and one that leads and goes on with the previous content."""
+    file = tmp_path / "config.yaml"
+    file.write_text(_FILE.format(more="labels"), encoding="utf-8")
+    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
+    app._standby = is_standby
+    work = app._follow_config_standing_by() if is_standby else app._work(_Endpoints())  # type: ignore[arg-type]
+    async with working(work):
+        await asyncio.sleep(3)
+        assert _shown("virtual_node_config_rejected") == 0
+        with capture_logs() as logs:
+            file.write_text(_FILE.format(more="lables"), encoding="utf-8")
+            await asyncio.sleep(30)
+        assert [entry["event"] for entry in logs] == ["configuration not applied"]
+        assert _shown("virtual_node_config_rejected") == 1
+        file.write_text(_FILE.format(more="labels"), encoding="utf-8")
+        await asyncio.sleep(3)
+        assert _shown("virtual_node_config_rejected") == 0
+
+
+@pytest.mark.looptime
+async def test_a_standby_leads_with_the_last_good_configuration(tmp_path: Path):
+    """Changed while it stood by, and wrong by the time that it leads."""
+    file = tmp_path / "config.yaml"
+    file.write_text(_FILE.format(more="nodeSelector"), encoding="utf-8")
+    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
+    app._standby = True
+    with capture_logs():
+        async with working(app._follow_config_standing_by()):
+            for field in ("labels", "lables"):
+                file.write_text(_FILE.format(more=field), encoding="utf-8")
+                await asyncio.sleep(5)
+        async with _working(app, _Endpoints()):
+            (cluster,) = _Cluster.started
+            assert cluster().config.labels == {"zone": "b"}  # type: ignore[union-attr]

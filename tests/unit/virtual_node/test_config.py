@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import msgspec
 import pytest
 
 from controller_runtime.errors import ConfigError
-from virtual_node import config_file
+from virtual_node import config_file, config_usable
+from virtual_node.config import ClusterConfig, Config
 
 HEAD = "apiVersion: virtual-node.io/v1alpha1\nkind: VirtualNodeConfiguration\n"
 
@@ -106,3 +111,31 @@ def test_a_misspelt_field_is_guessed(field: str, told: str):
     with pytest.raises(ConfigError) as caught:
         config_file.parse(HEAD + field)
     assert str(caught.value).endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("{name: a, lables: {a: b}, nodeName: x}", {"name": "a", "nodeName": "x"}),
+        ("{name: a, clientQps: fast, port: 1}", {"name": "a", "port": 1}),
+        ("{name: a, labels: {a: b, c: 1}, context: c}", {"name": "a", "context": "c"}),
+        ("{name: a, nodes: [{name: n, port: x}, {labels: {}}, {name: m}]}", {"name": "a", "nodes": [{"name": "n"}, {"name": "m"}]}),
+        ("{name: a, labels: {1: b, c: d}, taints: [{key: a, effect: 1}]}", {"name": "a", "labels": {"c": "d"}, "taints": [{"key": "a"}]}),
+        ("{name: a, 1: 2, policy: {hostPorts: true, namespaces: {x: {hostPort: true}}}}", {"name": "a", "policy": {"hostPorts": True}}),
+    ],
+)  # fmt: skip
+def test_what_is_usable_of_a_rejected_file_is_kept(tmp_path: Path, text: str, kept: dict[str, Any]):
+    """What is unknown or of a wrong type is left out, and nothing else."""
+    file = tmp_path / "c.yaml"
+    file.write_text(f"{HEAD}\nclusters: [{text}, {{name: b}}]\nclustres: 1\n", encoding="utf-8")
+    wanted = [msgspec.convert(one, ClusterConfig) for one in (kept, {"name": "b"})]
+    assert config_usable.load_usable(file).clusters == wanted
+
+
+@pytest.mark.parametrize("text", ["", "[", "- a", "clusters: b", "{1: 2}", "\0", "{'a`b': 1}"])
+def test_nothing_is_usable_of_a_file_that_is_no_configuration(tmp_path: Path, text: str):
+    """The defaults, instead of an error; so where there is no file."""
+    file = tmp_path / "c.yaml"
+    assert config_usable.load_usable(file) == Config()
+    file.write_text(text, encoding="utf-8")
+    assert config_usable.load_usable(file) == Config()

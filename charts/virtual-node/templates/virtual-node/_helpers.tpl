@@ -101,7 +101,7 @@ one, key by key. Without, the extender has the full one. */}}
 {{- $_ := set $kubelet "tlsCertFile" "/etc/virtual-node/serving/tls.crt" }}
 {{- $_ := set $kubelet "tlsPrivateKeyFile" "/etc/virtual-node/serving/tls.key" }}
 {{- end }}
-{{- $config := dict "apiVersion" "virtual-node.io/v1alpha1" "kind" "VirtualNodeConfiguration" "metricsAddress" (printf ":%d" (int $values.metrics.port)) "kubelet" $kubelet }}
+{{- $config := dict "apiVersion" "virtual-node.io/v1alpha1" "kind" "VirtualNodeConfiguration" "kubelet" $kubelet }}
 {{- /* With one replica, too: during an upgrade there are two. */}}
 {{- $_ := set $config "leaderElection" (dict "enabled" true "namespace" .Release.Namespace "name" (include "virtual-node.fullname" .)) }}
 {{- if $values.web.enabled }}

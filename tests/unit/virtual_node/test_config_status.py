@@ -1,0 +1,92 @@
+"""What a replica reports of a configuration file that it cannot use."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import prometheus_client
+import pytest
+from structlog.testing import capture_logs
+
+from tests.unit.background import working
+from virtual_node.config_status import ConfigStatus
+
+POD = {"POD_NAMESPACE": "system", "POD_NAME": "vn-1", "POD_UID": "u-1"}
+
+
+class _Upper:
+    """Keeps the events that are written."""
+
+    cluster = "upper"
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    async def create(self, _resource: Any, body: Any, *, namespace: str | None = None) -> dict[str, Any]:
+        self.events.append({**body, "in": namespace})
+        return {}
+
+    async def patch(self, _resource: Any, _name: str, patch: Any, **_more: Any) -> dict[str, Any]:
+        self.events.append(patch)
+        return {}
+
+
+def _metric() -> float | None:
+    return prometheus_client.REGISTRY.get_sample_value("virtual_node_config_rejected")
+
+
+def test_the_metric_and_the_log_follow_what_is_in_the_file():
+    """One line for each rejection, however often the file is looked at; 0 again when the file is good."""
+    status = ConfigStatus("", environment={})
+    assert _metric() == 0
+    with capture_logs() as logs:
+        for reason in ("a: wrong", "a: wrong", "b: wrong"):
+            status.reject(reason)
+            assert (_metric(), status.rejected) == (1, reason)
+        status.accept()
+    assert (_metric(), status.rejected) == (0, "")
+    assert [(entry["event"], entry["error"]) for entry in logs] == [
+        ("configuration not applied", "a: wrong"),
+        ("configuration not applied", "b: wrong"),
+    ]
+
+
+@pytest.mark.looptime
+async def test_events_of_the_pod_say_what_is_wrong_and_when_it_is_over():
+    """About the replica's own pod, in its namespace; repeated, because API servers forget events within an hour."""
+    upper: Any = _Upper()
+    status = ConfigStatus("", environment=POD)
+    with capture_logs():
+        status.reject("file: $.lables")
+        async with working(status.publish(upper)):
+            await asyncio.sleep(1)
+            (first,) = upper.events
+            await asyncio.sleep(1300)
+            repeated = upper.events[1:]
+            status.accept()
+            await asyncio.sleep(1000)
+    assert first["in"] == "system"
+    assert first["involvedObject"].items() >= {"kind": "Pod", "name": "vn-1", "uid": "u-1"}.items()
+    assert (first["type"], first["reason"], first["message"]) == (
+        "Warning",
+        "ConfigurationRejected",
+        "file: $.lables",
+    )
+    assert [event["count"] for event in repeated] == [2, 3]
+    assert [event["reason"] for event in upper.events[3:]] == ["ConfigurationApplied"]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("environment", [POD, {}])
+async def test_writes_no_event_while_all_is_well_or_without_a_pod(environment: dict[str, str]):
+    """A daemon that runs by hand has no object that an event could be about."""
+    upper: Any = _Upper()
+    status = ConfigStatus("", environment=environment)
+    with capture_logs():
+        async with working(status.publish(upper)):
+            await asyncio.sleep(700)
+            if not environment:
+                status.reject("wrong")
+                await asyncio.sleep(700)
+    assert upper.events == []

@@ -1,0 +1,93 @@
+"""A replica that cannot use its configuration file waits, not ready, and goes on once it can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from controller_runtime import kubeconfig
+from controller_runtime.errors import ConfigError
+from virtual_node import config_waiting, flags
+
+HEAD = "{apiVersion: virtual-node.io/v1alpha1, kind: VirtualNodeConfiguration, "
+GOOD = HEAD + "clusters: [{name: a, kubeconfig: k}]}"
+
+
+@pytest.fixture(autouse=True)
+def _without_upper_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def load(*_: object, **__: object) -> None:
+        raise ConfigError("no kubeconfig")
+
+    monkeypatch.setattr(kubeconfig, "load", load)
+    monkeypatch.setattr(config_waiting, "_POLL", 0.01)
+
+
+async def _get(port: int, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (
+            HEAD + "webAddress: '127.0.0.1:WEB', clusters: [{name: a, kubeconfig: k, lables: {}}]}",
+            "did you mean labels?",
+        ),
+        (HEAD + "webAddress: '127.0.0.1:WEB', clusters: [{name: a}]}", "clusters[0].kubeconfig: required"),
+        ("{", "not YAML"),
+    ],
+)
+async def test_a_replica_waits_until_its_configuration_is_usable(
+    tmp_path: Path, unused_tcp_port_factory, wrong: str, told: str
+):
+    """It is alive and not ready; metric and page say why; a good file that follows is used."""
+    metrics, web = unused_tcp_port_factory(), unused_tcp_port_factory()
+    file = tmp_path / "virtual-node.yaml"
+    file.write_text(wrong.replace("WEB", str(web)), encoding="utf-8")
+    arguments = [f"--config={file}", "--wait-for-config", f"--metrics-addr=127.0.0.1:{metrics}"]
+    options = flags.parse(arguments, {})
+    assert told in options.rejected
+    with capture_logs() as logs:
+        waiting = config_waiting.Waiting(options, lambda: flags.parse(arguments, {}))
+        running = asyncio.create_task(waiting.run())
+        await asyncio.sleep(0.2)
+        assert (await _get(metrics, "/healthz"))[0] == 200
+        assert "[-]configuration failed" in (await _get(metrics, "/readyz"))[1]
+        assert "virtual_node_config_rejected 1.0" in (await _get(metrics, "/metrics"))[1]
+        if "WEB" in wrong:
+            state = json.loads((await _get(web, "/api/state"))[1])
+            (fault,) = state["health"]["faults"]
+            assert (fault["kind"], fault["cause"]) == (
+                "ConfigurationRejected",
+                f"is not applied: {options.rejected}",
+            )
+        file.write_text(GOOD, encoding="utf-8")
+        await asyncio.wait_for(running, 10)
+    assert waiting.is_over
+    assert [cluster.name for cluster in waiting.options.config.clusters] == ["a"]
+    assert [entry["error"] for entry in logs if entry["log_level"] == "error"] == [options.rejected]
+
+
+def test_without_the_flag_a_wrong_file_ends_the_command(tmp_path: Path):
+    """Somebody who types the command wants the error, not a process that waits."""
+    file = tmp_path / "virtual-node.yaml"
+    file.write_text(HEAD + "clustres: []}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="did you mean clusters"):
+        flags.parse([f"--config={file}"], {})
+
+
+def test_what_environment_and_file_contradict_each_other_in_is_waited_for_too(tmp_path: Path):
+    """The file may be mended, whichever of both is wrong."""
+    file = tmp_path / "virtual-node.yaml"
+    file.write_text(HEAD + "clusters: [], kubelet: {servingCertificate: CSR}}", encoding="utf-8")
+    environment = {"APISERVER_CERT_LOCATION": "/crt", "APISERVER_KEY_LOCATION": "/key"}
+    options = flags.parse([f"--config={file}", "--wait-for-config"], environment)
+    assert "contradicts tlsCertFile" in options.rejected
+    with pytest.raises(ConfigError, match="contradicts tlsCertFile"):
+        flags.parse([f"--config={file}"], environment)

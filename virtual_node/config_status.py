@@ -1,0 +1,111 @@
+"""Follows the configuration file, and reports one that is rejected: a log line, a metric, an event of the pod."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from controller_runtime import lifecycle
+from controller_runtime.client import Client
+from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.file_changes import FileChanges
+from virtual_node import config_file, metrics
+from virtual_node.cluster import COMPONENT
+from virtual_node.config import Config
+
+REJECTED = "ConfigurationRejected"
+"""Reason of the Warning event of the replica's pod, repeated for as long as it holds."""
+APPLIED = "ConfigurationApplied"
+"""Reason of the Normal event that ends it."""
+_REPEAT = 600.0
+"""Seconds between two events of the same rejection: API servers keep events for an hour."""
+
+
+class ConfigStatus:
+    """The configuration file as a replica knows it.
+
+    Attributes:
+        rejected: file, field and what is wrong with it; empty while the content of the file is used.
+    """
+
+    def __init__(self, file: str, *, environment: Mapping[str, str] | None = None) -> None:
+        """Begin with a file that was read just now, and is used.
+
+        Args:
+            file: its path; empty: there is none.
+            environment: names the replica's pod; by default the process's. Without a pod there are no events.
+        """
+        self.rejected = ""
+        self._path = file
+        self._changes = FileChanges({"config": file})
+        self._pod = _pod(os.environ if environment is None else environment)
+        self._changed = asyncio.Event()
+        self._log = structlog.get_logger(component=COMPONENT)
+        metrics.CONFIG_REJECTED.set(0)
+
+    def reread(self) -> Config | None:
+        """Return the configuration if the file has changed and can be used; report a file that cannot."""
+        if not self._changes.changed({"config": self._path}):
+            return None
+        try:
+            fresh = config_file.load(self._path)
+        except Exception as error:  # noqa: BLE001 - whatever is in the file, what runs goes on
+            self.reject(lifecycle.describe(error) or repr(error))
+            return None
+        self.accept()
+        return fresh
+
+    def reject(self, reason: str) -> None:
+        """Report that the content of the file is not used."""
+        if reason != self.rejected:
+            self._log.error("configuration not applied", error=reason)
+        self._set(reason)
+
+    def accept(self) -> None:
+        """Report that the content of the file is used."""
+        self._set("")
+
+    def _set(self, reason: str) -> None:
+        metrics.CONFIG_REJECTED.set(bool(reason))
+        if reason != self.rejected:
+            self.rejected = reason
+            self._changed.set()
+
+    async def publish(self, upper: Client) -> None:
+        """Write events about the replica's pod until cancelled.
+
+        Args:
+            upper: the upper cluster.
+        """
+        if self._pod is None:
+            return
+        recorder = EventRecorder(upper, component=COMPONENT, host=socket.gethostname())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(recorder.run())
+            group.create_task(self._repeat(recorder, self._pod))
+
+    async def _repeat(self, recorder: EventRecorder, pod: Mapping[str, Any]) -> None:
+        is_told = False
+        while True:
+            self._changed.clear()
+            if self.rejected:
+                recorder.event(pod, "Warning", REJECTED, self.rejected)
+            elif is_told:
+                recorder.event(pod, "Normal", APPLIED, "the content of the configuration file is used")
+            is_told = bool(self.rejected)
+            try:
+                async with asyncio.timeout(_REPEAT if self.rejected else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+
+def _pod(environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return a reference to the pod that the process runs in; None: it runs in none, or is not told in which."""
+    names = {key: environment.get(f"POD_{key.upper()}", "") for key in ("namespace", "name", "uid")}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": names} if names["name"] else None

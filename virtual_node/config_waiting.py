@@ -1,0 +1,98 @@
+"""A replica that cannot use its configuration file: it reports why, is not ready, and waits for a usable file.
+
+Ending would say the same only in the log of a container that is started again and again, and would cost the replica its
+place: the kubelet starts it after up to five minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import structlog
+
+from controller_runtime import kubeconfig, lifecycle
+from controller_runtime.client import Client
+from controller_runtime.errors import ConfigError
+from controller_runtime.serving import HealthServer
+from virtual_node.cluster import COMPONENT
+from virtual_node.config import Config
+from virtual_node.config_status import ConfigStatus
+from virtual_node.flags import Options
+from virtual_node.health.faults import Health
+from virtual_node.health.model import rejected_faults
+
+_POLL = 2.0
+"""Seconds between two looks at the file."""
+
+
+class Waiting:
+    """Waits for a usable file.
+
+    Attributes:
+        options: those read last.
+        is_over: ``run`` has returned, and the configuration of the options can be used.
+    """
+
+    def __init__(self, options: Options, again: Callable[[], Options]) -> None:
+        """Wait with options whose configuration was rejected.
+
+        Args:
+            options: what could be read of the configuration names addresses and the upper cluster.
+            again: reads the same command line and file again.
+        """
+        self.options, self.is_over = options, False
+        self._again = again
+
+    async def run(self) -> None:
+        """Report the rejected configuration until the file can be used.
+
+        Raises:
+            OSError: an address cannot be bound.
+        """
+        while self.options.rejected:
+            await self._wait()
+            # Writing the last event may have taken a second, in which the file may have changed.
+            self.options = self._again()
+        self.is_over = True
+
+    async def _wait(self) -> None:
+        status = ConfigStatus(self.options.config_file)
+        status.reject(self.options.rejected)
+        async with contextlib.AsyncExitStack() as stack:
+            await _serve(self.options.config, status, stack)
+            await stack.enter_async_context(lifecycle.beside(_publish(self.options.config, status)))
+            while self.options.rejected:
+                await asyncio.sleep(_POLL)
+                self.options = self._again()
+                if self.options.rejected:
+                    status.reject(self.options.rejected)
+            status.accept()
+            await asyncio.sleep(0)  # the event of it is recorded, and written before the stack ends
+
+
+async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncExitStack) -> None:
+    """Serve health, metrics and the page where the configuration says so; an address that is wrong is skipped."""
+    if config.metrics_address:
+        with contextlib.suppress(ConfigError):
+            checks = {"configuration": lambda: status.rejected or None}
+            await stack.enter_async_context(HealthServer(config.metrics_address, checks=checks))
+    if config.web_address:
+        from virtual_node.web.overview import Overview  # noqa: PLC0415 - only for those who look
+        from virtual_node.web.server import WebServer  # noqa: PLC0415
+
+        with contextlib.suppress(ConfigError):
+            overview = Overview({}, health=lambda: Health(tuple(rejected_faults({"": status.rejected}))))
+            await stack.enter_async_context(WebServer(config.web_address, overview=overview))
+
+
+async def _publish(config: Config, status: ConfigStatus) -> None:
+    """Write events, where the upper cluster can be reached with what is known of it."""
+    try:
+        upper = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+    except ConfigError as error:
+        structlog.get_logger(component=COMPONENT).warning("no event is written", error=str(error))
+        return
+    async with Client(upper, user_agent=COMPONENT, cluster="upper") as client:
+        await status.publish(client)
