@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,9 +37,12 @@ class Scene:
         pods: number of pods on virtual nodes.
         clusters: number of lower clusters.
         has_trouble: whether some pods cannot run; otherwise all of them do.
+        directory: where kubeconfigs are written, whose tokens end soon; None: there are none.
     """
 
-    def __init__(self, pods: int, *, clusters: int = 2, has_trouble: bool = True) -> None:
+    def __init__(
+        self, pods: int, *, clusters: int = 2, has_trouble: bool = True, directory: Path | None = None
+    ) -> None:
         self._random = random.Random(pods)  # noqa: S311 - the same scene every time
         self._version = 0
         self.clusters: dict[str, Any] = {}
@@ -45,10 +51,12 @@ class Scene:
         self.failures: dict[str, str] = {}
         self.waiting = Informer(_NOBODY, resources.PODS, name="waiting")
         for name in ("tokyo", "frankfurt", "oregon", "sydney")[:clusters]:
-            self.clusters[name] = _cluster(name)
+            self.clusters[name] = _cluster(name, directory, nodes=max(3, pods // clusters // 80))
         for number, pod in enumerate(workload_pods(pods, has_trouble=has_trouble, chance=self._random)):
             self.put(list(self.clusters)[number % clusters], pod)
         if has_trouble:
+            started = datetime.now(UTC)
+            self.clusters["tokyo"].recent_events = lambda: list(_events("tokyo", started))
             self.waiting.store.put("shop/search-0", from_dict(waiting_pod("shop", "search-0")))
 
     def put(self, cluster: str, pod: Body) -> None:
@@ -62,7 +70,7 @@ class Scene:
         found.caches.upper[node].store.put(key, from_dict(pod))
         labels = {names.LABEL_UPPER_UID: pod["metadata"]["uid"]}
         metadata = {**pod["metadata"], "uid": f"below-{pod['metadata']['uid']}", "labels": labels}
-        lower_node = f"{cluster}-node-{self._version % 3}"
+        lower_node = f"{cluster}-node-{self._version % len(found.lower_nodes.store)}"
         spec = {**pod["spec"], "nodeName": lower_node if _is_placed(pod) else ""}
         found.caches.lower.store.put(key, from_dict({**pod, "metadata": metadata, "spec": spec}))
 
@@ -107,7 +115,7 @@ class Scene:
 
     def overview(self) -> Overview:
         """Return what a web server shows of the scene."""
-        return Overview(
+        overview = Overview(
             self.clusters,
             leader=lambda: self.leader,
             health=self.health,
@@ -115,11 +123,39 @@ class Scene:
             waiting=self.waiting.store.list,
             reach={"namespace": "virtual-node-system", "port": "8090"},
         )
+        for name in self.clusters:
+            overview.history.remember(name, list(self._past(name)))
+        return overview
+
+    def _past(self, cluster: str) -> Iterator[tuple[int, float | None]]:
+        """Yield samples of the last hour."""
+        informer = next(iter(self.clusters[cluster].caches.upper.values()))
+        for number in range(119):
+            share = min(1.0, 0.6 + number / 200 + self._random.random() / 20)
+            yield int(len(informer.store) * share), self._random.choice((0.025, 0.05, 0.05, 0.1, None))
 
 
-def _cluster(name: str) -> Any:
+def _kubeconfig(name: str, directory: Path) -> str:
+    """Write a kubeconfig with a token that ends in nine days; returns its path."""
+    ends = datetime.now(UTC) + timedelta(days=9, hours=1)
+    claims = (
+        base64.urlsafe_b64encode(json.dumps({"exp": int(ends.timestamp())}).encode()).decode().rstrip("=")
+    )
+    file = directory / f"{name}.json"
+    entry = {
+        "apiVersion": "v1", "kind": "Config", "current-context": name,
+        "clusters": [{"name": name, "cluster": {"server": "https://10.4.0.1:6443"}}],
+        "users": [{"name": name, "user": {"token": f"e30.{claims}.e30"}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+    }  # fmt: skip
+    file.write_text(json.dumps(entry), encoding="utf-8")
+    return str(file)
+
+
+def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
     """Return what the page uses of a LowerCluster."""
     node = f"vn-{name}"
+    kubeconfig = _kubeconfig(name, directory) if directory is not None else "/nowhere"
     upper = Informer(_NOBODY, resources.PODS, indexers={INDEX_UID: lambda pod: (pod.uid,)})
     lower = Informer(
         _NOBODY,
@@ -127,21 +163,20 @@ def _cluster(name: str) -> Any:
         indexers={INDEX_UPPER_UID: lambda pod: (pod.labels.get(names.LABEL_UPPER_UID, ""),)},
     )
     lower_nodes, capacity = Informer(_NOBODY, resources.NODES), Capacity()
-    for number in range(3):
+    for number in range(nodes):
         body = _lower_node(f"{name}-node-{number}", cordoned=number == 2 and name == "tokyo")
         lower_nodes.store.put(body["metadata"]["name"], from_dict(body))
         capacity.upsert_node(body)
     capacity.upsert_pod("other", f"{name}-node-0", {"cpu": 9_000, "memory": 20 * 1024**3}, counts=True)
-    started = datetime.now(UTC)
     for informer in (upper, lower, lower_nodes):
         informer._reflector._contact = _loop_time() - 184  # noqa: SLF001 - as if it had been followed
     return SimpleNamespace(
-        config=ClusterConfig(name=name, kubeconfig="", node_name=node),
+        config=ClusterConfig(name=name, kubeconfig=kubeconfig, node_name=node),
         caches=PodCaches(upper={node: upper}, lower=lower),
         lower_nodes=lower_nodes,
         nodes={node: SimpleNamespace(ready=True, capacity=capacity)},
         health=SimpleNamespace(reachable=True, error="", version="v1.34.4"),
-        recent_events=lambda: list(_events(name, started)),
+        recent_events=list,
     )
 
 

@@ -44,15 +44,15 @@ class Row:
     owner: tuple[str, str]
     requests: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def state(self) -> str:
-        """One of ``STATES``."""
-        return str(self.shown["state"])
+    state: str = field(init=False)
+    """One of ``STATES``."""
+    group: str = field(init=False)
+    """Key of its group."""
 
-    @property
-    def group(self) -> str:
-        """Key of its group."""
-        return f"{self.shown['namespace']}/{self.owner[0]}/{self.owner[1]}"
+    def __post_init__(self) -> None:
+        """Derive once what is read in every pass over all pods."""
+        self.state = str(self.shown["state"])
+        self.group = f"{self.shown['namespace']}/{self.owner[0]}/{self.owner[1]}"
 
 
 def state_of(row: Mapping[str, Any], phase: str) -> str:

@@ -17,12 +17,15 @@ _SHARE = 0.99
 Buckets = dict[float, float]
 """Upper bound in seconds → observations up to it, since the process started."""
 
+Sample = tuple[int, float | None]
+"""Number of pods, and the lag in seconds; None: nothing was mirrored."""
+
 
 class History:
     """Samples of every lower cluster, an hour long at most."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, deque[tuple[int, float | None]]] = {}
+        self._samples: dict[str, deque[Sample]] = {}
         self._before: dict[tuple[str, str], Buckets] = {}
 
     def sample(self, pods: Mapping[str, int]) -> None:
@@ -41,6 +44,11 @@ class History:
             ]
             self._samples.setdefault(name, deque(maxlen=_SAMPLES)).append((count, max(late, default=None)))
         self._before = now
+
+    def remember(self, cluster: str, samples: Iterable[Sample]) -> None:
+        """Put samples before those of a lower cluster."""
+        known = self._samples.get(cluster, ())
+        self._samples[cluster] = deque([*samples, *known], maxlen=_SAMPLES)
 
     def of(self, cluster: str) -> dict[str, Any]:
         """Return a lower cluster's samples, the oldest first; a lag is None where nothing was mirrored."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -68,13 +69,14 @@ class Overview:
         self._reader = Reader(clusters, waiting=waiting)
         self._reading: tuple[float, Reading] | None = None
         self._lock = asyncio.Lock()
-        self._history = history.History()
+        self.history = history.History()
+        """The last hour."""
         self._expiries = Expiries()
 
     async def run(self) -> None:
         """Keep the last hour until cancelled."""
         while True:
-            self._history.sample({
+            self.history.sample({
                 name: sum(len(informer.store) for informer in cluster.caches.upper.values())
                 if cluster.caches is not None else 0
                 for name, cluster in self._clusters.items()
@@ -89,18 +91,18 @@ class Overview:
             with_specs: whether specs and statuses of single pods may be shown.
         """
         reading = await self._read()
-        groups, counts = Groups(), Groups()
-        slicer = Slicer()
+        groups, slicer = Groups(), Slicer()
+        counts: Counter[str] = Counter()
         for row in reading.rows:
             await slicer.tick()
             if view.has(row):
-                counts.add(row)
+                counts[row.state] += 1
                 if not view.state or row.state == view.state:
                     groups.add(row)
         found = {"health": self._verdict(), "clusters": self._cards(reading)}
         keys = groups.first(view.groups)
         found["pods"] = {
-            "counts": dict(counts.counts),
+            "counts": dict(counts),
             "all": len(reading.rows),
             "found": sum(groups.counts.values()),
             "groups": keys,
@@ -147,7 +149,7 @@ class Overview:
             stopped_card(name, why) for name, why in self._failures().items() if name not in self._clusters
         ]
         cards += [
-            cluster_card(name, cluster, reading, lag=self._history.lag(name))
+            cluster_card(name, cluster, reading, lag=self.history.lag(name))
             for name, cluster in self._clusters.items()
         ]
         return sorted(cards, key=lambda card: str(card["name"]))
@@ -159,5 +161,5 @@ class Overview:
         expiries = await self._expiries.of(cluster.config)
         return {
             **cluster_detail(name, cluster, reading, expiries),
-            "history": self._history.of(name),
+            "history": self.history.of(name),
         }

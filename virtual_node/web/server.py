@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -38,10 +39,21 @@ _INTERVAL = 1.0
 """Seconds between two looks for a browser that is watching."""
 _MOST_PICTURES = 16
 """Views that are answered within an interval; browsers with the same view share one."""
+_SHARE = 10
+"""Pictures are not drawn more often than this many times the time it takes: at most a tenth of a core goes there."""
 _MOST_STREAMS = 64
 """Browsers that watch."""
 _KEEP_ALIVE = 20.0
 """Seconds after which a quiet stream says that it is alive, so that proxies do not cut it."""
+
+
+@dataclass(slots=True)
+class _Picture:
+    """The page's data for one view."""
+
+    drawing: asyncio.Task[Parts]
+    good_until: float = float("inf")
+    """Loop time after which it is drawn again; never while it is being drawn."""
 
 
 class WebServer(HttpsServer):
@@ -71,7 +83,7 @@ class WebServer(HttpsServer):
         )
         self._overview = overview
         self._with_specs = is_loopback(host)
-        self._pictures: dict[View, tuple[float, asyncio.Task[Parts]]] = {}
+        self._pictures: dict[View, _Picture] = {}
         self._streams = 0
         self._keeping: asyncio.Task[None] | None = None
         for file in sorted(_STATIC.iterdir()):
@@ -133,17 +145,23 @@ class WebServer(HttpsServer):
     async def _picture(self, view: View) -> Parts | None:
         """Return the page's data; one for all with the same view. None where too many look at something else."""
         now = asyncio.get_running_loop().time()
-        self._pictures = {
-            one: made
-            for one, made in self._pictures.items()
-            if now - made[0] < _INTERVAL or not made[1].done()
-        }
+        self._pictures = {one: picture for one, picture in self._pictures.items() if now < picture.good_until}
         if view not in self._pictures:
             if len(self._pictures) >= _MOST_PICTURES:
                 return None
-            drawing = asyncio.create_task(self._overview.parts(view, with_specs=self._with_specs))
-            self._pictures[view] = now, drawing
-        return await asyncio.shield(self._pictures[view][1])
+            self._pictures[view] = _Picture(asyncio.create_task(self._draw(view)))
+        return await asyncio.shield(self._pictures[view].drawing)
+
+    async def _draw(self, view: View) -> Parts:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            return await self._overview.parts(view, with_specs=self._with_specs)
+        finally:
+            # All views together take a small share of the time, however many pods there are.
+            taken = loop.time() - begun
+            if (picture := self._pictures.get(view)) is not None:
+                picture.good_until = begun + max(_INTERVAL, _SHARE * taken * len(self._pictures))
 
 
 @web.middleware

@@ -56,16 +56,12 @@ function sparkline(title, values, interval, text) {
 function drawing(values, label) {
   const most = Math.max(...values.filter((value) => value !== null)) || 1;
   const step = WIDTH / Math.max(1, values.length - 1);
-  let path = "";
-  values.forEach((value, index) => {
-    if (value === null) return;
-    const isGap = index === 0 || values[index - 1] === null;
-    path += `${isGap ? "M" : "L"}${(index * step).toFixed(1)} ${(HEIGHT - 2 - (HEIGHT - 4) * value / most).toFixed(1)}`;
-  });
+  // Where nothing was mirrored there is no lag; the line goes on to the next one that there is.
+  const points = values.flatMap((value, index) => value === null ? [] : [`${(index * step).toFixed(1)} ${(HEIGHT - 2 - (HEIGHT - 4) * value / most).toFixed(1)}`]);
   const svg = document.createElementNS(SVG, "svg");
   for (const [name, value] of Object.entries({ viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label, preserveAspectRatio: "none", class: "spark" })) svg.setAttribute(name, value);
   const line = document.createElementNS(SVG, "path");
-  line.setAttribute("d", path);
+  line.setAttribute("d", `M${points.join("L")}`);
   svg.append(line);
   return svg;
 }

@@ -18,7 +18,7 @@ const UNITS = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
 // 131072000Ki reads better as 125 Gi, 6500m as 6.5; other quantities are left as they are.
 export function human(quantity) {
   const thousandths = /^(\d+)m$/.exec(quantity);
-  if (thousandths) return String(Math.round(Number(thousandths[1]) / 100) / 10);
+  if (thousandths) return String(Number((Number(thousandths[1]) / 1000).toPrecision(Number(thousandths[1]) < 1000 ? 2 : 3)));
   const match = /^(\d+)([KMGTP]i)?$/.exec(quantity);
   if (!match || (!match[2] && Number(match[1]) < 1048576)) return quantity;
   let [amount, unit] = [Number(match[1]), UNITS.indexOf(match[2] || "")];

@@ -31,7 +31,8 @@ function render() {
   summarize(health, clusters);
   if (isDetail) return renderDetail(now, clusters);
   lastDetail = "";
-  for (const id of ["pods-section", "events-section"]) byId(id).hidden = Boolean(health.leader);
+  for (const id of ["clusters-section", "pods-section", "events-section"]) byId(id).hidden = Boolean(health.leader);
+  if (health.leader) return;
   renderClusters(clusters);
   renderPods(parts);
   renderEvents(parts.get("events") || { warnings: [], routine: [] });

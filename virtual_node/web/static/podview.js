@@ -13,7 +13,7 @@ export function podView(pod) {
     element("p", { className: "muted" }, `${word} · ${row.ready} ready · restarts: ${row.restarts} · created `, since(row.created, " ago"), row.cluster ? " · cluster " : "", row.cluster ? link({ detail: row.cluster }, row.cluster) : ""),
     row.why ? element("p", { className: "why" }, row.why) : null,
     element("p", {}, command(pod.diagnose)),
-    pod.upper ? sides(pod) : element("p", { className: "muted" }, "Specs and statuses are shown only where the page listens on loopback (port-forward)."),
+    ...pod.upper ? sides(pod) : [element("p", { className: "muted" }, "Specs and statuses are shown only where the page listens on loopback (port-forward).")],
     pod.placement ? placement(pod.placement) : null,
     element("h3", {}, "Warnings"), eventList(pod.events.warnings),
     pod.events.routine.length ? element("h3", {}, "Routine events") : null,
@@ -22,27 +22,37 @@ export function podView(pod) {
 }
 
 function sides({ upper, lower, row }) {
-  const lines = [];
-  const add = (name, one, other) => { if (one || other) lines.push([name, one || "", other || ""]); };
-  add("namespace", upper.namespace, lower?.namespace);
-  add("node", upper.node, lower?.node);
-  add("phase", upper.phase, lower?.phase);
-  add("message", upper.message, lower?.message);
-  for (const name of union(upper.spec, lower?.spec, (one) => one.name)) add(name, find(upper.spec, name), find(lower?.spec, name));
-  for (const name of union(upper.containers, lower?.containers, (one) => one.name)) {
-    const [one, other] = [upper, lower].map((side) => side?.containers.find((container) => container.name === name));
-    for (const field of ["image", "requests", "limits", "state", "last"]) add(`${name}: ${field}`, one?.[field], other?.[field]);
-    add(`${name}: environment`, one?.env.join(", "), other?.env.join(", "));
-    add(`${name}: restarts`, String(one?.restarts ?? ""), String(other?.restarts ?? ""));
+  const containers = union(upper.containers, lower?.containers, (one) => one.name).map((name) =>
+    [name, ...[upper, lower].map((side) => side?.containers.find((container) => container.name === name))]);
+  const status = [["node", upper.node, lower?.node], ["phase", upper.phase, lower?.phase], ["message", upper.message, lower?.message]];
+  for (const [name, one, other] of containers) {
+    for (const field of ["state", "last"]) status.push([`${name}: ${field === "last" ? "state before" : "state"}`, one?.[field], other?.[field]]);
+    status.push([`${name}: restarts`, String(one?.restarts ?? ""), String(other?.restarts ?? "")]);
   }
-  for (const name of union(upper.conditions, lower?.conditions, (one) => one.type)) add(name, condition(upper, name), condition(lower, name));
-  const cell = (text, label) => element("td", { role: "cell", data: { label } }, text || element("span", { className: "muted" }, "–"));
-  return element("table", { role: "table", className: "panel sides" },
-    element("caption", {}, "The pod in both clusters. Commands, arguments and values of environment variables are not shown."),
-    element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ["Field", "Upper cluster", lower ? `Lower cluster ${row.cluster}` : "Lower cluster: no pod yet"]
+  for (const name of union(upper.conditions, lower?.conditions, (one) => one.type)) status.push([name, condition(upper, name), condition(lower, name)]);
+  const spec = [["namespace", upper.namespace, lower?.namespace]];
+  for (const name of union(upper.spec, lower?.spec, (one) => one.name)) spec.push([name, find(upper.spec, name), find(lower?.spec, name)]);
+  for (const [name, one, other] of containers) {
+    for (const field of ["image", "requests", "limits"]) spec.push([`${name}: ${field}`, one?.[field], other?.[field]]);
+    spec.push([`${name}: environment`, one?.env.join(", "), other?.env.join(", ")]);
+  }
+  const below = lower ? `Lower cluster ${row.cluster}` : "Lower cluster: no pod";
+  return [table("Status", status, below), table("Spec", spec, below),
+    element("p", { className: "muted" }, "Commands, arguments and values of environment variables are not shown.")];
+}
+
+// The roles are said again, because a narrow screen lays the table out as a list.
+function table(title, lines, below) {
+  const cell = (text, label, isSame) => element("td", { role: "cell", data: { label, same: String(isSame) } }, text || element("span", { className: "muted" }, "–"));
+  const rows = lines.filter(([, one, other]) => one || other).map(([name, one, other]) => {
+    const isSame = (one || "") === (other || "");
+    return element("tr", { role: "row", data: { differs: String(!isSame && Boolean(one && other) && name !== "node") } },
+      element("th", { role: "rowheader", scope: "row" }, name), cell(one, isSame ? "both" : "upper", false), cell(other, "lower", isSame));
+  });
+  return element("table", { role: "table", className: "panel sides", "aria-label": `${title} in both clusters` },
+    element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, [title, "Upper cluster", below]
       .map((text) => element("th", { role: "columnheader", scope: "col" }, text)))),
-    element("tbody", { role: "rowgroup" }, lines.map(([name, one, other]) => element("tr", { role: "row", data: { differs: String(Boolean(lower) && one !== other) } },
-      element("th", { role: "rowheader", scope: "row" }, name), cell(one, "upper"), cell(other, "lower")))));
+    element("tbody", { role: "rowgroup" }, rows));
 }
 
 const union = (one, other, name) => [...new Set([...one, ...(other || [])].map(name))];
