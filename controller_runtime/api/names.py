@@ -30,6 +30,12 @@ ANNOTATION_APPLIED = f"{DOMAIN}/applied"
 """JSON: label and annotation keys that we set, so that ones removed above are removed below. On a Namespace
 and a virtual node: labels with their values, so that those of the administrator are told from ours."""
 
+ANNOTATION_CREATED_BY = f"{DOMAIN}/created-by"
+"""``join`` on what ``lower-cluster join`` created, in either cluster: ``lower-cluster leave`` deletes nothing else."""
+JOINED_PREFIX = f"joined.{DOMAIN}/"
+"""On the account in a lower cluster: with an upper cluster's identity behind it, an annotation with the name under which
+that upper cluster joined it."""
+
 
 def is_reserved(key: str) -> bool:
     """Return whether a label or annotation key is ours.

@@ -134,13 +134,16 @@ class UpperCleanup:
         listed = await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS)
         return frozenset(claim.uid for claim in listed.items)
 
-    async def remove(self, *, namespace: str, leases: Sequence[str], secrets: Sequence[str]) -> None:
+    async def remove(
+        self, *, namespace: str, leases: Sequence[str], secrets: Sequence[str], driver: bool = True
+    ) -> None:
         """Remove nodes, finalizers, mirrors that nobody uses, memory, and what is named.
 
         Args:
             namespace: where our components run; empty: nowhere in this cluster.
             leases: names of Leases there.
             secrets: names of Secrets there.
+            driver: remove the CSIDriver, too, with the last virtual node.
         """
         for node in await self._our_nodes():
             await self._delete(resources.NODES, node)
@@ -148,7 +151,8 @@ class UpperCleanup:
         await self._release_claims()
         await self._remove_mirrors()
         if not (await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)).items:
-            await self._remove_driver()
+            if driver:
+                await self._remove_driver()
             if namespace:
                 # While another installation works, a bare pod may be about to be re-created from one.
                 await self._remove_records(namespace)

@@ -1,200 +1,141 @@
-"""``virtual-node lower-cluster register``: a least-privilege account in a lower cluster, and its kubeconfig.
+"""``virtual-node lower-cluster register|manifest|join|leave``: lower clusters, their accounts and their kubeconfigs.
 
-Makes a second, read-only account for the multi-scheduler. Prints the Secrets with their kubeconfigs for the upper
-cluster, or creates them there with ``--kubeconfig``. Doing it twice brings the rights up to date and makes new tokens.
+``register`` makes least-privilege accounts, and prints the Secrets with their kubeconfigs for the upper cluster, or
+creates them there with ``--kubeconfig``. Doing it twice brings the rights up to date and makes new tokens.
+``join`` does that and adds the cluster to the Helm release; ``leave`` takes both back.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
+import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
-from controller_runtime import resources
-from controller_runtime.client import Client
 from controller_runtime.command_line import Parser
-from controller_runtime.errors import AlreadyExists, ConfigError, NotFound
+from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.flags import duration
-from controller_runtime.resources import Resource
-from virtual_node import manifests, program, rights
+from virtual_node import program
 from virtual_node.command_line import label
-from virtual_node.commands import connect
+from virtual_node.commands import connect, join, leave, lower_account
 
-_CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
-_BINDINGS = Resource(
-    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
-)
-_KINDS = {
-    "Namespace": resources.NAMESPACES,
-    "ServiceAccount": resources.SERVICE_ACCOUNTS,
-    "Secret": resources.SECRETS,
-    "ClusterRole": _CLUSTER_ROLES,
-    "ClusterRoleBinding": _BINDINGS,
-    "Role": Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
-    "RoleBinding": Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
-}
-_FILLED_SECONDS = 30
-_ACCOUNTS = {manifests.NAME: "", manifests.VIEWER: "-viewer"}
-"""Account in the lower cluster → what its Secret's name ends with."""
 _AGENT = "virtual-node-register"
+_NAMESPACES = {"join": "virtual-node-system", "leave": "virtual-node-system"}
+"""Namespace in the upper cluster without ``--namespace``; of other actions ``kube-system``."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when it is done, 2 for trouble."""
+    """Run the command; 0 when it is done, 2 for trouble.
+
+    Raises:
+        ConfigError: it cannot be done; says what to do next.
+    """
     options = _parser().parse_args(argv)
-    objects = _objects(options)
+    options.name = options.name or options.cluster
+    if not options.name:
+        raise ConfigError(f"NAME: required: '{program.name('lower-cluster')} {options.action} NAME'")
+    options.namespace = options.namespace or _NAMESPACES.get(options.action, "kube-system")
     if options.action == "manifest":
-        print(yaml.safe_dump_all(objects, sort_keys=False).rstrip())  # noqa: T201 - the answer
+        print(yaml.safe_dump_all(lower_account.objects(options), sort_keys=False).rstrip())  # noqa: T201 - the answer
         return 0
     if not options.client_kubeconfig:
         raise ConfigError("--client-kubeconfig: required: an administrator's kubeconfig of the lower cluster")
-    secrets = asyncio.run(_register(options, objects))
-    if options.kubeconfig:
-        for secret in secrets:
-            where = f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
-            print(f"Secret {where} holds a kubeconfig of lower cluster {options.name}.")  # noqa: T201 - the answer
-    else:
-        print(yaml.safe_dump_all(secrets, sort_keys=False).rstrip())  # noqa: T201 - the answer
+    match options.action:
+        case "join":
+            asyncio.run(join.run(options))
+        case "leave":
+            asyncio.run(leave.run(options))
+        case _:
+            _print(options, asyncio.run(_register(options)))
     return 0
 
 
-def _objects(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Both accounts with their permissions: the virtual node's, and a read-only one for the multi-scheduler."""
-    namespace = options.account_namespace
-    role = manifests.cluster_role(rights.LOWER)
-    if not options.keep_namespaces:
-        role["rules"].append(manifests.namespace_cleaning_rule())
-    _, viewer, viewers = manifests.account(namespace, name=manifests.VIEWER)
-    found = [
-        *manifests.account(namespace),
-        role,
-        viewer,
-        viewers,
-        manifests.cluster_role(rights.LOWER_VIEWER, name=manifests.VIEWER),
-    ]
-    if options.legacy_token:
-        return [*found, *(manifests.legacy_token(namespace, name=name) for name in _ACCOUNTS)]
-    return [*found, *manifests.renewal(namespace, rights.LOWER_RENEWAL)]
+def _print(options: argparse.Namespace, secrets: Sequence[dict[str, Any]]) -> None:
+    """Print the Secrets, or where they are."""
+    if not options.kubeconfig:
+        print(yaml.safe_dump_all(secrets, sort_keys=False).rstrip())  # noqa: T201 - the answer
+        return
+    for secret in secrets:
+        where = f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
+        print(f"Secret {where} holds a kubeconfig of lower cluster {options.name}.")  # noqa: T201 - the answer
 
 
-async def _register(
-    options: argparse.Namespace, objects: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    secrets = []
+async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
+    if options.kubeconfig:
+        # Before anything is made in the lower cluster: an upper cluster that refuses it leaves nothing behind.
+        async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
+            space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace}}
+            with contextlib.suppress(
+                Forbidden
+            ):  # it may be there already; if not, creating the Secrets says so
+                await lower_account.apply(upper, space, say=_say)
     async with connect.by_file(
         options.client_kubeconfig, context=options.client_context, agent=_AGENT
     ) as lower:
-        for body in objects:
-            await _apply(lower, body)
-        for account, suffix in _ACCOUNTS.items():
-            name = f"virtual-node-{options.name}{suffix}"
-            secrets.append(await _secret(lower, options, account, name))
+        for body in lower_account.objects(options):
+            await lower_account.apply(lower, body, say=_say)
+        secrets = [
+            await lower_account.secret(lower, options, account, say=_say)
+            for account in lower_account.ACCOUNTS
+        ]
     if options.kubeconfig:
         async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
             for secret in secrets:
-                await _apply(upper, secret)
+                await lower_account.apply(upper, secret, say=_say)
     return secrets
 
 
-async def _secret(lower: Client, options: argparse.Namespace, account: str, name: str) -> dict[str, Any]:
-    """The Secret for the upper cluster, with a new token of an account."""
-    namespace = options.account_namespace
-    server = options.server or lower.config.server
-    if options.legacy_token:
-        token, ca = await _filled(
-            lower, resources.SECRETS, f"{account}-token", namespace, ("token", "ca.crt")
-        )
-        token = base64.b64decode(token).decode()
-        kubeconfig = manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca, token=token)
-        return manifests.kubeconfig_secret(name, options.namespace, _text(kubeconfig))
-    (authority,) = await _filled(lower, resources.CONFIG_MAPS, "kube-root-ca.crt", namespace, ("ca.crt",))
-    ca = base64.b64encode(authority.encode()).decode()
-    body = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"audiences": [], "expirationSeconds": int(options.token_duration)},
-    }
-    made = await lower.create(
-        resources.SERVICE_ACCOUNTS, body, namespace=namespace, name=account, subresource="token"
-    )
-    status = made["status"]
-    print(f"token of {account} expires {status['expirationTimestamp']}", file=sys.stderr)  # noqa: T201 - progress
-    kubeconfig = manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca)
-    return manifests.kubeconfig_secret(name, options.namespace, _text(kubeconfig), token=status["token"])
-
-
-def _text(kubeconfig: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(kubeconfig, sort_keys=False)
-
-
-async def _apply(client: Client, body: Mapping[str, Any]) -> None:
-    """Create, or bring what matters up to date; a token Secret is left to its controller."""
-    resource = _KINDS[body["kind"]]
-    metadata = body["metadata"]
-    namespace = metadata.get("namespace")
-    try:
-        await client.create(resource, body, namespace=namespace)
-        print(f"created {body['kind']} {metadata['name']}", file=sys.stderr)  # noqa: T201 - progress
-    except AlreadyExists:
-        patch = {key: body[key] for key in ("rules", "stringData", "subjects") if key in body}
-        if patch:
-            await client.patch(resource, metadata["name"], patch, namespace=namespace)
-            print(f"updated {body['kind']} {metadata['name']}", file=sys.stderr)  # noqa: T201 - progress
-
-
-async def _filled(
-    lower: Client, resource: Resource, name: str, namespace: str, fields: Sequence[str]
-) -> list[str]:
-    """Some fields of the data of an object, once the lower cluster has written them."""
-    for _ in range(_FILLED_SECONDS * 10):
-        try:
-            data = (await lower.get(resource, name, namespace=namespace)).get("data") or {}
-        except NotFound:
-            data = {}
-        if all(data.get(field) for field in fields):
-            return [str(data[field]) for field in fields]
-        await asyncio.sleep(0.1)
-    raise ConfigError(
-        f"the lower cluster did not write {', '.join(fields)} of {resource.kind} {namespace}/{name} "
-        f"within {_FILLED_SECONDS} s"
-    )
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201 - progress
 
 
 def _parser() -> Parser:
     parser = Parser(
         program.name(),
         "lower-cluster",
-        about="Least-privilege accounts in a lower cluster, and their kubeconfigs: a ServiceAccount with exactly the "
-        "rights that a virtual node needs, one that may only read for the multi-scheduler, and a Secret for the upper "
-        "cluster with each. Doing it twice brings the rights up to date and makes new tokens.",
+        about="Join a lower cluster to an installation of the chart, or make only its accounts: a ServiceAccount with "
+        "exactly the rights that a virtual node needs, one that may only read for the multi-scheduler, and a Secret "
+        "in the upper cluster with the kubeconfig of each. Every action can be repeated.",
         examples=(
             (
-                "Make the account, and the Secret in the upper cluster",
-                "lower-cluster register --name tokyo --client-kubeconfig tokyo-admin.yaml --kubeconfig upper.yaml",
+                "Add a cluster to an installation, and run a pod there to prove it",
+                "lower-cluster join tokyo --client-kubeconfig tokyo-admin.yaml",
+            ),
+            ("Take it out again", "lower-cluster leave tokyo --client-kubeconfig tokyo-admin.yaml"),
+            (
+                "Make only the accounts, and the Secrets in the upper cluster",
+                "lower-cluster register tokyo --client-kubeconfig tokyo-admin.yaml --kubeconfig upper.yaml",
             ),
             (
-                "Print the Secret instead",
-                "lower-cluster register --name tokyo --client-kubeconfig tokyo-admin.yaml",
+                "Print the Secrets instead",
+                "lower-cluster register tokyo --client-kubeconfig tokyo-admin.yaml",
             ),
-            ("What the account is, for those who apply it themselves", "lower-cluster manifest --name tokyo"),
+            ("What the accounts are, for those who apply them themselves", "lower-cluster manifest tokyo"),
         ),
         exit_codes="0 done, 2 not",
     )
     parser.add_argument(
-        "action", choices=("register", "manifest"), help="make the account, or only print what it is"
+        "action",
+        choices=("join", "leave", "register", "manifest"),
+        help="join: accounts, Secrets, helm upgrade, and a pod as proof. leave: undo it. register: accounts and "
+        "Secrets. manifest: print the accounts",
     )
     parser.add_argument(
-        "--name",
-        type=label,
-        required=True,
-        metavar="CLUSTER",
-        help="the lower cluster's name in the upper one",
+        "cluster", nargs="?", type=label, metavar="NAME", help="the lower cluster's name in the upper one"
     )
+    parser.add_argument("--name", type=label, default="", metavar="CLUSTER", help="the same as NAME")
+    _add_account_flags(parser)
+    _add_upper_flags(parser)
+    _add_joining_flags(parser)
+    connect.add_request_timeout(parser)
+    return parser
+
+
+def _add_account_flags(parser: Parser) -> None:
     parser.add_argument(
         "--client-kubeconfig", default="", metavar="FILE", help="an administrator's, of the lower cluster"
     )
@@ -213,16 +154,51 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--legacy-token", action="store_true", help="tokens that never expire, inside the kubeconfig: for a kubeconfig "
-        "that is not mounted from the Secret, where nothing renews them",
+        "that is not mounted from the Secret, where nothing renews them; not with join",
     )  # fmt: skip
+
+
+def _add_upper_flags(parser: Parser) -> None:
     parser.add_argument(
-        "--kubeconfig", default="", metavar="FILE", help="upper cluster's: create the Secrets there"
+        "--kubeconfig",
+        default="",
+        metavar="FILE",
+        help="upper cluster's. register: create the Secrets there (none: print them). join, leave: without it "
+        "$KUBECONFIG or ~/.kube/config",
+    )
+    parser.add_argument(
+        "--context", default="", metavar="CONTEXT", help="of the upper kubeconfig, for join and leave"
     )
     parser.add_argument(
         "--namespace",
         type=label,
-        default="kube-system",
+        default="",
         metavar="NS",
-        help="of the Secret above (kube-system)",
+        help="of the Secrets in the upper cluster (kube-system); of the release, for join and leave (virtual-node-system)",
     )
-    return parser
+
+
+def _add_joining_flags(parser: Parser) -> None:
+    own = parser.add_argument_group("join and leave")
+    own.add_argument(
+        "--release", type=label, default="", metavar="NAME", help="Helm release (the only one of this chart)"
+    )
+    own.add_argument("--dry-run", action="store_true", help="change nothing, and print what would be done")
+    own.add_argument(
+        "--timeout",
+        type=duration,
+        default=300.0,
+        metavar="D",
+        help="how long each waiting step may take (5m)",
+    )
+    own.add_argument(
+        "--probe-image",
+        default="registry.k8s.io/pause:3.10",
+        metavar="IMAGE",
+        help="of the pod that join runs in the lower cluster as proof (registry.k8s.io/pause:3.10); empty: no pod",
+    )
+    own.add_argument(
+        "--force",
+        action="store_true",
+        help="leave although pods run there, which are deleted, or volumes with data are bound",
+    )

@@ -1,0 +1,276 @@
+"""``virtual-node lower-cluster leave``: take back what ``join`` made, in the order in which nothing is lost.
+
+The virtual node is cordoned and its pods end while it still works; then the release is upgraded without the cluster;
+then what is left in the lower cluster, the Node, the account and the Secrets go. Can be repeated after an interruption:
+the Secrets, which say that ``join`` made them, go last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client import Client
+from controller_runtime.errors import ConfigError, NotFound
+from controller_runtime.objects import Object
+from virtual_node import manifests
+from virtual_node.commands import cleanup, connect, helm_release, lower_account
+from virtual_node.commands.cleanup_lower import LowerCleanup
+from virtual_node.commands.cleanup_rehearsal import rehearsed
+from virtual_node.commands.cleanup_upper import UpperCleanup
+from virtual_node.commands.helm_release import Release
+from virtual_node.commands.join_parts import AGENT, get, identity, is_marked, joined_as, say
+from virtual_node.controllers.leftovers import Leftovers, UnknownError
+
+_FINISHED = frozenset({"Succeeded", "Failed"})
+_GONE_SECONDS = 5.0
+"""A process that has not ended yet registers its Node again within this time."""
+_NAMED = 5
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Take a lower cluster out of the Helm release.
+
+    Args:
+        options: the parsed command line.
+
+    Raises:
+        ConfigError: pods or data are there, or a step cannot be done; says what to do next.
+    """
+    lower_file = {"context": options.client_context, "agent": AGENT, "cluster": options.name}
+    async with (
+        connect.upper(options, agent=AGENT) as upper,
+        connect.by_file(options.client_kubeconfig, **lower_file) as lower,
+    ):
+        release = await helm_release.find(upper, options.namespace, options.release)
+        say("release", f"{release.name} in namespace {release.namespace}, revision {release.revision}")
+        await _Leave(options, upper, lower, release).run()
+
+
+def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
+    """Return what keeps a cluster from leaving: pods that run there, and bound volumes, by name.
+
+    DaemonSets make their pods again until the Node is gone, so these do not count, as for ``kubectl drain``.
+    """
+    running = [
+        f"pod {pod.key}"
+        for pod in pods
+        if (pod.status or {}).get("phase") not in _FINISHED
+        and not any(owner.get("kind") == "DaemonSet" for owner in pod.metadata.owner_references)
+    ]
+    bound = [f"volume {volume.name}" for volume in volumes if (volume.status or {}).get("phase") == "Bound"]
+    return [*running, *bound]
+
+
+class _Leave:
+    def __init__(self, options: argparse.Namespace, upper: Client, lower: Client, release: Release) -> None:
+        self._options = options
+        self._plain = upper
+        dry = options.dry_run
+        self._upper = rehearsed(upper, _would("upper")) if dry else upper
+        self._lower = rehearsed(lower, _would("lower")) if dry else lower
+        self._release = release
+        self._entry = helm_release.cluster(release.values, options.name)
+
+    async def run(self) -> None:
+        options = self._options
+        secrets = await self._secrets()
+        if self._entry is None and not secrets:
+            say("left", f"{options.name} is not in the release, and has no Secret: nothing to do")
+            return
+        if not any(is_marked(one) for one in secrets):
+            raise ConfigError(
+                f"join did not make cluster {options.name}: its Secrets carry no annotation "
+                f"{names.ANNOTATION_CREATED_BY}. Remove it by hand: docs/add-a-cluster.md, Remove a cluster"
+            )
+        nodes = await self._nodes()
+        self._cleanup = UpperCleanup(
+            self._upper, nodes=nodes, clusters=[options.name], say=self._progress("upper")
+        )
+        await self._end_pods(nodes)
+        await self._values()
+        await self._remove()
+        await self._account()
+        for one in secrets:
+            await self._delete_secret(one)
+        say("left", f"{options.name}{' would leave' if options.dry_run else ' has left'}")
+
+    def _progress(self, step: str) -> Callable[[str], None]:
+        """Return what prints a line of a step; nothing in a dry run, which prints objects instead."""
+        return (lambda _line: None) if self._options.dry_run else (lambda line: say(step, line))
+
+    async def _secrets(self) -> list[dict[str, Any]]:
+        found = [
+            await get(
+                self._upper,
+                resources.SECRETS,
+                lower_account.secret_name(self._options.name, account),
+                namespace=self._options.namespace,
+            )
+            for account in lower_account.ACCOUNTS
+        ]
+        return [one for one in found if one is not None]
+
+    async def _nodes(self) -> list[str]:
+        """Return the cluster's virtual nodes: those of its entry, and those that are registered for it."""
+        selector = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL},{names.LABEL_LOWER_CLUSTER}={self._options.name}"
+        listed = await self._upper.list(resources.NODES, label_selector=selector)
+        known = helm_release.node_names(self._entry) if self._entry else []
+        return sorted({*known, *(one.name for one in listed.items)})
+
+    async def _end_pods(self, nodes: Sequence[str]) -> None:
+        """Cordon the nodes, then refuse while something runs there, or end it.
+
+        Raises:
+            ConfigError: something runs there; the cordon is taken back.
+        """
+        before = [one for node in nodes if (one := await get(self._upper, resources.NODES, node))]
+        open_ = [
+            one["metadata"]["name"] for one in before if not (one.get("spec") or {}).get("unschedulable")
+        ]
+        await self._cleanup.cordon()
+        pods: list[Object] = []
+        for node in nodes:
+            pods += (await self._upper.list(resources.PODS, field_selector=f"spec.nodeName={node}")).items
+        volumes = await self._upper.list(
+            resources.PERSISTENT_VOLUMES, label_selector=f"{names.LABEL_LOWER_CLUSTER}={self._options.name}"
+        )
+        held = holding(pods, volumes.items)
+        if held and not self._options.force:
+            for node in open_:
+                await self._upper.patch(resources.NODES, node, {"spec": {"unschedulable": None}})
+            more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+            raise ConfigError(
+                f"cluster {self._options.name} is in use: {', '.join(held[:_NAMED])}{more}. Move the pods away first, "
+                f"then run the command again:\n  kubectl drain {' '.join(nodes)} --ignore-daemonsets "
+                "--delete-emptydir-data\nWith --force the pods are deleted, and data of volumes stays in the lower cluster"
+            )
+        await self._cleanup.delete_pods(deadline=asyncio.get_running_loop().time() + self._options.timeout)
+        if not self._options.dry_run:
+            say("pods", "none run there" if not held else f"ended: {len(held)} were there")
+
+    async def _values(self) -> None:
+        options, release = self._options, self._release
+        if self._entry is None:
+            say("helm", f"revision {release.revision} does not have cluster {options.name}")
+            return
+        left = [one for one in helm_release.clusters(release.values) if one is not self._entry]
+        if options.dry_run:
+            say("helm", f"would upgrade {release.name} without cluster {options.name}")
+            return
+        say("helm", f"upgrading {release.name}; waiting for its pods")
+        values = helm_release.with_clusters(release.values, left)
+        await helm_release.upgrade(release, values, options, why=f"lower cluster {options.name} left")
+        say(
+            "helm",
+            f"revision {release.revision + 1} does not have it. Take it out of a values file of yours, too",
+        )
+
+    async def _remove(self) -> None:
+        """Remove what the virtual nodes made in the lower cluster, and their Nodes."""
+        cluster_id = str(self._release.values.get("clusterId") or await identity(self._plain))
+        self._id = cluster_id
+        lower = LowerCleanup(
+            self._lower,
+            cluster_id=cluster_id,
+            nodes=await self._nodes() or [self._options.name],
+            upper_claims=await self._cleanup.claims(),
+            say=self._progress("lower"),
+        )
+        await lower.run()
+        await self._cleanup.remove(namespace="", leases=[], secrets=[], driver=False)
+        for _ in range(0 if self._options.dry_run else int(_GONE_SECONDS)):
+            await asyncio.sleep(1)
+            await self._cleanup.remove(namespace="", leases=[], secrets=[], driver=False)
+
+    async def _account(self) -> None:
+        """Delete the account in the lower cluster, if ``join`` created it and nobody else uses it."""
+        options, space = self._options, self._options.account_namespace
+        account = await get(self._lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=space)
+        if account is None:
+            say("account", "is gone already")
+            return
+        users = joined_as(account)
+        if self._id in users:
+            patch = {"metadata": {"annotations": {f"{names.JOINED_PREFIX}{self._id}": None}}}
+            await self._lower.patch(resources.SERVICE_ACCOUNTS, manifests.NAME, patch, namespace=space)
+        others = sorted({*users} - {self._id}) or await self._strangers()
+        if others:
+            say("account", f"is kept: other upper clusters use it: {', '.join(others)}")
+            return
+        done, kept = [], []
+        # The account first, the namespace last: nothing of it is left that nobody could log in with.
+        for body in reversed(lower_account.objects(options)):
+            what = f"{body['kind']} {body['metadata']['name']}"
+            if body["kind"] == "Namespace":
+                continue
+            found = await get(
+                self._lower,
+                lower_account.KINDS[body["kind"]],
+                body["metadata"]["name"],
+                namespace=body["metadata"].get("namespace"),
+            )
+            if found is None:
+                continue
+            if not is_marked(found):
+                kept.append(what)
+                continue
+            await self._lower.delete(
+                lower_account.KINDS[body["kind"]],
+                body["metadata"]["name"],
+                namespace=body["metadata"].get("namespace"),
+                uid=found["metadata"]["uid"],
+            )
+            done.append(what)
+        if why := await self._delete_namespace(space):
+            kept.append(f"Namespace {space} ({why})")
+        else:
+            done.append(f"Namespace {space}")
+        verb = "would remove" if options.dry_run else "removed"
+        say("account", f"{verb} {', '.join(done) or 'nothing'}{'; kept ' if kept else ''}{', '.join(kept)}")
+
+    async def _strangers(self) -> list[str]:
+        """Return other upper clusters that have pods in the lower one: they may use the account without a mark."""
+        listed = await self._lower.list(resources.PODS, label_selector=names.LABEL_UPPER_CLUSTER)
+        return sorted({one.labels[names.LABEL_UPPER_CLUSTER] for one in listed.items} - {self._id})
+
+    async def _delete_namespace(self, space: str) -> str:
+        """Delete the account's namespace if ``join`` created it and it is empty; returns why it is kept."""
+        found = await get(self._lower, resources.NAMESPACES, space)
+        if found is None:
+            return ""
+        if not is_marked(found):
+            return "join did not make it"
+        if self._options.dry_run:
+            await self._lower.delete(resources.NAMESPACES, space, uid=found["metadata"]["uid"])
+            return ""
+        try:
+            left = await Leftovers(self._lower, self._id).find(space, upper_name=space)
+        except UnknownError as error:
+            return str(error)
+        if left.others:
+            return f"it has {', '.join(left.others)}"
+        await self._lower.delete(resources.NAMESPACES, space, uid=found["metadata"]["uid"])
+        return ""
+
+    async def _delete_secret(self, found: dict[str, Any]) -> None:
+        name = found["metadata"]["name"]
+        if not is_marked(found):
+            say("secret", f"{self._options.namespace}/{name} is kept: join did not make it")
+            return
+        try:
+            await self._upper.delete(
+                resources.SECRETS, name, namespace=self._options.namespace, uid=found["metadata"]["uid"]
+            )
+        except NotFound:
+            return
+        if not self._options.dry_run:
+            say("secret", f"{self._options.namespace}/{name} removed")
+
+
+def _would(where: str) -> Callable[[str], None]:
+    return lambda line: cleanup.tell(f"{where:<8}  {line.partition(': ')[2]}")

@@ -1,0 +1,154 @@
+"""The accounts of virtual-node in a lower cluster, and the Secrets of the upper cluster with their kubeconfigs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from controller_runtime import resources
+from controller_runtime.client import Client
+from controller_runtime.errors import AlreadyExists, ConfigError, NotFound
+from controller_runtime.resources import Resource
+from virtual_node import manifests, rights
+
+ACCOUNTS = {manifests.NAME: "", manifests.VIEWER: "-viewer"}
+"""Account in the lower cluster → suffix of its Secret's name."""
+KINDS = {
+    "Namespace": resources.NAMESPACES,
+    "ServiceAccount": resources.SERVICE_ACCOUNTS,
+    "Secret": resources.SECRETS,
+    "ClusterRole": Resource(
+        "rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False
+    ),
+    "ClusterRoleBinding": Resource(
+        "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+    ),
+    "Role": Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    "RoleBinding": Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
+}
+_FILLED_SECONDS = 30
+
+
+def objects(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return both accounts with their permissions: the virtual node's, and a read-only one for the multi-scheduler.
+
+    Args:
+        options: ``account_namespace``, ``keep_namespaces`` and ``legacy_token`` of the command line.
+    """
+    namespace = options.account_namespace
+    role = manifests.cluster_role(rights.LOWER)
+    if not options.keep_namespaces:
+        role["rules"].append(manifests.namespace_cleaning_rule())
+    _, viewer, viewers = manifests.account(namespace, name=manifests.VIEWER)
+    found = [
+        *manifests.account(namespace),
+        role,
+        viewer,
+        viewers,
+        manifests.cluster_role(rights.LOWER_VIEWER, name=manifests.VIEWER),
+    ]
+    if options.legacy_token:
+        return [*found, *(manifests.legacy_token(namespace, name=name) for name in ACCOUNTS)]
+    return [*found, *manifests.renewal(namespace, rights.LOWER_RENEWAL)]
+
+
+def secret_name(cluster: str, account: str = manifests.NAME) -> str:
+    """Return the name of the Secret with the kubeconfig of an account of a lower cluster."""
+    return f"virtual-node-{cluster}{ACCOUNTS[account]}"
+
+
+async def apply(client: Client, body: Mapping[str, Any], *, say: Callable[[str], None]) -> None:
+    """Create an object, or bring its rules, subjects and ``stringData`` up to date.
+
+    A token Secret that exists is left to its controller.
+    """
+    resource, metadata = KINDS[body["kind"]], body["metadata"]
+    try:
+        await client.create(resource, body, namespace=metadata.get("namespace"))
+        say(f"created {body['kind']} {metadata['name']}")
+    except AlreadyExists:
+        patch = {key: body[key] for key in ("rules", "stringData", "subjects") if key in body}
+        if patch:
+            await client.patch(resource, metadata["name"], patch, namespace=metadata.get("namespace"))
+            say(f"updated {body['kind']} {metadata['name']}")
+
+
+async def kubeconfig(lower: Client, options: argparse.Namespace) -> str:
+    """Return the kubeconfig of an account, with its token in the file ``token`` beside it.
+
+    Raises:
+        ConfigError: the lower cluster does not publish its CA.
+    """
+    (authority,) = await _filled(
+        lower, resources.CONFIG_MAPS, "kube-root-ca.crt", options.account_namespace, ("ca.crt",)
+    )
+    ca = base64.b64encode(authority.encode()).decode()
+    server = options.server or lower.config.server
+    return _text(manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca))
+
+
+async def new_token(lower: Client, options: argparse.Namespace, account: str) -> tuple[str, str]:
+    """Return a new token of an account, and when it expires (RFC 3339)."""
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"audiences": [], "expirationSeconds": int(options.token_duration)},
+    }
+    made = await lower.create(
+        resources.SERVICE_ACCOUNTS,
+        body,
+        namespace=options.account_namespace,
+        name=account,
+        subresource="token",
+    )
+    return made["status"]["token"], made["status"]["expirationTimestamp"]
+
+
+async def secret(
+    lower: Client, options: argparse.Namespace, account: str, *, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the Secret for the upper cluster, with a new token of an account.
+
+    Raises:
+        ConfigError: the lower cluster did not write the account's token or its own CA.
+    """
+    name = secret_name(options.name, account)
+    if options.legacy_token:
+        token, ca = await _filled(
+            lower, resources.SECRETS, f"{account}-token", options.account_namespace, ("token", "ca.crt")
+        )
+        token = base64.b64decode(token).decode()
+        server = options.server or lower.config.server
+        text = _text(manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca, token=token))
+        return manifests.kubeconfig_secret(name, options.namespace, text)
+    text = await kubeconfig(lower, options)
+    token, expires = await new_token(lower, options, account)
+    say(f"token of {account} expires {expires}")
+    return manifests.kubeconfig_secret(name, options.namespace, text, token=token)
+
+
+def _text(kubeconfig: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(kubeconfig, sort_keys=False)
+
+
+async def _filled(
+    lower: Client, resource: Resource, name: str, namespace: str, fields: Sequence[str]
+) -> list[str]:
+    """Return some fields of the data of an object, once the lower cluster has written them."""
+    for _ in range(_FILLED_SECONDS * 10):
+        try:
+            data = (await lower.get(resource, name, namespace=namespace)).get("data") or {}
+        except NotFound:
+            data = {}
+        if all(data.get(field) for field in fields):
+            return [str(data[field]) for field in fields]
+        await asyncio.sleep(0.1)
+    raise ConfigError(
+        f"the lower cluster did not write {', '.join(fields)} of {resource.kind} {namespace}/{name} "
+        f"within {_FILLED_SECONDS} s"
+    )
