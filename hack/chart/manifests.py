@@ -51,7 +51,7 @@ _NAMESPACE_HEAD = f"""# The namespace of all components. Apply it first.
 _WHERE_CLUSTERS_ARE = f"""Edit: the lower cluster "lower1" in the ConfigMap, the volume, its mount and, as the node's name, in the roles. Its
 kubeconfig is in Secret {SECRET}, which
 
-  virtual-node lower-cluster register --name lower1 --client-kubeconfig LOWER_ADMIN_KUBECONFIG \\
+  virtual-node lower-cluster register lower1 --client-kubeconfig LOWER_ADMIN_KUBECONFIG \\
     --kubeconfig UPPER_KUBECONFIG --namespace {NAMESPACE}
 
 makes. A second cluster is one more entry, volume and mount."""

@@ -16,22 +16,32 @@ from hack.sandbox import helm as charts
 from hack.sandbox.command import Completed, command
 from hack.sandbox.helm import NAMESPACE, RELEASE, helm
 
-from .conftest import create, make_namespace, pod, ready
+from .conftest import becomes, create, make_namespace, pod, ready
 from .installation import names, read
 
-pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node, pytest.mark.timeout(480)]
+
+
+VALUES: dict[str, Any] = {
+    "virtualNode": {"replicas": 1},
+    "webhook": {"enabled": False},
+    "descheduler": {"enabled": False},
+    "multiScheduler": {"enabled": False},
+}
+"""What join needs of the chart, for each container takes its time to start here."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
-    """The chart without any values on a real upper node, and a simulated lower cluster."""
+    """The chart without clusters on a real upper node, and a simulated lower cluster."""
     if os.geteuid() != 0:
         pytest.skip("containers on a real node need root")
     directory = tmp_path_factory.mktemp("join") / "sandbox"
     async with Sandbox(lower=1, kwok_nodes=1, upper_real_node=True, directory=directory) as sandbox:
         await charts.load_images(sandbox)
         await helm(
-            sandbox, "install", RELEASE, str(charts.CHART), f"--namespace={NAMESPACE}", "--create-namespace", "--wait"
+            sandbox, "install", RELEASE, str(charts.CHART), f"--namespace={NAMESPACE}", "--create-namespace", "--wait",
+            values=VALUES,
         )  # fmt: skip
         yield sandbox
 
@@ -108,6 +118,7 @@ async def test_join_and_leave_are_repeatable_and_leave_nothing(installed: Sandbo
     assert "pod busy/web" in refused.stderr
     assert "unschedulable" not in (await _node(upper, lower.name))["spec"]
     await upper.kubectl("delete", "namespace", "busy", "--wait")
+    await becomes(lambda: _state(installed), after, what="the pod's namespace is gone in both clusters")
 
     rehearsal = await _run(installed, "leave", "--dry-run")
     assert "would leave" in rehearsal.stdout
@@ -115,5 +126,5 @@ async def test_join_and_leave_are_repeatable_and_leave_nothing(installed: Sandbo
 
     left = await _run(installed, "leave")
     assert await _revision(installed) == 3, left.stdout
-    assert await _state(installed) == before
+    await becomes(lambda: _state(installed), before, what="both clusters are as before")
     assert "nothing to do" in (await _run(installed, "leave")).stdout

@@ -143,7 +143,7 @@ async def test_says_what_to_run_when_a_token_is_not_accepted(clusters: Sandbox):
     async with Client(await kubeconfig.load(str(path), in_cluster=False), cluster="lower1") as lower:
         config = ClusterConfig(name="lower1", token_secrets=SECRETS)
         context = cast("ClusterContext", SimpleNamespace(name="lower1", lower=lower, config=config))
-        with pytest.raises(ConfigError, match=f"lower-cluster register --name lower1 .* --namespace {SPACE}"):
+        with pytest.raises(ConfigError, match=f"lower-cluster register lower1 .* --namespace {SPACE}"):
             await kube_system(context)
         await _register(clusters)
         await _mount(clusters, FULL)

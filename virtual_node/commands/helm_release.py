@@ -113,13 +113,13 @@ def node_names(found: Mapping[str, Any]) -> list[str]:
     return nodes or [str(config.get("nodeName") or found["name"])]
 
 
-async def find(client: Client, namespace: str, name: str) -> Release:
+async def find(client: Client, namespace: str, name: str | None) -> Release:
     """Return the deployed release of this chart.
 
     Args:
         client: of the upper cluster.
         namespace: the release's. Others are not searched: who may write there could lead a kubeconfig there.
-        name: the release's; empty: there is only one.
+        name: the release's; None: there is only one.
 
     Raises:
         ConfigError: there is none, or several and no name; says what to do next.

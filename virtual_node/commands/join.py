@@ -78,7 +78,7 @@ class _Join:
             return
         await self._ready(node)
         if options.probe_image:
-            await join_probe.run(self._upper, node, options)
+            await join_probe.run(self._upper, self._lower, node, options)
         say("joined", f"{options.name}: kubectl get node {node}")
 
     async def _check(self) -> None:

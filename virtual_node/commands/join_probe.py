@@ -45,11 +45,12 @@ def pod(node: str, image: str) -> dict[str, Any]:
     }
 
 
-async def run(upper: Client, node: str, options: argparse.Namespace) -> None:
+async def run(upper: Client, lower: Client, node: str, options: argparse.Namespace) -> None:
     """Run a pod on a virtual node, in a namespace of its own, and remove both.
 
     Args:
         upper: client of the upper cluster.
+        lower: client of the lower cluster.
         node: the virtual node.
         options: ``probe_image``, ``timeout`` and ``request_timeout`` of the command line.
 
@@ -75,7 +76,7 @@ async def run(upper: Client, node: str, options: argparse.Namespace) -> None:
             await asyncio.sleep(_POLL)
         seconds = loop.time() - started
     finally:
-        await _remove(upper, namespace)
+        await _remove(upper, lower, namespace)
     say("probe", f"a pod ran on {node} after {seconds:.0f} s, and is removed")
 
 
@@ -93,13 +94,14 @@ async def _why(upper: Client, found: dict[str, Any] | None, node: str, options: 
     return "\n".join(lines)
 
 
-async def _remove(upper: Client, namespace: str) -> None:
-    """Delete the namespace, and wait until it is gone: the virtual node removes the lower one first."""
+async def _remove(upper: Client, lower: Client, namespace: str) -> None:
+    """Delete the namespace, and wait until it is gone; the virtual node removes the lower one then."""
     with contextlib.suppress(NotFound):
         await upper.delete(resources.NAMESPACES, namespace)
     deadline = asyncio.get_running_loop().time() + _REMOVAL
     while asyncio.get_running_loop().time() < deadline:
-        if await get(upper, resources.NAMESPACES, namespace) is None:
+        left = [await get(one, resources.NAMESPACES, namespace) for one in (upper, lower)]
+        if left == [None, None]:
             return
         await asyncio.sleep(_POLL)
     say("probe", f"namespace {namespace} is still being deleted")

@@ -17,14 +17,13 @@ from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object
-from virtual_node import manifests
 from virtual_node.commands import cleanup, connect, helm_release, lower_account
 from virtual_node.commands.cleanup_lower import LowerCleanup
 from virtual_node.commands.cleanup_rehearsal import rehearsed
 from virtual_node.commands.cleanup_upper import UpperCleanup
 from virtual_node.commands.helm_release import Release
-from virtual_node.commands.join_parts import AGENT, get, identity, is_marked, joined_as, say
-from virtual_node.controllers.leftovers import Leftovers, UnknownError
+from virtual_node.commands.join_parts import AGENT, get, identity, is_marked, say
+from virtual_node.commands.leave_account import remove_account
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 _GONE_SECONDS = 5.0
@@ -94,7 +93,7 @@ class _Leave:
         await self._end_pods(nodes)
         await self._values()
         await self._remove()
-        await self._account()
+        await remove_account(options, self._lower, cluster_id=self._id)
         for one in secrets:
             await self._delete_secret(one)
         say("left", f"{options.name}{' would leave' if options.dry_run else ' has left'}")
@@ -186,76 +185,6 @@ class _Leave:
         for _ in range(0 if self._options.dry_run else int(_GONE_SECONDS)):
             await asyncio.sleep(1)
             await self._cleanup.remove(namespace="", leases=[], secrets=[], driver=False)
-
-    async def _account(self) -> None:
-        """Delete the account in the lower cluster, if ``join`` created it and nobody else uses it."""
-        options, space = self._options, self._options.account_namespace
-        account = await get(self._lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=space)
-        if account is None:
-            say("account", "is gone already")
-            return
-        users = joined_as(account)
-        if self._id in users:
-            patch = {"metadata": {"annotations": {f"{names.JOINED_PREFIX}{self._id}": None}}}
-            await self._lower.patch(resources.SERVICE_ACCOUNTS, manifests.NAME, patch, namespace=space)
-        others = sorted({*users} - {self._id}) or await self._strangers()
-        if others:
-            say("account", f"is kept: other upper clusters use it: {', '.join(others)}")
-            return
-        done, kept = [], []
-        # The account first, the namespace last: nothing of it is left that nobody could log in with.
-        for body in reversed(lower_account.objects(options)):
-            what = f"{body['kind']} {body['metadata']['name']}"
-            if body["kind"] == "Namespace":
-                continue
-            found = await get(
-                self._lower,
-                lower_account.KINDS[body["kind"]],
-                body["metadata"]["name"],
-                namespace=body["metadata"].get("namespace"),
-            )
-            if found is None:
-                continue
-            if not is_marked(found):
-                kept.append(what)
-                continue
-            await self._lower.delete(
-                lower_account.KINDS[body["kind"]],
-                body["metadata"]["name"],
-                namespace=body["metadata"].get("namespace"),
-                uid=found["metadata"]["uid"],
-            )
-            done.append(what)
-        if why := await self._delete_namespace(space):
-            kept.append(f"Namespace {space} ({why})")
-        else:
-            done.append(f"Namespace {space}")
-        verb = "would remove" if options.dry_run else "removed"
-        say("account", f"{verb} {', '.join(done) or 'nothing'}{'; kept ' if kept else ''}{', '.join(kept)}")
-
-    async def _strangers(self) -> list[str]:
-        """Return other upper clusters that have pods in the lower one: they may use the account without a mark."""
-        listed = await self._lower.list(resources.PODS, label_selector=names.LABEL_UPPER_CLUSTER)
-        return sorted({one.labels[names.LABEL_UPPER_CLUSTER] for one in listed.items} - {self._id})
-
-    async def _delete_namespace(self, space: str) -> str:
-        """Delete the account's namespace if ``join`` created it and it is empty; returns why it is kept."""
-        found = await get(self._lower, resources.NAMESPACES, space)
-        if found is None:
-            return ""
-        if not is_marked(found):
-            return "join did not make it"
-        if self._options.dry_run:
-            await self._lower.delete(resources.NAMESPACES, space, uid=found["metadata"]["uid"])
-            return ""
-        try:
-            left = await Leftovers(self._lower, self._id).find(space, upper_name=space)
-        except UnknownError as error:
-            return str(error)
-        if left.others:
-            return f"it has {', '.join(left.others)}"
-        await self._lower.delete(resources.NAMESPACES, space, uid=found["metadata"]["uid"])
-        return ""
 
     async def _delete_secret(self, found: dict[str, Any]) -> None:
         name = found["metadata"]["name"]

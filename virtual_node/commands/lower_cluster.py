@@ -127,7 +127,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "cluster", nargs="?", type=label, metavar="NAME", help="the lower cluster's name in the upper one"
     )
-    parser.add_argument("--name", type=label, default="", metavar="CLUSTER", help="the same as NAME")
+    parser.add_argument("--name", type=label, metavar="CLUSTER", help="the same as NAME")
     _add_account_flags(parser)
     _add_upper_flags(parser)
     _add_joining_flags(parser)
@@ -172,7 +172,6 @@ def _add_upper_flags(parser: Parser) -> None:
     parser.add_argument(
         "--namespace",
         type=label,
-        default="",
         metavar="NS",
         help="of the Secrets in the upper cluster (kube-system); of the release, for join and leave (virtual-node-system)",
     )
@@ -181,7 +180,7 @@ def _add_upper_flags(parser: Parser) -> None:
 def _add_joining_flags(parser: Parser) -> None:
     own = parser.add_argument_group("join and leave")
     own.add_argument(
-        "--release", type=label, default="", metavar="NAME", help="Helm release (the only one of this chart)"
+        "--release", type=label, metavar="NAME", help="Helm release (the only one of this chart)"
     )
     own.add_argument("--dry-run", action="store_true", help="change nothing, and print what would be done")
     own.add_argument(

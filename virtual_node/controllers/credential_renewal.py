@@ -149,7 +149,7 @@ async def kube_system(context: ClusterContext) -> dict[str, Any]:
 def register_again(cluster: str, namespace: str = "NAMESPACE") -> str:
     """Return the command that writes a new token."""
     return (
-        f"virtual-node lower-cluster register --name {cluster} --client-kubeconfig LOWER_ADMIN.yaml "
+        f"virtual-node lower-cluster register {cluster} --client-kubeconfig LOWER_ADMIN.yaml "
         f"--kubeconfig UPPER.yaml --namespace {namespace}"
     )
 

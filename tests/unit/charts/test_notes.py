@@ -69,7 +69,9 @@ def test_notes_say_how_to_go_on(notes: Notes):
     assert "No lower cluster is configured yet" in without
     assert "--reset-then-reuse-values" in without
     assert "helm test vn" in with_one
-    assert "scheduled to virtual nodes by virtual-node-scheduler" in with_one
+    assert "may run on virtual nodes, scheduled by virtual-node-scheduler" in with_one
+    assert "lower-cluster join" in without
+    assert 'type":"virtual-kubelet' in with_one
     assert "ATTENTION" not in without + with_one
 
 

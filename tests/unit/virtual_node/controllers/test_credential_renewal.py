@@ -149,5 +149,5 @@ async def test_secret_without_a_token_to_renew_has_no_times(data):
 
 async def test_credentials_that_are_not_accepted_name_the_command():
     """The token may have expired while nothing ran."""
-    with pytest.raises(ConfigError, match=r"lower-cluster register --name tokyo .* --namespace ns"):
+    with pytest.raises(ConfigError, match=r"lower-cluster register tokyo .* --namespace ns"):
         await kube_system(_with("x").context)

@@ -1,0 +1,211 @@
+"""Decisions of `lower-cluster join` and `leave`: releases, values, marks, and what keeps a cluster from leaving."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.objects import from_dict
+from tests.unit.virtual_node.commands.installations import Api, thing
+from virtual_node.commands import helm_release, join_parts, join_probe, leave, leave_account, lower_account
+from virtual_node.commands.helm_release import Release
+
+SPACE = "virtual-node-system"
+CHART = {
+    "metadata": {"name": "virtual-node", "version": "0.1.0", "apiVersion": "v2"},
+    "values": {"virtualNode": {"clusters": []}, "replicas": None},
+    "schema": base64.b64encode(b"{}").decode(),
+    "templates": [{"name": "templates/a.yaml", "data": base64.b64encode(b"a: {{ 1 }}").decode()}],
+    "files": [{"name": "files/rights.yaml", "data": ""}],
+}
+TOKYO = {"name": "tokyo", "kubeconfigSecret": {"name": "virtual-node-tokyo"}}
+
+
+def _record(name: str = "vn", *, status: str = "deployed", version: int = 2, **more: Any) -> dict[str, Any]:
+    """A release's Secret, packed as Helm packs it: JSON, gzip, base64, and the API's base64."""
+    body = {"name": name, "namespace": SPACE, "version": version, "config": None, "chart": CHART, **more}
+    packed = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(body).encode()))).decode()
+    labels = {"owner": "helm", "name": name, "status": status}
+    made = thing("Secret", f"sh.helm.release.v1.{name}.v{version}", namespace=SPACE, labels=labels)
+    return {**made, "data": {"release": packed}}
+
+
+def test_a_release_is_read_from_its_record():
+    """Name, revision, the user's values and the chart come back as Helm has stored them."""
+    record = _record(config={"virtualNode": {"clusters": [TOKYO]}})
+    release = helm_release.decode(record["data"]["release"])
+    assert (release.name, release.namespace, release.revision) == ("vn", SPACE, 2)
+    assert helm_release.cluster(release.values, "tokyo") == TOKYO
+    assert helm_release.cluster(release.values, "paris") is None
+    assert helm_release.decode(_record()["data"]["release"]).values == {}
+
+
+def test_a_recorded_chart_becomes_files_again():
+    """Templates, files, the schema and the defaults, in which null stays."""
+    files = helm_release.chart_files(CHART)
+    assert files["templates/a.yaml"] == b"a: {{ 1 }}"
+    assert files["files/rights.yaml"] == b""
+    assert files["values.schema.json"] == b"{}"
+    assert b"replicas: null" in files["values.yaml"]
+    assert b"name: virtual-node" in files["Chart.yaml"]
+
+
+def test_joining_and_leaving_restores_the_values():
+    """A cluster is added behind the others; taken out, all other values are as before."""
+    before = {"virtualNode": {"clusters": [TOKYO], "replicas": 1}, "log": {"level": "debug"}}
+    joined = helm_release.with_clusters(before, [TOKYO, helm_release.entry("paris")])
+    assert [one["name"] for one in joined["virtualNode"]["clusters"]] == ["tokyo", "paris"]
+    assert joined["virtualNode"]["replicas"] == 1
+    assert helm_release.with_clusters(joined, [TOKYO]) == before
+    assert helm_release.with_clusters(helm_release.with_clusters({}, [TOKYO]), []) == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "nodes"),
+    [({}, ["tokyo"]), ({"nodeName": "vn"}, ["vn"]), ({"nodes": [{"name": "a"}, {"name": "b"}]}, ["a", "b"])],
+)
+def test_virtual_nodes_of_an_entry_are_known(config: dict[str, Any], nodes: list[str]):
+    """The cluster's name, its nodeName, or each of its nodes."""
+    assert helm_release.node_names({**TOKYO, "config": config}) == nodes
+
+
+async def test_the_deployed_release_of_the_chart_is_found():
+    """Earlier revisions and releases of other charts do not count."""
+    other = {**CHART, "metadata": {"name": "redis"}}
+    api: Any = Api(
+        _record(version=1, status="superseded"), _record(), _record("cache", version=1, chart=other)
+    )
+    assert (await helm_release.find(api, SPACE, None)).revision == 2
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        (
+            [],
+            "helm install virtual-node charts/virtual-node --namespace virtual-node-system --create-namespace",
+        ),
+        ([_record(status="failed")], "release vn in namespace virtual-node-system is failed"),
+        ([_record(), _record("two")], "choose one with --release: two, vn"),
+    ],
+)
+async def test_without_one_deployed_release_the_next_step_is_named(records: list[Any], words: str):
+    """None: the command that installs it; a broken one: where to look; several: the flag that chooses."""
+    api: Any = Api(*records)
+    with pytest.raises(ConfigError, match=words):
+        await helm_release.find(api, SPACE, None)
+
+
+def test_only_what_differs_is_changed():
+    """Rules are compared as they are, data decoded; an object that is as it should be is not written."""
+    found = {"rules": [{"verbs": ["get"]}], "data": {"token": base64.b64encode(b"old").decode()}}
+    assert join_parts.changes(found, {"rules": [{"verbs": ["get"]}]}) == {}
+    assert join_parts.changes(found, {"rules": []}) == {"rules": []}
+    assert join_parts.changes(found, {"stringData": {"token": "old"}}) == {}
+    assert join_parts.changes(found, {"stringData": {"token": "new"}}) == {"stringData": {"token": "new"}}
+
+
+@pytest.mark.parametrize(
+    ("server", "given", "refused"),
+    [
+        ("https://127.0.0.1:6443", False, True),
+        ("https://[::1]:6443", False, True),
+        ("https://localhost:6443", False, True),
+        ("https://127.0.0.1:6443", True, False),
+        ("https://10.0.0.1:6443", False, False),
+        ("https://api.example.com", False, False),
+    ],
+)
+def test_an_address_of_this_machine_alone_is_refused(server: str, given: bool, refused: bool):  # noqa: FBT001
+    """Kind writes 127.0.0.1 into kubeconfigs; pods of the upper cluster need another address."""
+    if not refused:
+        join_parts.require_reachable(server, given=given)
+        return
+    with pytest.raises(ConfigError, match="--server"):
+        join_parts.require_reachable(server, given=given)
+
+
+def test_running_pods_and_bound_volumes_keep_a_cluster_from_leaving():
+    """Finished pods, those of DaemonSets and volumes without a claim do not."""
+    daemon = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u", "apiVersion": "apps/v1"}]}
+    pods = [
+        thing("Pod", "web", namespace="shop", status={"phase": "Running"}),
+        thing("Pod", "done", namespace="shop", status={"phase": "Succeeded"}),
+        thing("Pod", "agent", namespace="shop", metadata=daemon),
+    ]
+    volumes = [
+        thing("PersistentVolume", name, status={"phase": phase})
+        for name, phase in (("tokyo-data", "Bound"), ("tokyo-free", "Available"))
+    ]
+    assert leave.holding([from_dict(one) for one in pods], [from_dict(one) for one in volumes]) == [
+        "pod shop/web",
+        "volume tokyo-data",
+    ]
+
+
+def test_the_probe_is_admitted_under_the_restricted_standard():
+    """It runs as no root, without privileges, with the runtime's seccomp profile, on one virtual node alone."""
+    spec = join_probe.pod("tokyo", "pause:1")["spec"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert spec["nodeSelector"] == {"kubernetes.io/hostname": "tokyo", "type": "virtual-kubelet"}
+
+
+def _lower(*, users: dict[str, str], marked: bool, more: tuple[dict[str, Any], ...] = ()) -> Any:
+    """A lower cluster with the account, which these upper clusters use: identity → name there."""
+    made = [dict(one) for one in lower_account.objects(_options())]
+    if marked:
+        made = [join_parts.marked(one) for one in made]
+    for one in made:
+        one["metadata"] = {**one["metadata"], "uid": f"u-{one['kind']}-{one['metadata']['name']}"}
+        if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == "virtual-node":
+            marks = {f"joined.virtual-node.io/{uid}": name for uid, name in users.items()}
+            one["metadata"]["annotations"] = {**(one["metadata"].get("annotations") or {}), **marks}
+    return Api(*made, *more)
+
+
+def _options() -> argparse.Namespace:
+    return argparse.Namespace(
+        account_namespace="virtual-node", keep_namespaces=False, legacy_token=False, dry_run=False, name="tokyo"
+    )  # fmt: skip
+
+
+async def _leave(lower: Any) -> list[str]:
+    """Have upper cluster ``me`` leave; returns what is deleted in the lower cluster."""
+    release = Release("vn", SPACE, 1, {"clusterId": "me"})
+    await leave_account.remove_account(_options(), lower, cluster_id=str(release.values["clusterId"]))
+    found: list[str] = lower.deleted
+    return found
+
+
+async def test_an_account_that_join_made_is_deleted():
+    """Nobody else uses it: accounts, roles, bindings and, last, the namespace."""
+    deleted = await _leave(_lower(users={"me": "tokyo"}, marked=True))
+    assert len(deleted) == 9
+    assert deleted[-1] == "Namespace/virtual-node"
+
+
+@pytest.mark.parametrize(
+    "lower",
+    [
+        _lower(users={"me": "tokyo"}, marked=False),
+        _lower(users={"me": "tokyo", "other": "west"}, marked=True),
+        _lower(
+            users={"me": "tokyo"},
+            marked=True,
+            more=(thing("Pod", "web", namespace="shop", labels={"virtual-node.io/upper-cluster": "other"}),),
+        ),
+    ],
+    ids=["made by register", "joined by another upper cluster", "pods of another upper cluster"],
+)
+async def test_an_account_of_others_is_kept(lower: Any, capsys: pytest.CaptureFixture[str]):
+    """What join did not make, or what another upper cluster uses, is not deleted."""
+    assert await _leave(lower) == []
+    assert "kept" in capsys.readouterr().out
