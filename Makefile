@@ -4,10 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-down test prepare bench lint venv unit audit
+.PHONY: demo demo-helm demo-down test prepare bench lint venv unit audit
 
 demo: $(STAMP)
 	@$(BIN)/python -m hack.sandbox demo
+
+# The same clusters, and the chart installed by helm as root on Debian.
+demo-helm: $(STAMP)
+	@$(BIN)/python -m hack.sandbox helm
 
 demo-down: $(STAMP)
 	@$(BIN)/python -m hack.sandbox down

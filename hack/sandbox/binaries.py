@@ -31,6 +31,8 @@ _OLDEST: dict[str, Version] = {
     "kwok": (0, 6),
 }
 """What a user's own program must at least be; programs that are not here are always ours."""
+_OLDEST_HELM: Version = (3, 8)
+"""docs/install.md, What you need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,20 @@ async def ensure(names: Iterable[str], *, progress: Progress = print) -> dict[st
     if missing:
         found |= await go_build.build_all(missing, progress=progress)
     return found
+
+
+async def helm(*, progress: Progress = print) -> Path:
+    """Return a helm that installs the chart: the one on the PATH if it is new enough, otherwise ours, built if missing.
+
+    Tests take ours, for they are about one version.
+
+    Raises:
+        SandboxError: there is none, and it cannot be built.
+    """
+    place = _place("helm")
+    if place is not None and (await _version(place, "helm") or (0, 0)) >= _OLDEST_HELM:
+        return place
+    return (await ensure(["helm"], progress=progress))["helm"]
 
 
 def usable(installed: Mapping[str, Installed], wanted: Collection[str]) -> dict[str, Path]:
@@ -98,7 +114,7 @@ def _place(name: str) -> Path | None:
 
 
 async def _version(path: Path, name: str) -> Version | None:
-    arguments = ["version", "--client"] if name == "kubectl" else ["--version"]
+    arguments = {"kubectl": ["version", "--client"], "helm": ["version", "--short"]}.get(name, ["--version"])
     try:
         process = await asyncio.create_subprocess_exec(
             path, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL

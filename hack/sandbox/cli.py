@@ -1,4 +1,4 @@
-"""``python -m hack.sandbox up|down|status|demo``: the sandbox for people."""
+"""``python -m hack.sandbox up|demo|helm|status|pause|resume|down``: the sandbox for people."""
 
 from __future__ import annotations
 
@@ -71,6 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, text in (("down", "stop everything, by pid"), ("status", "what runs")):
         command = commands.add_parser(name, help=text)
         command.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY)
+    for name, text in (
+        ("pause", "stop answering, as one whose network is gone: a cluster's API server"),
+        ("resume", "let it go on"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("cluster", help="such as lower2")
+        command.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY)
     options = parser.parse_args(argv)
     console = Console()
     try:
@@ -100,6 +107,8 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
             return 0
         case "status":
             return _status(directory, console)
+        case "pause" | "resume":
+            return _signal(directory, options.cluster, options.command, console)
     if options.lower < 1:
         raise SandboxError("--lower: at least one lower cluster")
     real = options.real_node
@@ -132,20 +141,27 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
 
 async def _install(sandbox: Sandbox, console: Console, report: Reporter) -> None:
     """Everything in the upper cluster by ``helm install``, as users do it."""
-    report("building our image and loading it into the upper node")
-    await helm.load_images(sandbox)
-    await sandbox.upper.kubectl("create", "namespace", helm.NAMESPACE)
-    for cluster in sandbox.lower:
-        report(f"registering {cluster.name}")
-        await helm.register(sandbox, cluster)
-    report("helm install --wait")
-    done = await helm.helm(
-        sandbox, "install", helm.RELEASE, str(helm.CHART), f"--namespace={helm.NAMESPACE}", "--wait",
-        values=helm.values(sandbox),
-    )  # fmt: skip
-    report("installed")
-    console.print(done.stdout, highlight=False, soft_wrap=True)
-    console.print(f"export KUBECONFIG={sandbox.upper.kubeconfig}", highlight=False, soft_wrap=True)
+    file = await helm.install(
+        sandbox, report, lambda said: console.print(said, highlight=False, soft_wrap=True)
+    )
+    page = f"kubectl -n {helm.NAMESPACE} port-forward deploy/{helm.RELEASE}-virtual-node 8090   # http://127.0.0.1:8090/"
+    lines = [
+        f". {file}      # kubectl, helm and virtual-node on the PATH, the upper cluster",
+        "virtual-node status",
+        f"helm test {helm.RELEASE} --namespace {helm.NAMESPACE}",
+        "kubectl create namespace demo",
+        (
+            "kubectl -n demo run hello --image=busybox:1.36 --labels=virtual-pod=true "
+            """--overrides='{"spec":{"nodeSelector":{"type":"virtual-kubelet"}}}' -- sleep 3600"""
+        ),
+        "kubectl -n demo get pod hello -o wide",
+        page,
+    ]
+    demo.try_next(console, lines)
+    lost = sandbox.lower[-1].name
+    fault = [f"sandbox pause {lost}", "sleep 50; virtual-node doctor", f"sandbox resume {lost}"]
+    demo.try_next(console, fault, title="A fault to try: a lower cluster that does not answer any more:")
+    demo.try_next(console, ["make demo-down"], title="Stop all of it:")
 
 
 async def _prepare(console: Console, report: Reporter) -> int:
@@ -165,6 +181,24 @@ async def _prepare(console: Console, report: Reporter) -> int:
     found = await binaries.ensure(wanted, progress=report)
     for name, path in found.items():
         console.print(f"{name:<24} {path}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _signal(directory: Path, cluster: str, verb: str, console: Console) -> int:
+    """Stop or continue the API server of a cluster.
+
+    Raises:
+        SandboxError: it does not run.
+    """
+    found = running(directory)
+    identity = found.get(f"{cluster}/kube-apiserver")
+    if identity is None:
+        names = sorted(name.partition("/")[0] for name in found if name.endswith("/kube-apiserver"))
+        raise SandboxError(
+            f"no cluster {cluster} runs in {directory}; there are: {', '.join(names) or 'none'}"
+        )
+    identity.signal(signal.SIGSTOP if verb == "pause" else signal.SIGCONT)
+    console.print(f"the API server of {cluster} {'does not answer' if verb == 'pause' else 'answers again'}")
     return 0
 
 

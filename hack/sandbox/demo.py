@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import aiohttp
 from rich.console import Console
+from rich.text import Text
 
-from hack.sandbox import demo_scheduling
+from hack.sandbox import demo_scheduling, environment
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.ports import free_ports
@@ -98,7 +100,8 @@ async def run(sandbox: Sandbox, console: Console, report: Progress) -> None:
     file = sandbox.directory / "virtual-node.yaml"
     file.write_text(json.dumps(configuration(sandbox), indent=1), encoding="utf-8")
     report("starting one virtual-node process for all lower clusters")
-    process = await sandbox.start_virtual_node("--config", str(file))
+    page = f"{LOOPBACK}:{free_ports(1)[0]}"
+    process = await sandbox.start_virtual_node("--config", str(file), f"--web-addr={page}")
     nodes = [f"vn-{cluster.name}" for cluster in sandbox.lower]
     for node in nodes:
         process.check()
@@ -127,7 +130,7 @@ async def run(sandbox: Sandbox, console: Console, report: Progress) -> None:
         report("logs, exec, attach and port-forward need a real node below: run as root, or with --real-node")
     if len(sandbox.lower) > 1:
         await demo_scheduling.run(sandbox, report, partial(_show, sandbox, console))
-    _farewell(sandbox, console, pods[0])
+    _farewell(sandbox, console, pods[0], page=f"http://{page}/")
 
 
 async def _streams(sandbox: Sandbox, console: Console, pod: str) -> None:
@@ -202,24 +205,34 @@ async def _show(sandbox: Sandbox, console: Console, name: str, argv: Sequence[st
 def _title(console: Console, name: str, argv: Sequence[str]) -> None:
     colour = "cyan" if name == "upper" else "magenta"
     console.print(
-        f"\n[bold {colour}]{name}[/] [bold]$ kubectl {' '.join(argv)}[/]", highlight=False, soft_wrap=True
-    )
+        f"\n[bold {colour}]{name}[/] [bold]$[/]", Text(shlex.join(["kubectl", *argv]), style="bold"),
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
 
 
-def _farewell(sandbox: Sandbox, console: Console, pod: str) -> None:
-    kubectl = sandbox.binaries["kubectl"]
+def _farewell(sandbox: Sandbox, console: Console, pod: str, *, page: str) -> None:
+    """Print what to try: the file to source first, the page, and a fault."""
     lines = [
-        f"export KUBECONFIG={sandbox.upper.kubeconfig} PATH={kubectl.parent}:$PATH",
+        f". {shlex.quote(str(environment.write(sandbox)))}      # kubectl and virtual-node on the PATH, the upper cluster",
         "kubectl get nodes",
+        "virtual-node status",
         "kubectl -n demo scale deployment hello --replicas=5",
         f"kubectl -n demo describe {pod}",
     ]
     if sandbox.bridge is not None:
         lines += [f"kubectl -n demo exec -it {pod} -- sh", f"kubectl -n demo logs -f {pod}"]
-    lines += [f"kubectl --kubeconfig {cluster.kubeconfig} get pods -A" for cluster in sandbox.lower]
-    lines += ["make demo-down      # stops all of it"]
-    console.print()
-    console.print("Try next:", style="bold green")
+    lines += [f"kubectl --kubeconfig ${cluster.name.upper()} get pods -A" for cluster in sandbox.lower]
+    try_next(console, lines)
+    console.print(f"\nThe live page: {page}", highlight=False, soft_wrap=True)
+    lost = sandbox.lower[-1].name
+    fault = [f"sandbox pause {lost}", "sleep 50; virtual-node doctor", f"sandbox resume {lost}"]
+    try_next(console, fault, title="A fault to try: a lower cluster that does not answer any more:")
+    try_next(console, ["make demo-down"], title="Stop all of it:")
+    console.print(f"\nlogs and kubeconfigs: {sandbox.directory}", highlight=False, soft_wrap=True)
+
+
+def try_next(console: Console, lines: Sequence[str], *, title: str = "Try next:") -> None:
+    """Print commands that can be pasted."""
+    console.print(f"\n{title}", style="bold green", highlight=False)
     for line in lines:
         console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"\nlogs and kubeconfigs: {sandbox.directory}", highlight=False, soft_wrap=True)

@@ -10,16 +10,16 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hack.image import build
-from hack.sandbox import binaries, images
+from hack.sandbox import binaries, environment, images
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.command import Completed, command
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.programs import KUBERNETES_VERSION
+from hack.sandbox.programs import KUBERNETES_VERSION, Progress
 from hack.sandbox.sandbox import Sandbox
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "virtual-node"
@@ -65,6 +65,45 @@ async def register(sandbox: Sandbox, cluster: Cluster, *, namespace: str = NAMES
     )
 
 
+async def join(sandbox: Sandbox, cluster: Cluster, *, program: Path) -> str:
+    """``virtual-node lower-cluster join``; returns what it said.
+
+    Raises:
+        SandboxError: the command fails; quotes what it said.
+    """
+    done = await command(
+        [
+            *(sys.executable, "-m", "virtual_node", "lower-cluster", "join", cluster.name),
+            *(f"--client-kubeconfig={cluster.kubeconfig}", f"--kubeconfig={sandbox.upper.kubeconfig}"),
+            f"--namespace={NAMESPACE}",
+        ],
+        env={**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"},
+        timeout=700,
+    )
+    return done.stdout
+
+
+async def install(sandbox: Sandbox, report: Progress, show: Callable[[str], None]) -> Path:
+    """Install the chart and join every lower cluster, as users do; returns the file for a shell to source.
+
+    Raises:
+        SandboxError: a step fails.
+        BuildError: the image cannot be built here.
+    """
+    report("building our image and loading it into the upper node")
+    await load_images(sandbox)
+    program = await binaries.helm(progress=report)
+    report(f"helm install {RELEASE} charts/virtual-node --namespace {NAMESPACE} --create-namespace --wait")
+    await helm(
+        sandbox, "install", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--create-namespace", "--wait",
+        program=program,
+    )  # fmt: skip
+    for cluster in sandbox.lower:
+        report(f"virtual-node lower-cluster join {cluster.name} --client-kubeconfig {cluster.kubeconfig}")
+        show(await join(sandbox, cluster, program=program))
+    return environment.write(sandbox, programs={"helm": program})
+
+
 def values(sandbox: Sandbox, **more: Any) -> dict[str, Any]:
     """Values of the chart for every lower cluster of the sandbox."""
     clusters = [
@@ -80,13 +119,22 @@ async def helm(
     values: Mapping[str, Any] | None = None,
     check: bool = True,
     timeout: float = 600,  # noqa: ASYNC109 - of the command
+    program: Path | None = None,
 ) -> Completed:
     """Run the real helm against the upper cluster.
+
+    Args:
+        sandbox: whose upper cluster.
+        arguments: of helm.
+        values: written to a file that helm reads.
+        check: whether a failure is an error.
+        timeout: seconds for all of it.
+        program: helm; None: ours, of the major version that tests are for.
 
     Raises:
         SandboxError: it failed, when ``check`` is set; quotes what it said.
     """
-    program = (await binaries.ensure(["helm"]))["helm"]
+    program = program or (await binaries.ensure(["helm"]))["helm"]
     argv = [str(program), "--kubeconfig", str(sandbox.upper.kubeconfig), *arguments]
     if values is not None:
         file = sandbox.directory / "values.json"
