@@ -13,20 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 PAUSE = "registry.k8s.io/pause:3.10"
-_WGET = """#!/bin/sh
-# Debian 12's static busybox ends with a segmentation fault (139) at wget -T: timeout limits the time instead.
-for word; do
-  shift
-  if [ "$limit" = next ]; then limit=$word; continue; fi
-  case $word in
-    -T) limit=next ;;
-    -T*) limit=${word#-T} ;;
-    *) set -- "$@" "$word" ;;
-  esac
-done
-[ -z "$limit" ] || exec busybox timeout "$limit" busybox wget "$@"
-exec busybox wget "$@"
-"""
 BUSYBOX = ("docker.io/library/busybox:latest", "docker.io/library/busybox:1.36")
 
 
@@ -63,9 +49,7 @@ def busybox_image(binary: Path, applets: Sequence[str]) -> Image:
     return Image(
         tags=BUSYBOX,
         files={"bin/busybox": binary},
-        texts={"bin/wget": _WGET},
-        modes={"bin/wget": 0o755},
-        links={f"bin/{applet}": "busybox" for applet in applets if applet not in {"busybox", "wget"}},
+        links={f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"},
         command=("sh",),
     )
 
