@@ -5,30 +5,32 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 from controller_runtime import log, resources
 from controller_runtime.api import names
-from controller_runtime.api.readable import guess
+from controller_runtime.api.readable import count, guess
 from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from virtual_node import program
-from virtual_node.commands import connect, lag, output, status_rows
+from virtual_node.commands import connect, health_reading, lag, output, probes, status_rows
 from virtual_node.commands.callers_rights import need, refusal
 from virtual_node.commands.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.status_watch import StatusWatch
+from virtual_node.health.faults import Health
+from virtual_node.health.nodes import cluster_of
 
-_EXPLAINED = 3
-"""Nodes that are not Ready of which a line says why; when it is all of thirty, the first few tell enough."""
+_EXPLAINED = 5
+"""Faults that are printed; ``doctor`` has the others."""
 _LEASES_RIGHT = need("list", resources.LEASES, namespace=NODE_LEASES)
 _REFUSED = "cannot get resource"
 """The API server's words when it is the caller that it refuses, and not the virtual node the API server."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when every virtual node is Ready, 1 when one is not, or there is none.
+    """Run the command; 0 when every virtual node is Ready and the installation works, 1 otherwise, or there is none.
 
     Raises:
         ConfigError: the nodes cannot be seen, or there is none of a name; exit code 2.
@@ -36,19 +38,20 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.watch and options.output in output.DATA:
         raise ConfigError("--watch: shows tables and names; leave -o json and -o yaml to kubectl get --watch")
-    nodes = asyncio.run(_run(options))
-    return 0 if nodes and all(node["ready"] == "True" for node in nodes) else 1
+    nodes, health = asyncio.run(_run(options))
+    is_ready = nodes and all(node["ready"] == "True" for node in nodes)
+    return 0 if is_ready and not health.is_broken else 1
 
 
-async def _run(options: argparse.Namespace) -> list[dict[str, Any]]:
+async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Health]:
     async with connect.upper(options, agent="virtual-node-status") as client:
         reader = Reader(client)
-        nodes = await _gather(reader, options)
-        _show(nodes, reader, options)
+        nodes, health = await _gather(reader, options)
+        _show(nodes, reader, options, health=health)
         if options.watch:
             log.configure("error", "console")
             await _watch(nodes, reader, options)
-    return nodes
+    return nodes, health
 
 
 async def _watch(nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace) -> None:
@@ -77,10 +80,12 @@ def _show(
     options: argparse.Namespace,
     *,
     above: Sequence[dict[str, Any]] = (),
+    health: Health | None = None,
 ) -> None:
-    """Print nodes, or some of them again, in line with those that are above already."""
+    """Print nodes and what is wrong, or some nodes again, in line with those that are above already."""
     if options.output in output.DATA:
-        output.data({"nodes": nodes, "missingRights": reader.rights()}, options.output)
+        verdict = health.data() if health is not None else None
+        output.data({"nodes": nodes, "health": verdict, "missingRights": reader.rights()}, options.output)
         return
     if options.output == "name":
         for node in nodes:
@@ -100,15 +105,15 @@ def _show(
         headers=not above and not options.no_headers,
         spare=() if wide else status_rows.SPARE,
     )
-    if not above:
+    if health is not None:
         output.note(reader.note())
-        for node in [node for node in nodes if node["ready"] != "True"][:_EXPLAINED]:
-            why = node["message"] or node["reason"] or "nobody says why"
-            step = program.name(f"diagnose node {node['name']}")
-            output.note(f"{node['name']}: {why} ({step})")
+        for fault in health.faults[:_EXPLAINED]:
+            output.note(f"{fault.severity.value}: {fault} ({fault.next_step})")
+        if more := len(health.faults) - _EXPLAINED:
+            output.note(f"and {count(more, 'more fault')}: {program.name('doctor')}" if more > 0 else "")
 
 
-async def _gather(reader: Reader, options: argparse.Namespace) -> list[dict[str, Any]]:
+async def _gather(reader: Reader, options: argparse.Namespace) -> tuple[list[dict[str, Any]], Health]:
     nodes = _named(await _nodes(reader, _selector(options)), options.names)
     leases, *pods = await asyncio.gather(
         reader.all(resources.LEASES, namespace=NODE_LEASES),
@@ -116,19 +121,40 @@ async def _gather(reader: Reader, options: argparse.Namespace) -> list[dict[str,
     )
     lags = await asyncio.gather(*(_lag(reader, node) for node in nodes))
     by_name = {lease.name: lease.to_dict() for lease in leases or ()}
-    now = datetime.now(UTC)
-    return [
+    now = await probes.clock(reader.client)
+    seen = [None if bound is None else [pod.to_dict() for pod in bound] for bound in pods]
+    described = [
         {
             **status_rows.describe(
                 node.to_dict(),
-                None if bound is None else [pod.to_dict() for pod in bound],
+                bound,
                 by_name.get(node.name),
                 now=now,
             ),
             "lag": behind,
         }
-        for node, bound, behind in zip(nodes, pods, lags, strict=True)
+        for node, bound, behind in zip(nodes, seen, lags, strict=True)
     ]
+    health = await health_reading.judge(
+        reader,
+        nodes=[node.to_dict() for node in nodes],
+        bound=None if None in seen else [pod for bound in seen for pod in bound or ()],
+        leases=None if leases is None else by_name,
+        now=now,
+    )
+    return described, _about(nodes, health) if options.names or options.selector else health
+
+
+def _about(nodes: Sequence[Object], health: Health) -> Health:
+    """Return the faults of these nodes and of their lower clusters."""
+    names = {node.name for node in nodes}
+    clusters = {cluster_of(node.to_dict()) for node in nodes}
+    return replace(
+        health,
+        faults=[
+            one for one in health.faults if one.node in names or (not one.node and one.cluster in clusters)
+        ],
+    )
 
 
 def _selector(options: argparse.Namespace) -> str:
@@ -176,7 +202,7 @@ def _parser() -> Parser:
             ("One of them, as data", "status vn-tokyo -o json"),
             ("During an upgrade", "status --watch"),
         ),
-        exit_codes="0 every virtual node is Ready, 1 one is not, or there is none, 2 it could not be found out",
+        exit_codes="0 every virtual node is Ready and no error is found, 1 otherwise, or there is none, 2 it could not be found out",
         notes="What you may not see is shown as '?', and the missing rights are named; that does not change the exit "
         "code. TROUBLE counts pods that do not run and are not about to.",
     )

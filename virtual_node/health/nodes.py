@@ -102,13 +102,12 @@ def _node(facts: Facts, name: str, node: Json) -> Iterator[Fault]:
     cluster, ready = cluster_of(node), condition(node, "Ready")
     is_ready = ready.get("status") == "True"
     diagnose = program.name(f"diagnose node {name}")
+    why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
+    why = "" if is_ready else f"is not Ready: {why or 'no reason given'}"
     if said := silence(facts, name, ready=is_ready):
-        yield _fault(Kind.NODE_SILENT, name, cluster, said, diagnose)
-    elif not is_ready and ready.get("reason") != UNREACHABLE:
-        why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
-        yield _fault(
-            Kind.NODE_NOT_READY, name, cluster, f"is not Ready: {why or 'no reason given'}", diagnose
-        )
+        yield _fault(Kind.NODE_SILENT, name, cluster, f"{said}{'; it ' * (not is_ready)}{why}", diagnose)
+    elif why and ready.get("reason") != UNREACHABLE:
+        yield _fault(Kind.NODE_NOT_READY, name, cluster, why, diagnose)
     elif is_ready and any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in taints(node)):
         yield _fault(
             Kind.NODE_CLOSED,

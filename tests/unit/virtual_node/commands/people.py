@@ -85,6 +85,10 @@ class Person:
         return code, out, err
 
 
+def _node(one: dict[str, Any]) -> str:
+    return (one.get("spec") or {}).get("nodeName") or ""
+
+
 def answer(request: web.Request, objects: Objects) -> web.StreamResponse:
     """What there is, as an API server tells it: a collection, or an object of one."""
     found = objects.get(request.path)
@@ -97,8 +101,7 @@ def answer(request: web.Request, objects: Objects) -> web.StreamResponse:
             one
             for one in found
             if matching.parse_selector(labels)(one["metadata"].get("labels") or {})
-            and fields.get("spec.nodeName", (one.get("spec") or {}).get("nodeName"))
-            == (one.get("spec") or {}).get("nodeName")
+            and fields.get("spec.nodeName", _node(one)) == _node(one)
             and fields.get("metadata.name", one["metadata"]["name"]) == one["metadata"]["name"]
         ]
         return reply({"kind": "List", "metadata": {}, "items": items})

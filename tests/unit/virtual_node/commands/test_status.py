@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from tests.unit.virtual_node.commands.patients import conditions, lease, node, pod
-from tests.unit.virtual_node.commands.people import LEASES, NODES, PODS, SHOP, Person
+from controller_runtime.api import timestamps
+from tests.unit.virtual_node.commands.patients import conditions, container, node, pod
+from tests.unit.virtual_node.commands.people import EVENTS, LEASES, NODES, PODS, SHOP, Person
 
 
 def _objects(*nodes: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     running = pod(nodeName="vn", status={"phase": "Running"})
-    return {NODES: list(nodes) or [node()], LEASES: [lease()], SHOP: [running]}
+    found = list(nodes) or [node()]
+    leases = [_renewed(one["metadata"]["name"]) for one in found]
+    return {NODES: found, LEASES: leases, SHOP: [running]}
+
+
+def _renewed(name: str) -> dict[str, Any]:
+    """A Lease that is fresh by the API server's clock, which is this machine's."""
+    now = timestamps.micro_time(datetime.now(UTC))
+    return {"metadata": {"name": name}, "spec": {"renewTime": now, "leaseDurationSeconds": 40}}
 
 
 async def test_everything_is_shown_to_whoever_may_see_it(person: Person):
@@ -87,7 +98,7 @@ async def test_a_node_that_is_not_ready_is_exit_code_1(person: Person, broken: d
 
 
 async def test_a_node_that_is_not_ready_says_why_and_what_to_do(person: Person):
-    """In a line on stderr, for three of them at most; the table stays a table."""
+    """In a line on stderr, for five of them at most; the table stays a table."""
     away = [
         {**node(f"vn-{n}"), "status": conditions("Ready", "False", "X", f"cluster {n} is away")}
         for n in range(9)
@@ -95,7 +106,11 @@ async def test_a_node_that_is_not_ready_says_why_and_what_to_do(person: Person):
     code, out, err = await person.types("status", objects=_objects(*away))
     assert (code, len(out.splitlines())) == (1, 10)
     assert err.splitlines() == [
-        f"vn-{n}: cluster {n} is away (virtual-node diagnose node vn-{n})" for n in range(3)
+        *(
+            f"error: Node vn-{n} is not Ready: X: cluster {n} is away (virtual-node diagnose node vn-{n})"
+            for n in range(5)
+        ),
+        "and 4 more faults: virtual-node doctor",
     ]
 
 
@@ -147,3 +162,45 @@ async def test_an_empty_cluster_is_told_where_to_look_next(person: Person):
     )
     code, out, _ = await person.types("status", "-o", "json", objects={NODES: [], LEASES: []})
     assert (code, json.loads(out)["nodes"]) == (1, [])
+
+
+UNPLACED = {"conditions": conditions("PodScheduled", "False", "Unschedulable", "0/2 nodes")["conditions"]}
+
+
+async def test_faults_are_told_below_the_table(person: Person):
+    """A pod without a node is a warning, which changes no exit code; a replica that crashes is an error."""
+    objects = _objects()
+    objects[SHOP].append(pod("later", status=UNPLACED))
+    code, _, err = await person.types("status", objects=objects)
+    assert code == 0
+    assert err == "warning: Pod shop/later: 0/2 nodes (virtual-node diagnose pod shop/later)\n"
+    crash = container({"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": {"exitCode": 1}})
+    replica = pod("vn-0", labels={"app.kubernetes.io/part-of": "virtual-node"}, nodeName="real", status=crash)
+    log = {f"{SHOP}/vn-0/log": lambda _request: web.Response(text="starting\nno such file: b.yaml\n")}
+    objects[SHOP] = [replica]
+    code, _, err = await person.types("status", objects=objects, answers=log)
+    assert code == 1
+    assert err.startswith(
+        "error: Pod shop/vn-0 is in CrashLoopBackOff (exit code 1): no such file: b.yaml (kubectl"
+    )
+    code, out, err = await person.types("status", "-o", "json", objects=objects, answers=log)
+    assert (code, err) == (1, "")
+    assert [one["kind"] for one in json.loads(out)["health"]["faults"]] == ["ReplicaFailing"]
+
+
+async def test_a_replica_that_cannot_mount_names_the_secret(person: Person):
+    """By the last warning about it, as it has no log."""
+    replica = pod("vn-0", labels={"app.kubernetes.io/part-of": "virtual-node"}, nodeName="real", status={})
+    event = {"metadata": {"name": "e", "namespace": "shop"}, "message": 'secret "tokoy" not found'}
+    code, _, err = await person.types("status", objects={**_objects(), SHOP: [replica], EVENTS: [event]})
+    assert code == 1
+    assert 'Pod shop/vn-0 is Pending: secret "tokoy" not found' in err
+
+
+async def test_a_chosen_node_is_not_blamed_for_others(person: Person):
+    """Faults of other nodes and clusters are left out, those of its own lower cluster are not."""
+    away = {**node("vn-b"), "status": conditions("Ready", "False", "LowerClusterUnreachable", "no answer")}
+    objects = _objects(node("vn-a"), away)
+    assert await person.types("status", "vn-a", "-o", "name", objects=objects) == (0, "node/vn-a\n", "")
+    code, _, err = await person.types("status", "vn-b", objects=objects)
+    assert (code, err.startswith("error: Cluster vn-b: no answer")) == (1, True)
