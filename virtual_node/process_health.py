@@ -20,7 +20,7 @@ from virtual_node.health.facts import ClusterState, Facts, PodSign
 from virtual_node.health.faults import Health
 from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.objects import Json
-from virtual_node.health.pods import sign, waiting_sign
+from virtual_node.health.pods import WAITING, sign, waiting_sign
 from virtual_node.health.replicas import COMPONENTS
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ProcessHealth:
         self._waiting = Informer(
             upper,
             resources.PODS,
-            field_selector="spec.nodeName=,status.phase=Pending",
+            field_selector=WAITING,
             name="waiting-pods",
         )
         self._replicas = (

@@ -7,6 +7,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.readable import count
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node import program
 from virtual_node.commands import probes
@@ -14,7 +15,7 @@ from virtual_node.commands.diagnosing.facts import FINE, Finding
 from virtual_node.commands.doctor_installation import look_at_installation
 from virtual_node.commands.doctoring import nodes, presence
 from virtual_node.commands.doctoring.facts import Facts, Installation, Probe
-from virtual_node.commands.doctoring.links import State, pods, some
+from virtual_node.commands.doctoring.links import State, some
 from virtual_node.commands.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.health.objects import Json, key
 from virtual_node.web.rows import pod_row
@@ -61,7 +62,10 @@ def judge(facts: Facts, node: Json, bound: Sequence[Json]) -> list[Finding]:
     """
     found = sorted(_findings(facts, node, bound), key=lambda one: one.rank)
     return found or [
-        Finding(FINE, f"The virtual node is Ready; nothing is wrong with it, or with its {pods(len(bound))}.")
+        Finding(
+            FINE,
+            f"The virtual node is Ready; nothing is wrong with it, or with its {count(len(bound), 'pod')}.",
+        )
     ]
 
 
@@ -85,7 +89,7 @@ def _findings(facts: Facts, node: Json, bound: Sequence[Json]) -> Iterator[Findi
     if troubled:
         yield Finding(
             1,
-            f"In trouble: {len(troubled)} of its {pods(len(bound))}.",
+            f"{len(troubled)} of its {count(len(bound), 'pod')} in trouble.",
             [some(troubled)],
             [program.name(f"diagnose pod {troubled[0]}")],
         )

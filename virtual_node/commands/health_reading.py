@@ -12,11 +12,8 @@ from virtual_node.health.facts import Facts
 from virtual_node.health.faults import Health
 from virtual_node.health.model import examine
 from virtual_node.health.objects import Json, key
-from virtual_node.health.pods import sign, waiting_sign
+from virtual_node.health.pods import WAITING, sign, waiting_sign
 from virtual_node.health.replicas import COMPONENTS, failing
-
-_WAITING = "spec.nodeName=,status.phase=Pending"
-"""Field selector of the pods without a node."""
 
 
 async def judge(
@@ -40,7 +37,7 @@ async def judge(
         ApiError: the cluster does not answer.
     """
     waiting, components = await asyncio.gather(
-        reader.all(resources.PODS, field_selector=_WAITING),
+        reader.all(resources.PODS, field_selector=WAITING),
         reader.all(resources.PODS, label_selector=COMPONENTS),
     )
     names = [node["metadata"]["name"] for node in nodes]

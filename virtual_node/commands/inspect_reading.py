@@ -21,15 +21,19 @@ from virtual_node.commands.inspection_facts import (
     COMPONENT_POD,
     FOREIGN_POD,
     UPPER,
+    WAITING_POD,
     Cluster,
     Expiry,
     Facts,
     Limits,
     VirtualNode,
     annotations_of,
+    is_virtual_node,
     labels_of,
 )
 from virtual_node.config import PV_CONTROLLERS, SERVICE_CONTROLLERS, ClusterConfig, Config
+from virtual_node.health.pods import WAITING
+from virtual_node.health.replicas import COMPONENTS
 from virtual_node.translate.ownership import Owner
 from virtual_node.translate.pod_down import PodOptions
 
@@ -37,7 +41,6 @@ _OWNED_KINDS = (
     *(resources.PODS, resources.CONFIG_MAPS, resources.SECRETS, resources.SERVICES),
     *(resources.ENDPOINT_SLICES, resources.PERSISTENT_VOLUME_CLAIMS, resources.NAMESPACES),
 )
-_COMPONENTS = "app.kubernetes.io/part-of=virtual-node"
 _UPPER_KINDS = (
     *(resources.NODES, resources.NAMESPACES, resources.SERVICES, resources.ENDPOINT_SLICES),
     *(resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES),
@@ -185,7 +188,8 @@ async def _read_upper(client: Client, upper: Cluster) -> None:
     await all_of(
         [
             *(list_into(client, upper, resource) for resource in _UPPER_KINDS),
-            list_into(client, upper, resources.PODS, label_selector=_COMPONENTS, kind=COMPONENT_POD),
+            list_into(client, upper, resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
+            list_into(client, upper, resources.PODS, field_selector=WAITING, kind=WAITING_POD),
         ]
     )
 
@@ -217,7 +221,7 @@ async def _read_counterparts(client: Client, upper: Cluster, lowers: Sequence[Cl
     """What must be compared with something below: pods of virtual nodes, sources of copies; nothing else is read."""
     if upper.error:
         return
-    nodes = {name for lower in lowers for name in lower.nodes}
+    nodes = _virtual_nodes(upper, lowers)
     nodes |= {
         labels_of(pod)[names.LABEL_NODE]
         for pod in _owned(lowers, "Pod")
@@ -256,11 +260,7 @@ def _owned(lowers: Iterable[Cluster], kind: str) -> Iterable[dict[str, Any]]:
 
 
 def _virtual_nodes(upper: Cluster, lowers: Iterable[Cluster]) -> set[str]:
-    there = {
-        node["metadata"]["name"]
-        for node in upper.of("Node")
-        if labels_of(node).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL
-    }
+    there = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual_node(node)}
     return there | {name for lower in lowers for name in lower.nodes}
 
 

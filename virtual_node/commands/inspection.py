@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from controller_runtime.api.readable import count
 from virtual_node.commands import (
     inspection_capacity,
     inspection_drift,
+    inspection_health,
     inspection_ownership,
     inspection_pods,
     inspection_policy,
@@ -41,7 +43,7 @@ RULES: tuple[Rule, ...] = (
     inspection_releases.of_components,
     inspection_skew.expiring,
     inspection_skew.weak,
-    inspection_capacity.virtual_nodes,
+    inspection_health.faults,
     inspection_capacity.lower_nodes,
     inspection_capacity.promises,
     inspection_capacity.oversized,
@@ -86,15 +88,11 @@ def pods(facts: Facts) -> int:
 def summary(facts: Facts, findings: Sequence[Finding]) -> str:
     """``3 clusters, 214 pods: 1 error, 2 warnings``."""
     counts = {severity: sum(one.severity == severity for one in findings) for severity in (ERROR, WARNING)}
-    told = [_count(count, severity) for severity, count in counts.items() if count]
-    scope = f"{_count(1 + len(facts.lowers), 'cluster')}, {_count(pods(facts), 'pod')}"
+    told = [count(number, severity) for severity, number in counts.items() if number]
+    scope = f"{count(1 + len(facts.lowers), 'cluster')}, {count(pods(facts), 'pod')}"
     return f"{scope}: {', '.join(told) or 'nothing to worry about'}"
 
 
 def _order(finding: Finding) -> tuple[int, bool, str]:
     # What is wrong above, such as a virtual node that is not there, explains much of what follows below.
     return (SEVERITIES.index(finding.severity), finding.cluster != UPPER, finding.cluster)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -1,4 +1,4 @@
-"""Rules about nodes: virtual ones that are not well, lower ones that take no pods, and promises nobody can keep.
+"""Rules about nodes: lower ones that take no pods, and promises nobody can keep.
 
 A virtual node promises the sum of its lower nodes, but a pod must fit on one of them.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
-from controller_runtime.api import names, pod_resources, quantity
+from controller_runtime.api import pod_resources, quantity, readable
 from virtual_node.commands.inspection_facts import (
     ERROR,
     FOREIGN_POD,
     INFO,
-    UPPER,
     WARNING,
     Cluster,
     Facts,
@@ -30,42 +28,11 @@ from virtual_node.commands.inspection_pods import mirrored
 from virtual_node.translate import pod_status
 from virtual_node.translate.capacity import PODS, Capacity, node_counts
 
-_LEASE_SECONDS = 40
 _PROMISE_SLACK = 1.01
 """Rounding of percentages in the reserve is no broken promise."""
 _UNUSABLE_SHARE = 0.25
 """Share of the lower nodes' allocatable whose loss is worth a warning; less is everyday maintenance."""
 _SHOWN = ("cpu", "memory")
-
-
-def virtual_nodes(facts: Facts) -> Iterator[Finding]:
-    """Virtual nodes that are not registered, not Ready, or have not renewed their Lease."""
-    if not facts.upper.knows("Node"):
-        return
-    configured = facts.virtual_nodes()
-    nodes = {
-        node["metadata"]["name"]: node
-        for node in facts.upper.of("Node")
-        if labels_of(node).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL
-    }
-    leases = {lease["metadata"]["name"]: lease for lease in facts.upper.of("Lease")}
-    for name in sorted({*configured, *nodes}):
-        node = nodes.get(name)
-        step = "" if name in configured else "no lower cluster of this configuration serves it"
-        if node is None:
-            yield _node_finding(
-                name, "is configured and not registered", "does the virtual node's process run?"
-            )
-            continue
-        said = []
-        ready = condition(node, "Ready")
-        if ready.get("status") != "True":
-            why = ready.get("message") or ready.get("reason") or "it says nothing of itself"
-            said.append(f"is not Ready: {why}")
-        if facts.upper.knows("Lease") and (stale := _stale(facts, leases.get(name))):
-            said.append(stale)
-        if said:
-            yield _node_finding(name, "; ".join(said), step or "does the virtual node's process run?")
 
 
 def lower_nodes(facts: Facts) -> Iterator[Finding]:
@@ -124,7 +91,7 @@ def oversized(facts: Facts) -> Iterator[Finding]:
         waited = facts.age(below["metadata"].get("creationTimestamp"))
         if not never and (waited <= facts.limits.grace or any(_fits(wanted, r.free) for r in rooms[name])):
             continue
-        asked = ", ".join(f"{quantity.render(one, wanted[one])} {one}" for one in _SHOWN if one in wanted)
+        asked = ", ".join(f"{readable.resource(one, wanted[one])} {one}" for one in _SHOWN if one in wanted)
         yield Finding(
             severity=ERROR if never else WARNING,
             check="capacity",
@@ -147,29 +114,6 @@ class _Room:
     name: str
     allocatable: Mapping[str, int]
     free: Mapping[str, int]
-
-
-def _node_finding(name: str, message: str, next_step: str) -> Finding:
-    return Finding(
-        severity=ERROR,
-        check="node",
-        cluster=UPPER,
-        kind="Node",
-        object=name,
-        message=message,
-        next_step=next_step,
-        transient=True,
-    )
-
-
-def _stale(facts: Facts, lease: Mapping[str, Any] | None) -> str:
-    spec = (lease or {}).get("spec") or {}
-    if not spec.get("renewTime"):
-        return "has no Lease"
-    silent = facts.age(spec["renewTime"])
-    if silent <= timedelta(seconds=spec.get("leaseDurationSeconds") or _LEASE_SECONDS):
-        return ""
-    return f"has not renewed its Lease for {span(silent)}"
 
 
 def _selects(virtual: VirtualNode, node: Mapping[str, Any]) -> bool:
@@ -219,7 +163,7 @@ def _broken_promise(
         capacity.upsert_pod(pod["metadata"]["uid"], node_name, requests, counts=counts)
     _, there = capacity.totals()
     too_much = [
-        f"{promised[one]} {one} (there are {there.get(one, '0')})"
+        f"{_amount(one, promised[one])} (there are {_amount(one, there.get(one, '0'))})"
         for one in (*_SHOWN, PODS)
         if one in promised
         and quantity.of(one, promised[one]) > quantity.of(one, there.get(one, "0")) * _PROMISE_SLACK
@@ -254,7 +198,8 @@ def _usable(
         worst = max(worst, lost)
         largest = max((room.free.get(one, 0) for room in rooms if _has_place(room)), default=0)
         parts.append(
-            f"{promised.get(one, '0')} {one} (largest place {quantity.render(one, largest)}, {lost:.0%} not usable)"
+            f"{_amount(one, promised.get(one, '0'))} "
+            f"(largest place {readable.resource(one, largest)}, {lost:.0%} not usable)"
         )
     return Finding(
         severity=WARNING if worst >= _UNUSABLE_SHARE else INFO,
@@ -265,6 +210,13 @@ def _usable(
         message=f"promises {', '.join(parts)}",
         next_step="mend or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else "",
     )
+
+
+def _amount(resource: str, text: str) -> str:
+    """``7.5 cpu``, ``23.5 GiB memory``, ``1 pod``."""
+    if resource == PODS:
+        return readable.count(quantity.of(PODS, text), "pod")
+    return f"{readable.text(resource, text)} {resource}"
 
 
 def _has_place(room: _Room) -> bool:

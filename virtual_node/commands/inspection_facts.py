@@ -15,6 +15,8 @@ FOREIGN_POD = "ForeignPod"
 """Kind under which a lower cluster's pods that are not ours are kept; only what capacity needs of them."""
 COMPONENT_POD = "ComponentPod"
 """Kind under which the upper cluster's pods that run our own components are kept."""
+WAITING_POD = "WaitingPod"
+"""Kind under which the upper cluster's pods without a node are kept."""
 ERROR, WARNING, INFO = "error", "warning", "info"
 LEGACY_TOKEN = "LegacyToken"  # noqa: S105 - a kind of credential
 SEVERITIES = (ERROR, WARNING, INFO)
@@ -138,6 +140,11 @@ class Facts:
     def age(self, moment: str | None) -> timedelta:
         """How long ago something was; nothing for what never was."""
         return self.now - timestamps.parse(moment) if moment else timedelta()
+
+
+def is_virtual_node(one: Mapping[str, Any]) -> bool:
+    """Return whether a Node is a virtual node, of whatever installation."""
+    return labels_of(one).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL
 
 
 def labels_of(one: Mapping[str, Any]) -> Mapping[str, str]:

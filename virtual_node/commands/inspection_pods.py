@@ -45,7 +45,7 @@ def mirrored(facts: Facts) -> Iterator[tuple[dict[str, Any], Cluster, dict[str, 
 
 
 def missing(facts: Facts) -> Iterator[Finding]:
-    """Upper pods that are bound, not finished, and have no lower pod."""
+    """Yield upper pods that are bound, not finished, have no lower pod, and do not say why."""
     for upper, lower, below in mirrored(facts):
         if below is not None or is_deleting(upper) or pod_status.is_finished(upper) or not facts.cluster_id:
             continue
@@ -53,14 +53,14 @@ def missing(facts: Facts) -> Iterator[Finding]:
         waited = facts.age(since or upper["metadata"].get("creationTimestamp"))
         if waited <= facts.limits.grace:
             continue
-        why = _told(upper)
-        known = f": {why}" if why else ""
+        if _told(upper):
+            continue  # the health model reports it, with this cause
+        known = ""
         mark = annotations_of(upper).get(names.ANNOTATION_LOWER_UID)
         if ownership.mirrored_as(mark, upper["metadata"]["uid"]):
-            known = f"; its lower pod was there once{known}"
+            known = "; its lower pod was there once"
         yield Finding(
-            # What says why it waits is a user's to mend; silence is ours.
-            severity=WARNING if why else ERROR,
+            severity=ERROR,
             check="missing",
             cluster=lower.name,
             kind="Pod",

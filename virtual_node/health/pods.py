@@ -12,6 +12,8 @@ from virtual_node.health.faults import Kind
 from virtual_node.health.objects import Json, condition, key, one_line, statuses
 from virtual_node.web.rows import status_word
 
+WAITING = "spec.nodeName=,status.phase=Pending"
+"""Field selector of the pods without a node."""
 SCHEDULING = 30.0
 """Seconds that a scheduler may take before a pod without a node is a fault."""
 STARTING = 120.0

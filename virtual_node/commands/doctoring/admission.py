@@ -11,8 +11,9 @@ from datetime import datetime
 from cryptography import x509
 
 from controller_runtime.api import names
+from controller_runtime.api.readable import count
 from virtual_node.commands.doctoring.facts import PROBE_SELECTOR, WEBHOOK_NAME, Facts, waiting
-from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some
+from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, skipped, some
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.objects import Json, key
 
@@ -50,7 +51,8 @@ def registration(facts: Facts) -> Outcome:
         if not labelled:
             return skipped(f"not installed; only pods labelled {names.LABEL_VIRTUAL_POD}=true need it")
         return broken(
-            f"there is none, and {pods(len(labelled))} labelled {names.LABEL_VIRTUAL_POD}=true wait ({some(labelled)})",
+            f"there is none, and {count(len(labelled), 'pod waits', 'pods wait')} with the label "
+            f"{names.LABEL_VIRTUAL_POD}=true ({some(labelled)})",
             "install the webhook, or run virtual-node-webhook --register",
         )
     for name, client in client_configs(ours):

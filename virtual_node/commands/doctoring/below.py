@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from controller_runtime.api.readable import count
 from virtual_node import program
 from virtual_node.commands.doctoring.facts import Facts
-from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped
+from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.commands.doctoring.verdict import unless
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.faults import PODS, Kind
@@ -46,7 +47,9 @@ def _started(facts: Facts) -> Outcome:
         (pod.get("status") or {}).get("phase") == "Pending" for bound in facts.bound.values() for pod in bound
     )
     return ok(
-        f"{pods(starting)} starting, none stuck" if starting else "every pod on a virtual node has started"
+        f"{count(starting, 'pod')} starting, none stuck"
+        if starting
+        else "every pod on a virtual node has started"
     )
 
 

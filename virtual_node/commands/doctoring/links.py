@@ -81,8 +81,3 @@ def some(names: Iterable[str], *, limit: int = 3) -> str:
     listed = list(names)
     more = len(listed) - limit
     return ", ".join(listed[:limit]) + (f" and {more} more" if more > 0 else "")
-
-
-def pods(count: int) -> str:
-    """``1 pod``, ``2 pods``."""
-    return f"{count} pod{'' if count == 1 else 's'}"

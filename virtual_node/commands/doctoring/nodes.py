@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from controller_runtime.api import matching, names
+from controller_runtime.api.readable import count
 from virtual_node.commands.doctoring.facts import (
     PROXY_REFUSES,
     Facts,
@@ -14,7 +15,7 @@ from virtual_node.commands.doctoring.facts import (
     virtual_nodes,
     waiting,
 )
-from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some
+from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, skipped, some
 from virtual_node.commands.doctoring.verdict import faults, of_faults
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.faults import Kind
@@ -47,7 +48,7 @@ def taints(facts: Facts) -> Outcome:
         seen = sorted({_text(taint) for node in nodes for taint in _taints(node)})
         return ok(f"{some(seen) or 'none'}; every pod that waits for a virtual node tolerates them")
     return broken(
-        f"{pods(len(examples))} ({some(examples)}) lack a toleration of {some(repelled)}",
+        f"{count(len(examples), 'pod lacks', 'pods lack')} a toleration of {some(repelled)} ({some(examples)})",
         f"label the pods' template {names.LABEL_VIRTUAL_POD}=true (the webhook tolerates for them), "
         "or add the toleration",
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from controller_runtime.api.readable import count
 from virtual_node.commands.doctoring.facts import INSTALLED_AS, LABEL_NAME, Facts, virtual_nodes
 from virtual_node.commands.doctoring.installation import installation_trouble
-from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some, unknown
+from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, skipped, some, unknown
 from virtual_node.commands.doctoring.verdict import faults, of_faults, unless
 from virtual_node.health.faults import Kind
 
@@ -58,7 +59,7 @@ def heartbeat(facts: Facts) -> Outcome:
 def _components(facts: Facts) -> Outcome:
     found = facts.installation.pods
     if found:
-        return ok(f"{pods(len(found))} of components, none fails")
+        return ok(f"{count(len(found), 'pod')} of components, none fails")
     return skipped(f"nothing here is labelled {LABEL_NAME}={INSTALLED_AS}: they may run elsewhere")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from controller_runtime.api import pod_resources, quantity, timestamps
+from controller_runtime.api.readable import count
 from virtual_node import program
 from virtual_node.commands.doctoring.facts import (
     DESCHEDULER_LEASE,
@@ -16,7 +17,7 @@ from virtual_node.commands.doctoring.facts import (
     ready_nodes,
     waiting,
 )
-from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, pods, skipped, some
+from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, skipped, some
 from virtual_node.commands.doctoring.nodes import meant_for_us
 from virtual_node.commands.doctoring.verdict import unless
 from virtual_node.commands.status_rows import requested
@@ -46,7 +47,7 @@ def scheduler(facts: Facts) -> Outcome:
         return broken(f"kube-scheduler's Lease {quiet}", _FIND_SCHEDULER)
     for name, keys in unseen.items():
         return broken(
-            f"no scheduler named {name} has looked at {pods(len(keys))} for {_UNSEEN_SECONDS:.0f} s ({some(keys)})",
+            f"no scheduler named {name} has looked at {count(len(keys), 'pod')} for {_UNSEEN_SECONDS:.0f} s ({some(keys)})",
             _FIND_SCHEDULER
             if name == _DEFAULT_SCHEDULER
             else f"start it, or correct spec.schedulerName: {_DEFAULT_SCHEDULER} is the stock one",
@@ -84,7 +85,7 @@ def extender(facts: Facts) -> Outcome:
         )
     if not keys:
         return ok("no pod waits to be scheduled")
-    return ok(f"of {pods(len(keys))} that wait none does for an extender")
+    return ok(f"{count(len(keys), 'pod waits', 'pods wait')}, none for an extender")
 
 
 def _scheduler_words(facts: Facts, pods_by_key: Mapping[tuple[str, str], Json]) -> Iterator[str]:
@@ -125,12 +126,12 @@ def capacity(facts: Facts) -> Outcome:
         if unfit:
             worst = max(unfit, key=lambda one: (asked[one].get("cpu", 0), asked[one].get("memory", 0)))
             return broken(
-                f"{what}: {pods(len(unfit))} such as {worst} ({_render(asked[worst])}); "
+                f"{what}: {count(len(unfit), 'pod')} such as {worst} ({_render(asked[worst])}); "
                 f"the largest has {_render(_largest(rooms))}",
                 "ask for less, or add lower nodes; " + program.name("status"),
             )
     waiting_ = (
-        f"{pods(len(asked))} {'waits' if len(asked) == 1 else 'wait'} and would fit"
+        f"{count(len(asked), 'pod waits and fits', 'pods wait and fit')} by requests"
         if asked
         else "no pod waits for room"
     )

@@ -268,7 +268,7 @@ SERVER = {"/version": _version, f"{NODES}/vn/proxy/healthz": _healthy}
             1,
             "Cluster vn: no answer.",
         ),
-        ({SHOP: [pod("web", nodeName="vn", status=PULLING)]}, 1, "In trouble: 1 of its 1 pod."),
+        ({SHOP: [pod("web", nodeName="vn", status=PULLING)]}, 1, "1 of its 1 pod in trouble."),
     ],
 )
 async def test_a_virtual_node_is_judged_by_the_doctors_rules(

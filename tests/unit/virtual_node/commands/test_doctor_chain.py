@@ -89,12 +89,12 @@ BROKEN: list[tuple[Facts, str, str, str]] = [
     (healthy(nodes=[node(taints=[TAINT, STALE])]), "taints", "descheduler keeps", "kubectl taint node vn"),
     (
         healthy(pending=[pod(tolerations=[], nodeSelector={"type": "virtual-kubelet"})]),
-        "taints", "1 pod (shop/web) lack a toleration of virtual-kubelet.io/provider=k8s:NoSchedule", "virtual-pod",
+        "taints", "1 pod lacks a toleration of virtual-kubelet.io/provider=k8s:NoSchedule (shop/web)", "virtual-pod",
     ),
     (
         healthy(nodes=[node(), node("real", virtual=False, taints=())],
                 pending=[pod(tolerations=[], labels={"virtual-pod": "true"})]),
-        "taints", "lack a toleration", "add the toleration",
+        "taints", "lacks a toleration", "add the toleration",
     ),
     (
         healthy(kubelets={"vn": Probe(500, "tls: failed to verify certificate: x509: unknown authority")}),
@@ -115,7 +115,7 @@ BROKEN: list[tuple[Facts, str, str, str]] = [
     (healthy(kubelets={"vn": Probe(500, "internal error")}), "kubeletApi", "500 internal error", "log"),
     (
         healthy(webhook=Webhook(), pending=[pod(labels={"virtual-pod": "true"})]),
-        "webhook", "there is none, and 1 pod labelled virtual-pod=true wait (shop/web)", "--register",
+        "webhook", "there is none, and 1 pod waits with the label virtual-pod=true (shop/web)", "--register",
     ),
     (healthy(webhook=webhook(configurations=[_expired()])), "webhook", "expired on 2025-12-24", "running"),
     (healthy(webhook=_bundle("bm9uc2Vuc2U=")), "webhook", "cannot be read", "leader writes"),

@@ -103,6 +103,7 @@ async def test_only_what_has_a_counterpart_below_is_read_above():
         "app.kubernetes.io/part-of=virtual-node"
     ]
     assert {fields for plural, _, fields in read if plural == "pods" and fields} == {
+        "spec.nodeName=,status.phase=Pending",
         "spec.nodeName=vn",
         "spec.nodeName=vn-old",
     }

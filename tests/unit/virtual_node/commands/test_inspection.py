@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 
@@ -28,7 +29,7 @@ from tests.unit.virtual_node.commands.clusters import (
     worries,
 )
 from virtual_node.commands import inspection
-from virtual_node.commands.inspection_facts import COMPONENT_POD, Expiry, Facts
+from virtual_node.commands.inspection_facts import COMPONENT_POD, WAITING_POD, Expiry, Facts
 from virtual_node.translate.ownership import ownership_labels
 
 SLICE = {
@@ -107,7 +108,7 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
                 lambda facts: facts.lowers[0].objects["Pod"].clear(),
                 sets(upper, "status", "conditions", [REFUSED]),
             ),
-            [("warning", "missing", "Pod", POD)],
+            [("warning", "pods", "Pod", POD)],
         ),
         (
             both(
@@ -147,7 +148,10 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         ),
         (sets(lambda facts: lower(facts, "ConfigMap")["metadata"], "labels", "x", "y"), []),
         # --- status
-        (sets(upper, "status", "phase", "Pending"), [("error", "status", "Pod", POD)]),
+        (
+            sets(upper, "status", "phase", "Pending"),
+            [("error", "status", "Pod", POD), ("warning", "pods", "Pod", POD)],
+        ),
         (sets(lower, "status", "conditions", [ready("False")]), [("error", "status", "Pod", POD)]),
         (
             sets(lower, "status", "conditions", [{**ready("False"), "lastTransitionTime": ago(minutes=4)}]),
@@ -278,7 +282,9 @@ def _released(node: str, component: str = "", of: str = "0.2.0") -> Facts:
             "metadata": {
                 **meta(name, name),
                 "labels": {"app.kubernetes.io/component": name, "app.kubernetes.io/version": release},
-            }
+            },
+            "spec": {},
+            "status": {"conditions": [ready()]},
         }
         for name, release in (("virtual-node", of), (component, "0.2.0"))
         if name
@@ -301,6 +307,40 @@ def test_releases_of_ours_that_differ_are_told(facts: Facts, expected: list[tupl
     assert worries(facts=facts) == expected
     found = [one for one in inspection.inspect(facts) if one.check == "release"]
     assert all(one.transient for one in found)
+
+
+def test_the_faults_of_the_health_model_are_findings():
+    """A replica that crashes, a report on a Lease and a pod without a node, each with its check."""
+    facts = _released("0.2.0")
+    component = facts.upper.objects[COMPONENT_POD][0]
+    component["status"] = {
+        "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    }
+    report = {"virtual-node.io/faults": json.dumps({"rejected": {"": "unknown field lables"}})}
+    upper(facts, "Lease")["metadata"]["annotations"] = report
+    waiting = {"metadata": meta("later", "u-later", labels={"virtual-pod": "true"}), "spec": {}, "status": {}}
+    facts.upper.objects[WAITING_POD] = [waiting]
+    assert worries(facts=facts) == [
+        ("error", "component", "Pod", "shop/virtual-node"),
+        ("error", "configuration", "Configuration", "configuration"),
+        ("warning", "pods", "Pod", "shop/later"),
+    ]
+
+
+def test_a_lost_cluster_is_a_finding_of_that_cluster():
+    """Told by its virtual node, although this machine may reach it."""
+    facts = healthy()
+    lost = {**ready("False"), "reason": "LowerClusterUnreachable", "message": "no answer"}
+    upper(facts, "Node")["metadata"]["labels"]["virtual-node.io/lower-cluster"] = "paris"
+    sets(lambda facts: upper(facts, "Node"), "status", "conditions", [lost])(facts)
+    assert worries(facts=facts) == [("error", "cluster", "Cluster", "paris")]
+
+
+def test_pods_that_cannot_be_listed_are_one_finding():
+    """Three lists of pods fail for one reason; no name of ours for a kind is shown."""
+    facts = healthy()
+    facts.upper.unread = dict.fromkeys(("Pod", COMPONENT_POD, WAITING_POD), "pods is forbidden")
+    assert worries(facts=facts) == [("warning", "unread", "Pod", "*")]
 
 
 def test_a_strangers_virtual_node_has_a_release_of_its_own():
