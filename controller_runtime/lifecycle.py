@@ -92,7 +92,13 @@ async def run_until_signal(
 
 
 def describe(error: BaseException) -> str | None:
-    """One line for a trouble that its reader can mend without knowing our code; None for all others."""
+    """One line for a trouble that its reader can mend without knowing our code; None for all others.
+
+    A group of such troubles is one line, too.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        lines = [describe(leaf) for leaf in _leaves(error)]
+        return None if None in lines else "; ".join(dict.fromkeys(map(str, lines)))
     if isinstance(error, ConfigError | ApiError):
         return str(error)
     if isinstance(error, OSError) and error.errno in _PLAIN_ERRNOS:

@@ -24,6 +24,7 @@ from virtual_node import metrics
 from virtual_node.cluster import COMPONENT, LowerCluster
 from virtual_node.config import ClusterConfig, Config
 from virtual_node.config_status import ConfigStatus
+from virtual_node.controllers.node_hold import Identity
 from virtual_node.flags import Options
 from virtual_node.health.reports import Report
 from virtual_node.kubelet_service import KubeletEndpoints
@@ -183,6 +184,13 @@ class App:
         election = self._config.leader_election
         return election.namespace if election.enabled else ""
 
+    def _identity(self) -> Identity | None:
+        """Return the holder of the virtual nodes' Leases: replicas have one in common, of which only the leader works."""
+        election = self._config.leader_election
+        return (
+            Identity(f"{election.namespace}/{election.name}", is_exclusive=True) if election.enabled else None
+        )
+
     def _leader(self) -> str:
         """Host name of the replica that works while this one stands by."""
         return self._elector.leader.partition("_")[0] if self._standby and self._elector is not None else ""
@@ -193,8 +201,12 @@ class App:
                 return "the upper cluster has not answered yet"
             if self._standby:
                 return None  # ready to take over
-            silent = [name for name, cluster in self.clusters.items() if cluster.pods is None]
-            return f"not mirroring yet: {', '.join(sorted(silent))}" if silent else None
+            silent = [
+                f"{name} ({cluster.waits_for})" if cluster.waits_for else name
+                for name, cluster in sorted(self.clusters.items())
+                if cluster.pods is None
+            ]
+            return f"not mirroring yet: {', '.join(silent)}" if silent else None
 
         return {"ping": lambda: None, "clusters": clusters}
 
@@ -253,6 +265,7 @@ class App:
                 cluster_id=self._cluster_id,
                 endpoints=endpoints,
                 report=lambda: Report(self.rejected, self.failures),
+                identity=self._identity(),
             )
             self.clusters[cluster.name] = lower
             self.failures.pop(cluster.name, None)

@@ -13,23 +13,24 @@ from typing import Any
 
 import structlog
 
-from controller_runtime import kubeconfig, resources, weaknesses
+from controller_runtime import kubeconfig, weaknesses
 from controller_runtime.api import names
 from controller_runtime.client import Client
-from controller_runtime.errors import ConfigError, Forbidden, NotFound, Unavailable
+from controller_runtime.errors import Unavailable
 from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.informer import Informer
 from virtual_node import config as configuration
 from virtual_node import metrics
 from virtual_node.cluster_caches import ClusterCaches, cluster_caches
 from virtual_node.controllers.context import ClusterContext, PodCaches
-from virtual_node.controllers.credential_renewal import CredentialRenewal, kube_system
+from virtual_node.controllers.credential_renewal import CredentialRenewal
 from virtual_node.controllers.dependencies import DependencyController
 from virtual_node.controllers.event_mirror import EventMirror
 from virtual_node.controllers.health import HealthController
 from virtual_node.controllers.identities import IdentityController
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.node import NodeController
+from virtual_node.controllers.node_hold import Identity, NodeHold, this_process
 from virtual_node.controllers.node_lease import NodeLeaseController
 from virtual_node.controllers.pod_creation import PodCreator
 from virtual_node.controllers.pod_status import StatusWriter
@@ -39,6 +40,7 @@ from virtual_node.controllers.services import ServiceController
 from virtual_node.controllers.volumes import Volumes
 from virtual_node.health.reports import Report
 from virtual_node.kubelet_service import KubeletEndpoints, KubeletService
+from virtual_node.start_checks import refuse_real_nodes, refuse_upper_as_lower
 
 COMPONENT = "virtual-node"
 
@@ -54,6 +56,7 @@ class LowerCluster:
         cluster_id: str,
         endpoints: KubeletEndpoints,
         report: Callable[[], Report] = Report,
+        identity: Identity | None = None,
     ) -> None:
         """Set up.
 
@@ -63,20 +66,28 @@ class LowerCluster:
             cluster_id: identity of the upper cluster.
             endpoints: the kubelet APIs of the process.
             report: what is wrong that only this process knows; published on the Leases of the virtual nodes.
+            identity: holder of these Leases; None: the process.
         """
         self.config = config
         self._report = report
+        self._identity = identity
         self._settings = settings
         self._cluster_id = cluster_id
         self._endpoints = endpoints
         self._log = structlog.get_logger(component=COMPONENT, cluster=config.name)
         self.nodes: dict[str, NodeController] = {}
         self.leases: dict[str, NodeLeaseController] = {}
+        self.holds: dict[str, NodeHold] = {}
         self.health: HealthController | None = None
         self.caches: PodCaches | None = None
         self.lower_nodes: Informer | None = None
         self._context: ClusterContext | None = None
         self.pods: PodController | None = None
+
+    @property
+    def waits_for(self) -> str:
+        """Why nothing is mirrored yet: another process holds a virtual node. Empty while nobody is waited for."""
+        return next((hold.waits_for for hold in self.holds.values() if hold.waits_for), "")
 
     async def run(self) -> None:
         """Run until cancelled, or until something breaks that only a fresh start can mend.
@@ -123,17 +134,26 @@ class LowerCluster:
                 recorder=recorder,
                 log=self._log,
             )
-            await _refuse_real_nodes(context)
+            await refuse_real_nodes(context)
             # Asked before anything is written; a cluster that does not answer yet is asked again later.
             with contextlib.suppress(Unavailable):
-                await _refuse_upper_as_lower(context)
+                await refuse_upper_as_lower(context)
+            self.holds = {
+                name: NodeHold(context, name, self._identity or this_process())
+                for name in sorted(context.nodes)
+            }
             services: list[KubeletService] = []
             try:
+                for hold in self.holds.values():
+                    await hold.acquire()
                 await self._run_controllers(context, services)
             finally:
                 metrics.show_stopped(config.name)
-                # Streams outlive us: a successor may mirror already while somebody still reads a log here.
-                self._endpoints.retire(services, clients.pop_all())
+                try:
+                    await asyncio.gather(*(hold.release() for hold in self.holds.values()))
+                finally:
+                    # Streams outlive us: a successor may mirror already while somebody still reads a log here.
+                    self._endpoints.retire(services, clients.pop_all())
 
     def recent_events(self) -> list[dict[str, Any]]:
         """The last events written to the upper cluster: time, type, reason, message, object."""
@@ -232,7 +252,7 @@ class LowerCluster:
                 # listed yet must not make its lower pod look like an orphan.
                 for informer in caches.deciding():
                     await informer.wait_synced()
-                await _refuse_upper_as_lower(context)
+                await refuse_upper_as_lower(context)
                 await pods.adopt_all()
                 group.create_task(pods.controller.run(), name=f"{context.name} pods")
                 group.create_task(namespaces.run(), name=f"{context.name} namespaces")
@@ -271,34 +291,10 @@ class LowerCluster:
             )
             self.nodes[name] = controller
             lease = self.leases[name] = NodeLeaseController(
-                context, name, node=controller, report=self._report
+                context, name, node=controller, hold=self.holds.get(name), report=self._report
             )
             group.create_task(controller.run(), name=f"node {name}")
             group.create_task(lease.run(), name=f"lease {name}")
-
-
-async def _refuse_upper_as_lower(context: ClusterContext) -> None:
-    """A lower kubeconfig that leads to the upper cluster would mirror every pod onto itself."""
-    try:
-        system = await kube_system(context)
-        upper = await context.upper.get(resources.NAMESPACES, "kube-system")
-    except (Forbidden, NotFound):
-        return
-    if system["metadata"]["uid"] == upper["metadata"]["uid"]:
-        raise ConfigError(f"lower cluster {context.name}: its kubeconfig leads to the upper cluster")
-
-
-async def _refuse_real_nodes(context: ClusterContext) -> None:
-    """A virtual node with a real one's name would take that one's pods for its own."""
-    for name in context.nodes:
-        try:
-            node = await context.upper.get(resources.NODES, name)
-        except NotFound:
-            continue
-        if (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
-            raise ConfigError(
-                f"node {name}: the upper cluster has a Node of that name that is not virtual; choose another nodeName"
-            )
 
 
 def _refresh(nodes: Iterable[NodeController]) -> None:

@@ -158,7 +158,7 @@ class ProcessHealth:
             if name not in self._app.failures and (
                 cluster is None or cluster.pods is None or not cluster.nodes
             ):
-                yield f"cluster {name}", "it starts"
+                yield f"cluster {name}", (cluster.waits_for if cluster is not None else "") or "it starts"
 
 
 def _leases(running: Mapping[str, LowerCluster]) -> dict[str, Json]:

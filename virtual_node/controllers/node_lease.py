@@ -11,15 +11,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime import resources
+from controller_runtime import lease_record, resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.node import NodeController
+from virtual_node.controllers.node_hold import NAMESPACE, NodeHold
 from virtual_node.health.reports import Report
 
-NAMESPACE = "kube-node-lease"
 _RETRY = 2.0
+
+
+class HeldElsewhereError(ConfigError):
+    """Another process has taken the Lease over, and mirrors the node."""
 
 
 class NodeLeaseController:
@@ -31,6 +35,7 @@ class NodeLeaseController:
         name: str,
         *,
         node: NodeController,
+        hold: NodeHold | None = None,
         report: Callable[[], Report] = Report,
     ) -> None:
         """Set up.
@@ -39,10 +44,12 @@ class NodeLeaseController:
             context: of the lower cluster.
             name: the virtual node's.
             node: registers it; its Lease follows.
+            hold: the right to mirror the node; None: nobody else does.
             report: what is wrong that only this process knows; published with the next renewal.
         """
         self._context = context
         self._report = report
+        self._hold = hold
         self._name = name
         self._node = node
         self._lease: dict[str, Any] | None = None
@@ -52,12 +59,18 @@ class NodeLeaseController:
         """The Lease's spec as last written; empty: never."""
 
     async def run(self) -> None:
-        """Renew until cancelled."""
+        """Renew until cancelled.
+
+        Raises:
+            HeldElsewhereError: another process has taken the Lease over.
+        """
         await self._node.registered.wait()
         interval = self._context.settings.lease_duration / 4
         while True:
             try:
                 await self._renew()
+            except HeldElsewhereError:
+                raise
             except (ApiError, ConfigError) as error:
                 if isinstance(error, (Conflict, NotFound)) and self._lease is not None:
                     self._lease = None  # changed by somebody: read it again at once
@@ -73,8 +86,13 @@ class NodeLeaseController:
     async def _renew(self) -> None:
         if self._lease is None:
             self._lease = await self._get_or_create()
+            if self._hold is not None and not self._hold.is_ours(self._lease):
+                holder = lease_record.holder_of(self._lease)
+                raise HeldElsewhereError(
+                    f"node {self._name}: another process, {holder}, has taken its Lease over"
+                )
         spec = self._lease.setdefault("spec", {})
-        spec["holderIdentity"] = self._name
+        spec["holderIdentity"] = self._holder
         spec["leaseDurationSeconds"] = int(self._context.settings.lease_duration)
         spec["renewTime"] = timestamps.micro_time(datetime.now(UTC))
         self._lease["metadata"]["ownerReferences"] = [self._owner()]
@@ -96,7 +114,7 @@ class NodeLeaseController:
             "kind": "Lease",
             "metadata": {"name": self._name, "namespace": NAMESPACE, "ownerReferences": [self._owner()]},
             "spec": {
-                "holderIdentity": self._name,
+                "holderIdentity": self._holder,
                 "leaseDurationSeconds": int(self._context.settings.lease_duration),
                 "renewTime": timestamps.micro_time(datetime.now(UTC)),
             },
@@ -105,6 +123,10 @@ class NodeLeaseController:
             return await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except AlreadyExists:
             return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+
+    @property
+    def _holder(self) -> str:
+        return self._hold.holder if self._hold is not None else self._name
 
     def _owner(self) -> dict[str, str]:
         # Garbage collection removes the Lease with its Node; a re-registered Node has a new uid.

@@ -10,8 +10,8 @@ import pytest
 from controller_runtime.api import pod_resources
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import from_dict
-from virtual_node.cluster import _refuse_real_nodes
 from virtual_node.cluster_caches import shrink_foreign
+from virtual_node.start_checks import refuse_real_nodes
 
 
 def test_a_foreign_pod_keeps_what_capacity_counts():
@@ -58,11 +58,11 @@ async def test_a_real_node_of_the_same_name_is_never_taken_over():
     """A kubelet's Node, and the pods bound to it, are not ours whatever the configuration says."""
     context: Any = SimpleNamespace(upper=_Upper(worker={"kubernetes.io/os": "linux"}), nodes={"worker": None})
     with pytest.raises(ConfigError, match=r"worker.*not virtual"):
-        await _refuse_real_nodes(context)
+        await refuse_real_nodes(context)
 
 
 async def test_a_virtual_node_is_taken_up_again():
     """After a restart, or from tensile-kube, the Node is there already."""
     upper = _Upper(vn={"type": "virtual-kubelet"})
     context: Any = SimpleNamespace(upper=upper, nodes={"vn": None, "new": None})
-    await _refuse_real_nodes(context)
+    await refuse_real_nodes(context)

@@ -1,0 +1,110 @@
+"""Two virtual-node processes with the same --nodename: one works, the other waits, says so, and succeeds it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.ports import free_ports
+from hack.sandbox.process import Process
+from tests.e2e.conftest import create, eventually, get, make_namespace, node_ready, pod, ready
+from tests.e2e.test_faults import MIRRORING, in_log
+
+NODE = "vn-twice"
+WAITING = "another process mirrors this virtual node"
+_SOON = 15.0
+"""Seconds, on a busy machine; the Lease lasts 40."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def twice() -> AsyncIterator[Sandbox]:
+    """Clusters without real nodes."""
+    async with Sandbox(lower=1, kwok_nodes=1) as running:
+        yield running
+
+
+async def _start(sandbox: Sandbox, name: str, *flags: str) -> Process:
+    lower = sandbox.lower[0]
+    return await sandbox.start_virtual_node(
+        f"--client-kubeconfig={lower.kubeconfig}",
+        f"--nodename={NODE}",
+        "--adopt-namespaces=*",
+        *flags,
+        name=name,
+        env={"KUBELET_PORT": "0"},
+    )
+
+
+async def _unready(address: str) -> str:
+    """What /readyz says; empty when it is ready."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://{address}/readyz?verbose") as answer:
+        return "" if answer.status == 200 else await answer.text()
+
+
+async def _holder(upper: Cluster) -> str:
+    lease = await get(upper, "kube-node-lease", "lease", NODE)
+    return str(lease["spec"]["holderIdentity"])
+
+
+async def test_the_second_waits_and_succeeds_a_killed_first_without_waiting_for_the_lease(twice: Sandbox):
+    """It is not ready and names the node; after SIGKILL of the first it works within seconds, and no pod is lost."""
+    upper, lower = twice.upper, twice.lower[0]
+    namespace = "twice"
+    await make_namespace(upper, namespace)
+    first = await _start(twice, "first")
+    await node_ready(upper, NODE)
+    address = f"{LOOPBACK}:{free_ports(1)[0]}"
+    second = await _start(twice, "second", f"--metrics-addr={address}")
+    await in_log(second, WAITING)
+    assert "[-]clusters failed" in await _unready(address)
+    await in_log(second, f"not mirroring yet: {NODE} (node {NODE} is mirrored by another process")
+    await create(upper, namespace, pod("web", "sleep 3600", node=NODE))
+    await ready(upper, namespace, "web")
+    before = await get(lower, namespace, "pod", "web")
+    assert MIRRORING not in second.log.read_text(encoding="utf-8")
+    assert WAITING not in first.log.read_text(encoding="utf-8")
+
+    begin = time.monotonic()
+    await first.kill()
+    await in_log(second, MIRRORING)
+    assert time.monotonic() - begin < _SOON
+
+    async def is_ready() -> bool:
+        return not await _unready(address)
+
+    await eventually(is_ready, what="the second is ready")
+    assert (await get(lower, namespace, "pod", "web"))["metadata"]["uid"] == before["metadata"]["uid"]
+
+    # The same process again: after SIGKILL, and after a stop in order, which gives the Lease back.
+    for end in (second.kill, second.stop):
+        await end()
+        begin = time.monotonic()
+        times = second.log.read_text(encoding="utf-8").count(MIRRORING)
+        await second.start()
+        await in_log(second, MIRRORING, times=times + 1)
+        assert time.monotonic() - begin < _SOON
+    assert WAITING not in second.log.read_text(encoding="utf-8").rpartition(MIRRORING)[2]
+    await second.stop()
+    assert await _holder(upper) == NODE
+
+
+@pytest.mark.parametrize("elected", [True, False])
+async def test_the_second_begins_at_once_when_the_first_stops(twice: Sandbox, *, elected: bool):
+    """With and without --leader-elect: what waits for the Lease of the node is not slower than the election."""
+    flags = ["--leader-elect", "--leader-elect-resource-name=twice"] if elected else []
+    first = await _start(twice, f"stops-{elected}", *flags)
+    await in_log(first, MIRRORING)
+    second = await _start(twice, f"follows-{elected}", *flags)
+    await in_log(second, "another leads" if elected else WAITING)
+    begin = time.monotonic()
+    await first.stop()
+    await in_log(second, MIRRORING)
+    assert time.monotonic() - begin < _SOON
+    assert (await _holder(twice.upper) == "kube-system/twice") is elected
+    await second.stop()
