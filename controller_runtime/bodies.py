@@ -1,4 +1,4 @@
-"""Request bodies, read within limits: of one body's size and time, and of the memory that all take together."""
+"""Bodies of requests and answers within limits: of one body's size and time, and of the memory that all take together."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ RETRY_AFTER = {"Retry-After": "1"}
 
 
 class Bodies:
-    """Reads the bodies of one server's requests.
+    """Reads the bodies of one server's requests, and writes answers to them.
 
     Args:
-        max_bytes: Largest body.
-        total_bytes: Bytes of all bodies that are being read or are in use; beyond them the oldest is given up.
-        seconds: Time for one body to come.
+        max_bytes: Largest body of a request.
+        total_bytes: Bytes of all bodies that are being read or written; beyond them the oldest is given up.
+        seconds: Time for one body to come, or to be read by the client.
     """
 
     def __init__(self, *, max_bytes: int, total_bytes: int, seconds: float) -> None:
         self.max_bytes = max_bytes
         self._seconds = seconds
-        self._budget: ByteBudget[_Reading] = ByteBudget(total_bytes, drop=_Reading.drop)
+        self._budget: ByteBudget[_Transfer] = ByteBudget(total_bytes, drop=_Transfer.drop)
 
     @property
     def held(self) -> int:
-        """The bytes of all bodies that are being read."""
+        """The bytes of all bodies that are being read or written."""
         return self._budget.held
 
     async def read(self, request: web.Request) -> bytes:
@@ -42,7 +42,7 @@ class Bodies:
         if (request.content_length or 0) > self.max_bytes:
             raise self._too_large()
         body = bytearray()
-        reading = _Reading(asyncio.timeout(self._seconds))
+        reading = _Transfer(asyncio.timeout(self._seconds))
         try:
             async with reading.deadline:
                 while chunk := await request.content.readany():
@@ -64,6 +64,24 @@ class Bodies:
             self._budget.set(reading, 0)
         return bytes(body)
 
+    async def write(self, request: web.Request, answer: web.Response) -> web.Response:
+        """Write an answer; close the connection of a client that does not read it. Return the answer.
+
+        Without this, aiohttp keeps the whole answer in memory for as long as the client stays.
+        """
+        writing = _Transfer(asyncio.timeout(self._seconds))
+        try:
+            async with writing.deadline:
+                self._budget.set(writing, len(answer.body) if isinstance(answer.body, bytes) else 0)
+                await answer.prepare(request)
+                await answer.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._budget.set(writing, 0)
+        return answer
+
     def _too_large(self) -> web.HTTPException:
         return web.HTTPRequestEntityTooLarge(
             max_size=self.max_bytes, actual_size=0, text=f"the body is longer than {self.max_bytes} bytes\n"
@@ -71,11 +89,11 @@ class Bodies:
 
 
 @dataclass(slots=True, eq=False)
-class _Reading:
+class _Transfer:
     deadline: asyncio.Timeout
     is_dropped: bool = False
 
     def drop(self) -> None:
-        """Have the reader give up."""
+        """Have the reader or writer give up."""
         self.is_dropped = True
         self.deadline.reschedule(asyncio.get_running_loop().time())

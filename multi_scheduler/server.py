@@ -111,7 +111,9 @@ class ExtenderServer(HttpsServer):
             try:
                 async with self._turn():
                     body = await self.bodies.read(request)
-                    return await self._answer(verb, decide, failed, body)
+                    answer = await self._answer(verb, decide, failed, body)
+                del body
+                return await self.bodies.write(request, answer)
             except web.HTTPException as error:
                 _CALLS.labels(verb, "refused").inc()
                 _log.warning("call refused", verb=verb, error=(error.text or "").strip())

@@ -86,21 +86,24 @@ class WebhookServer(HttpsServer):
         if request.content_type != "application/json":
             return self._refuse(kind, 415, "an AdmissionReview as application/json was expected")
         try:
-            body = await self.bodies.read(request)
+            # One review at a time: nothing is awaited from its last byte to its answer. Only the answer is kept after that.
+            answer = self._review(kind, decide, await self.bodies.read(request))
         except web.HTTPException as error:
             return self._refuse(kind, error.status, error.text or "", error.headers)
-        started = time.perf_counter()
-        try:
-            review = admission.parse(body)
-            answer = decide(review)
         except admission.BadReviewError as error:
             return self._refuse(kind, 400, str(error))
+        return await self.bodies.write(request, web.Response(body=answer, content_type="application/json"))
+
+    def _review(self, kind: str, decide: Callable[[admission.Request], bytes], body: bytes) -> bytes:
+        started = time.perf_counter()
+        review = admission.parse(body)
+        answer = decide(review)
         _SECONDS.labels(kind).observe(time.perf_counter() - started)
         outcome = "denied" if b'"allowed":false' in answer else "allowed"
         _REVIEWS.labels(kind, outcome).inc()
         if outcome == "denied":
             self._log.info("denied", kind=kind, namespace=review.namespace, name=review.name)
-        return web.Response(body=answer, content_type="application/json")
+        return answer
 
     def _refuse(
         self, kind: str, status: int, message: str, headers: Mapping[str, str] = MappingProxyType({})

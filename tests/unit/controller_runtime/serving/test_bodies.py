@@ -28,7 +28,11 @@ async def taking(**limits: float) -> AsyncIterator[HttpsServer]:
     async def take(request: web.Request) -> web.Response:
         return web.Response(text=str(len(await server.bodies.read(request))))
 
+    async def give(request: web.Request) -> web.Response:
+        return await server.bodies.write(request, web.Response(body=b"x" * int(request.query["bytes"])))
+
     server.add_route("POST", "/take", take)
+    server.add_route("GET", "/give", give)
     async with server:
         yield server
 
@@ -88,6 +92,31 @@ async def test_gives_up_the_oldest_bodies_where_there_are_too_many():
         assert server.bodies.held == 2700
         for upload in stalled[1:]:
             upload.writer.close()
+
+
+async def test_clients_that_do_not_read_their_answers_are_dropped(session: aiohttp.ClientSession):
+    """The oldest where answers are too many together, each after a time; a client that reads is served."""
+    size = 8_000_000  # more than the sockets' buffers take
+    async with taking(total_bytes=3 * size, seconds=2) as server:
+        lazy = []
+        for _ in range(8):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", server.port))
+            sock.sendall(f"GET /give?bytes={size} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            lazy.append(sock)
+            await asyncio.sleep(0.05)
+        assert server.bodies.held == 3 * size
+        assert len(server._connections) == 3
+        async with session.get(f"http://127.0.0.1:{server.port}/give?bytes={size}") as answer:
+            assert len(await answer.read()) == size
+
+        async def held() -> int:
+            return server.bodies.held
+
+        await becomes(held, 0)
+        for sock in lazy:
+            sock.close()
 
 
 async def test_does_not_decompress(session: aiohttp.ClientSession):
