@@ -30,6 +30,7 @@ _SAFETY = 30.0
 """Seconds after which an ending pod is looked at again; normally its delete event comes first."""
 _KEY_RETRY = 60.0
 """Seconds after which a record that could not be verified for lack of the key is looked at again."""
+_WORKERS = 8
 _QUOTA = "exceeded quota"
 _NO_DRY_RUN = "does not support dry run"
 """What the apiserver says where an admission webhook has side effects: there is no rehearsing then."""
@@ -46,8 +47,12 @@ class Recreator:
         self._recorder = recorder
         self._store = store
         self._log = log.get_logger(component="recreation")
-        queue: WorkQueue[str] = WorkQueue("recreation", rate_limiter=ExponentialBackoff(0.1, 60.0))
-        self.controller: Controller[str] = Controller("recreation", self._reconcile, workers=8, queue=queue)
+        queue: WorkQueue[str] = WorkQueue(
+            "recreation", rate_limiter=ExponentialBackoff(0.1, 60.0), flow=self._namespace, workers=_WORKERS
+        )
+        self.controller: Controller[str] = Controller(
+            "recreation", self._reconcile, workers=_WORKERS, queue=queue
+        )
         self._own: dict[str, Record] = {}
         """Written by this process and not deleted yet; the informer may be behind."""
         self._untouched: set[str] = set()
@@ -139,6 +144,11 @@ class Recreator:
         except BadRequest as error:
             if _NO_DRY_RUN not in error.message:
                 raise
+
+    def _namespace(self, key: str) -> str:
+        """Return the namespace of a record's pod; empty for records that another process wrote, which are few."""
+        record = self._own.get(key)
+        return "" if record is None else record.namespace
 
     def _record_deleted(self, found: Object) -> None:
         self._own.pop(found.key, None)

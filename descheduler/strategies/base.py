@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
@@ -18,9 +18,12 @@ import msgspec
 
 from controller_runtime import log
 from controller_runtime.api import matching
+from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.client import Client
+from controller_runtime.controller import Controller, Result
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
+from controller_runtime.work_queue import WorkQueue
 from descheduler.cluster import ClusterView
 from descheduler.memory import Memory
 from descheduler.mover import Mover
@@ -140,6 +143,26 @@ class PeriodicStrategy(Strategy):
     @abc.abstractmethod
     async def work_through(self) -> None:
         """One pass."""
+
+
+def pod_controller(
+    name: str, reconcile: Callable[[str], Awaitable[Result | None]], *, workers: int, longest_backoff: float
+) -> Controller[str]:
+    """Return a controller of pods (namespace/name) in which namespaces take turns.
+
+    Args:
+        name: in logs and metrics.
+        reconcile: moves a pod, or leaves it.
+        workers: pods at the same time; no namespace holds all of them.
+        longest_backoff: seconds that a pod whose move fails again and again waits.
+    """
+    queue: WorkQueue[str] = WorkQueue(
+        name,
+        rate_limiter=ExponentialBackoff(0.5, longest_backoff),
+        flow=lambda key: key.partition("/")[0],
+        workers=workers,
+    )
+    return Controller(name, reconcile, workers=workers, queue=queue)
 
 
 def _threshold(threshold: PriorityThreshold, where: str) -> int | None:

@@ -17,18 +17,16 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from controller_runtime import resources
-from controller_runtime.backoff import ExponentialBackoff
 from controller_runtime.controller import Controller, Result
 from controller_runtime.errors import NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from controller_runtime.rate_limiter import TokenBucket
-from controller_runtime.work_queue import WorkQueue
 from descheduler import pods, taint
 from descheduler.cluster import is_ready, ready_condition, tainted_since, why_lost
 from descheduler.heartbeat import Heartbeats
 from descheduler.move import Move
-from descheduler.strategies.base import Context, NotNegative, Params, Positive, Strategy
+from descheduler.strategies.base import Context, NotNegative, Params, Positive, Strategy, pod_controller
 
 _LEASE_NAMESPACE = "kube-node-lease"
 _NO_READY_NODES = "NoReadyLowerNodes"
@@ -82,10 +80,7 @@ class StaleCluster(Strategy):
             context.client, resources.LEASES, namespace=_LEASE_NAMESPACE, name="node-leases"
         )
         self.nodes: Controller[str] = Controller("stalecluster-nodes", self._judge)
-        queue: WorkQueue[str] = WorkQueue("stalecluster-pods", rate_limiter=ExponentialBackoff(0.5, 60.0))
-        self.pods: Controller[str] = Controller(
-            "stalecluster-pods", self._move, workers=_WORKERS, queue=queue
-        )
+        self.pods = pod_controller("stalecluster-pods", self._move, workers=_WORKERS, longest_backoff=60.0)
 
     async def run(self) -> None:
         """Follow nodes, leases and pods until cancelled."""

@@ -10,13 +10,11 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from controller_runtime.backoff import ExponentialBackoff
-from controller_runtime.controller import Controller, Result
+from controller_runtime.controller import Result
 from controller_runtime.objects import Object
-from controller_runtime.work_queue import WorkQueue
 from descheduler import pods, replacement, stuck
 from descheduler.move import Move
-from descheduler.strategies.base import Context, Params, Positive, Strategy
+from descheduler.strategies.base import Context, Params, Positive, Strategy, pod_controller
 
 _WORKERS = 16
 
@@ -43,9 +41,8 @@ class Unschedulable(Strategy):
         self._threshold = params.threshold_seconds
         self._failures = frozenset(params.failures)
         self._waiting = frozenset(params.waiting_reasons)
-        queue: WorkQueue[str] = WorkQueue(self.name.lower(), rate_limiter=ExponentialBackoff(0.5, 120.0))
-        self.controller: Controller[str] = Controller(
-            self.name.lower(), self.reconcile, workers=_WORKERS, queue=queue
+        self.controller = pod_controller(
+            self.name.lower(), self.reconcile, workers=_WORKERS, longest_backoff=120.0
         )
         self._needs_node: set[str] = set()
         """Pods that would be moved if only there were another node."""
