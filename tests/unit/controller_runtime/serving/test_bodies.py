@@ -105,9 +105,11 @@ async def test_clients_that_do_not_read_their_answers_are_dropped(session: aioht
             sock.connect(("127.0.0.1", server.port))
             sock.sendall(f"GET /give?bytes={size} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             lazy.append(sock)
-            await asyncio.sleep(0.05)
-        assert server.bodies.held == 3 * size
-        assert len(server._connections) == 3
+
+        async def kept() -> tuple[int, int]:
+            return server.bodies.held, len(server._connections)
+
+        await becomes(kept, (3 * size, 3))
         async with session.get(f"http://127.0.0.1:{server.port}/give?bytes={size}") as answer:
             assert len(await answer.read()) == size
 
