@@ -18,6 +18,8 @@ from hack.sandbox.errors import SandboxError
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _START_SECONDS = 90
+_KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
+"""Windows key code, and the text that the key writes."""
 
 
 def is_here() -> bool:
@@ -62,8 +64,10 @@ class Page:
         return self
 
     async def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page."""
-        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """The value of a JavaScript expression in the page; of a promise, what it becomes."""
+        answer = await self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         return answer["result"].get("value")
 
     async def wait_for(self, expression: str, *, seconds: float = 90.0) -> None:
@@ -79,8 +83,16 @@ class Page:
                 raise SandboxError(f"the page never showed {expression}; it says: {text!r}, {self.console}")
             await asyncio.sleep(0.1)
 
-    async def screenshot(self, path: Path, *, width: int, height: int, dark: bool = False) -> None:
-        """Save what is to be seen as a PNG."""
+    async def press(self, key: str) -> None:
+        """Press and release a key, such as ``Tab`` or ``Enter``."""
+        code, text = _KEYS[key]
+        for kind in ("keyDown", "keyUp"):
+            await self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, text=text
+            )
+
+    async def resize(self, width: int, height: int, *, dark: bool = False) -> None:
+        """Change what the page believes about its screen."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -90,6 +102,10 @@ class Page:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    async def screenshot(self, path: Path, *, width: int, height: int, dark: bool = False) -> None:
+        """Save what is to be seen as a PNG."""
+        await self.resize(width, height, dark=dark)
         answer = await self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(answer["data"]))
 

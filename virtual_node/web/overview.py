@@ -29,6 +29,8 @@ _SHARED_SECONDS = 0.5
 """Age up to which the caches are not read again."""
 _SHARE = 20
 """The caches are not read more often than this many times the time it takes: at most 5 % of a core goes there."""
+_LONGEST = 5.0
+"""Seconds after which they are read again in any case."""
 _MOST_NAMESPACES = 300
 
 Parts = dict[str, bytes]
@@ -131,7 +133,7 @@ class Overview:
                 begun = loop.time()
                 reading = await self._reader.read()
                 taken = loop.time() - begun
-                self._reading = loop.time() + max(_SHARED_SECONDS, _SHARE * taken), reading
+                self._reading = loop.time() + min(_LONGEST, max(_SHARED_SECONDS, _SHARE * taken)), reading
             return self._reading[1]
 
     def _verdict(self) -> dict[str, Any]:

@@ -41,6 +41,8 @@ _MOST_PICTURES = 16
 """Views that are answered within an interval; browsers with the same view share one."""
 _SHARE = 10
 """Pictures are not drawn more often than this many times the time it takes: at most a tenth of a core goes there."""
+_LONGEST = 5.0
+"""Seconds after which a picture is drawn again in any case: the time is also that of others, in a busy process."""
 _MOST_STREAMS = 64
 """Browsers that watch."""
 _KEEP_ALIVE = 20.0
@@ -161,7 +163,8 @@ class WebServer(HttpsServer):
             # All views together take a small share of the time, however many pods there are.
             taken = loop.time() - begun
             if (picture := self._pictures.get(view)) is not None:
-                picture.good_until = begun + max(_INTERVAL, _SHARE * taken * len(self._pictures))
+                wanted = _SHARE * taken * len(self._pictures)
+                picture.good_until = begun + min(_LONGEST, max(_INTERVAL, wanted))
 
 
 @web.middleware

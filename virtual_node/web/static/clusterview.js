@@ -11,7 +11,6 @@ export function clusterView(detail, cluster) {
   if (detail.missing || !cluster) return [element("h2", { tabIndex: -1 }, detail.name), element("p", {}, "This lower cluster does not run here.")];
   const { history } = detail;
   return [
-    element("p", { className: "muted" }, "Lower cluster"),
     element("div", { className: "row start" }, element("h2", { tabIndex: -1 }, detail.name), clusterState(cluster)),
     element("p", { className: "muted" }, [cluster.version, ...cluster.nodes.map((node) => `${node.name}: ${podCounts(node.pods)}`)].filter(Boolean).join(" · ")),
     cluster.error ? element("p", { className: "why" }, cluster.error) : null,
@@ -45,12 +44,13 @@ function expiry({ name, ends }) {
 function sparkline(title, values, interval, text) {
   const known = values.filter((value) => value !== null);
   const last = known.at(-1);
-  const summary = known.length ? `now ${text(last)}; between ${text(Math.min(...known))} and ${text(Math.max(...known))}` : "nothing yet";
-  const minutes = Math.round(values.length * interval / 60);
+  const minutes = Math.max(1, Math.round(values.length * interval / 60));
+  const range = known.length ? `${text(Math.min(...known))} to ${text(Math.max(...known))}` : "";
+  const summary = known.length ? `${text(last)}; ${range} in the last ${minutes} min` : "nothing yet";
   return element("div", { className: "card" },
     element("h3", {}, title),
     known.length > 1 ? drawing(values, `${title}: ${summary}`) : null,
-    element("p", { className: "sub" }, `${summary}${minutes > 1 ? ` · last ${minutes} min` : ""}`));
+    element("p", { className: "sub" }, summary));
 }
 
 function drawing(values, label) {

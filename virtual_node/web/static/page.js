@@ -57,7 +57,7 @@ function renderDetail(now, clusters) {
   if (text === drawn && !isNew) return;
   if (!isNew && (box.contains(document.activeElement) && document.activeElement.tagName === "BUTTON" || String(getSelection()))) return;
   const title = isNew || document.activeElement?.tagName === "H2";
-  box.replaceChildren(element("p", {}, link({}, "← Overview")), ...draw(part, cluster).filter(Boolean));
+  box.replaceChildren(element("p", {}, link({}, "← Overview"), element("span", { className: "muted" }, now.pod ? " · Pod" : " · Lower cluster")), ...draw(part, cluster).filter(Boolean));
   [drawn, lastDetail] = [text, name];
   document.title = `${name} · virtual-node`;
   if (title) box.querySelector("h2").focus({ preventScroll: !isNew });

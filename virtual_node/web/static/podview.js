@@ -8,7 +8,6 @@ export function podView(pod) {
   const { row } = pod;
   const [word, state] = STATES[row.state];
   return [
-    element("p", { className: "muted" }, "Pod"),
     element("div", { className: "row start" }, element("h2", { tabIndex: -1 }, pod.name), chip(row.state === "stale" ? `not seen; last: ${row.status}` : row.status, state)),
     element("p", { className: "muted" }, `${word} · ${row.ready} ready · restarts: ${row.restarts} · created `, since(row.created, " ago"), row.cluster ? " · cluster " : "", row.cluster ? link({ detail: row.cluster }, row.cluster) : ""),
     row.why ? element("p", { className: "why" }, row.why) : null,
