@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import random
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ _SLICE = 64 * 1024
 class Limits:
     """What one response may have, and how many large ones there may be at once."""
 
-    body: int = 16 * MIB
+    body: int = 10 * MIB
     """Bytes of a body, decompressed. A page of a list that has more is asked for again with fewer objects."""
     error_body: int = 64 * 1024
     """Bytes that are read of an error response's body."""
@@ -36,9 +37,9 @@ class Limits:
     """Bytes of one watch event. etcd stores 1.5 MiB per object; as JSON each byte may take six (``\\u003c``)."""
     large: int = 256 * 1024
     """Bytes from which on a body counts as large."""
-    large_at_once: int = 2
-    """Large bodies that are received or decoded at the same time; further ones wait, unread."""
-    values: int = 1_000_000
+    large_at_once: int = 1
+    """Large bodies that are received or decoded at the same time; further ones wait, unread. One costs up to 80 MiB."""
+    values: int = 600_000
     """JSON values of one body. Each takes up to 70 bytes of memory, be it two bytes of JSON (``[]``)."""
 
 
@@ -101,6 +102,10 @@ class ResponseReader:
         """
         try:
             return await response.content.readany()
+        except aiohttp.ClientError as error:
+            # The stream keeps its exception, whose traceback would keep the frames that hold the stream and what was
+            # read, until a garbage collection: 200 MiB beside a hostile server.
+            raise copy.copy(error) from error.with_traceback(None)
         except RuntimeError as error:  # aiohttp's, when the connection is lost between two of its steps
             raise response.content.exception() or aiohttp.ClientConnectionError(str(error)) from error
 

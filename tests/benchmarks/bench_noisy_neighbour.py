@@ -68,17 +68,32 @@ async def main(arguments: Sequence[str]) -> int:
             alone = await _load(upper, options, "quiet-alone")
             show("alone", alone)
             before = await _stalls(metrics)
-            await stack.enter_async_context(_idle_connections(kubelet, options.connections))
-            await sandbox.start_process(
-                "hostile",
-                [sys.executable, "-m", "tests.hostile_server", str(hostile), *options.kinds, "--healthy"],
-            )
-            await _make_noise(upper, lower, options)
             unready: list[str] = []
             watch = asyncio.create_task(_watch_nodes(upper, unready))
-            await _crowd(upper, options.over_quota)
-            print(f"# {options.over_quota} pods over quota", flush=True)
+
+            async def step(what: str) -> None:
+                took, last = usage(process.pid), _longest(before, await _stalls(metrics))
+                print(
+                    f"# {what:<24} so far: peak {took.peak_mib:4.0f} MiB, CPU {took.cpu:5.1f} s, stall ≤ {last:g} s",
+                    flush=True,
+                )
+
+            await step("alone")
+            await stack.enter_async_context(_idle_connections(kubelet, options.connections))
+            await step(f"{options.connections} idle TLS connections")
+            if options.kinds:
+                await sandbox.start_process(
+                    "hostile",
+                    [sys.executable, "-m", "tests.hostile_server", str(hostile), *options.kinds, "--healthy"],
+                )
+                await asyncio.sleep(20)
+                await step("hostile lower API server")
+            await _make_noise(upper, lower, options)
             await asyncio.sleep(10)
+            await step(f"{options.references} references")
+            await _crowd(upper, options.over_quota)
+            await asyncio.sleep(10)
+            await step(f"{options.over_quota} pods over quota")
             beside = await _load(upper, options, "quiet-beside")
             show("beside noisy neighbours", beside)
             watch.cancel()

@@ -8,10 +8,6 @@ from functools import partial
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import matching
-from controller_runtime.api.namespace_map import NEVER_MIRRORED
-from controller_runtime.api.policy.decision import summary, violations
-from controller_runtime.api.policy.rules import Effective
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from controller_runtime.controller import Result
 from controller_runtime.errors import AlreadyExists, ApiError, NotConnected, NotFound, is_retryable
@@ -20,6 +16,7 @@ from virtual_node import metrics
 from virtual_node.controllers import debugging, live_pods, records
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.dependencies import DependencyController
+from virtual_node.controllers.eligibility import Eligibility
 from virtual_node.controllers.identities import IdentityController
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.pod_status import StatusWriter
@@ -28,7 +25,7 @@ from virtual_node.controllers.records import PodRecord
 from virtual_node.controllers.refusals import Refusals
 from virtual_node.controllers.service_links import ServiceLinks
 from virtual_node.controllers.volumes import Volumes
-from virtual_node.translate import own_status, ownership, pod_down, pools, references, volumes
+from virtual_node.translate import own_status, ownership, pod_down, pools
 
 _CONFLICT_RETRY = 30.0
 """Seconds between two looks at a name that somebody else's pod holds below (its end is no event of ours)."""
@@ -59,7 +56,7 @@ class PodCreator:
         self._volumes = volumes
         self._service_links = service_links
         self._status = status
-        self._selects = matching.compile_selector(context.config.pod_selector)
+        self._eligibility = Eligibility(context, namespaces, has_volumes=volumes is not None)
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "down")
         self.refusals = Refusals()
 
@@ -117,7 +114,7 @@ class PodCreator:
         namespace = options.namespace_map(upper.namespace)
         body = pod_down.lower_pod(upper_pod, options)
         rules = self._context.policy.of(upper.namespace)
-        if not_here := self._not_here(upper, upper_pod, body, rules):
+        if not_here := self._eligibility.why_not(upper, upper_pod, body, rules):
             self.refusals.forget(upper.uid)
             await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
             return None
@@ -126,6 +123,10 @@ class PodCreator:
             return None
         if waiting := self.refusals.pause(upper.uid, record):
             return waiting
+        if why := self.refusals.foresee(upper.uid, namespace, body["spec"]):
+            message = f"Lower cluster {self._context.name} has just refused an equal pod: {why}"
+            await self._refused(upper, record, "ExceededQuota", message)
+            return self.refusals.follow(upper.uid, namespace, body["spec"])
         try:
             if problems := await self._missing(upper, upper_pod, options):
                 return await self._wait_for(upper, upper_pod, record, problems)
@@ -144,7 +145,7 @@ class PodCreator:
             message = f"Lower cluster {self._context.name} refused the pod: {error.message}"
             await self._refused(upper, record, reason, message)
             if reason == "ExceededQuota":
-                return self.refusals.refused_by_quota(upper.uid, namespace, body["spec"])
+                return self.refusals.refused_by_quota(upper.uid, namespace, body["spec"], error.message)
             return self.refusals.refused(upper.uid, namespace, record)
         self.refusals.created(upper.uid, record)
         record.lower_uid = created["metadata"]["uid"]
@@ -248,36 +249,6 @@ class PodCreator:
             )
             await self._complain(upper, record, "NameConflict", message, status)
         return Result(requeue_after=_CONFLICT_RETRY)
-
-    def _not_here(
-        self, upper: Object, upper_pod: dict[str, Any], body: dict[str, Any], rules: Effective
-    ) -> str:
-        """Return why the configuration keeps a pod out of this lower cluster; empty: it does not. ``body`` is judged."""
-        if upper.namespace == NEVER_MIRRORED:
-            return f"Pods in {NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes"
-        if not self._namespaces.allowed(upper.namespace):
-            return (
-                f"Lower cluster {self._context.name} takes no pods of namespace {upper.namespace} "
-                "(namespaces.allowed in the virtual node's configuration)"
-            )
-        if not self._selects(upper.labels):
-            return (
-                f"Lower cluster {self._context.name} does not take pods with these labels "
-                "(podSelector in the virtual node's configuration)"
-            )
-        if what := references.not_mirrored(upper_pod):
-            return (
-                f"Pods with {what} are not mirrored to lower clusters: the object stays in the upper cluster; "
-                "keep this pod off virtual nodes"
-            )
-        if self._volumes is None and volumes.claim_names(upper_pod):
-            return (
-                f"Claims do not follow pods to lower cluster {self._context.name} "
-                "(enableControllers in the virtual node's configuration lacks PVControllers)"
-            )
-        if found := violations(body, rules):
-            return f"Lower cluster {self._context.name} does not take the pod: {summary(found)}"
-        return ""
 
     async def _refused(
         self, upper: Object, record: PodRecord, reason: str, message: str, *, event: str = "FailedCreate"

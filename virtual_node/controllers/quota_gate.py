@@ -3,7 +3,8 @@
 Ten thousand pods that each ask every ten seconds use up the rate limit of their lower cluster. So one pod of each
 lower namespace asks, with back-off; when it is created, others follow, two for each that succeeds. The asking pod
 changes with each refusal: pods that ask for other amounts take turns, so a large one does not keep small ones waiting.
-A pod that gets no answer about the quota, only server errors, loses its turn after some seconds.
+A pod that gets no answer about the quota, only server errors, loses its turn after some seconds. A new pod that asks for
+as much as one that was just refused waits without asking: ten thousand of them cost the lower cluster one request a second.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ FIRST, LONGEST = 5.0, 60.0
 """Seconds between two tries of a namespace: after the first refusal, and at most."""
 _AFTER_DELETION = 1.0
 """Seconds between two tries at least when pods of the namespace end."""
+_FRESH = 1.0
+"""Seconds for which a refusal holds for new pods: a quota that is raised is seen by the next pod that is created."""
 _AT_ONCE = 32
 """Pods released that have not been tried yet, at most."""
 _PER_SUCCESS = 2
@@ -30,6 +33,8 @@ Wakes = list[tuple[str, float]]
 class _Namespace:
     waiting: OrderedDict[str, OrderedDict[str, None]] = field(default_factory=OrderedDict)
     """Uids by what they ask for; both in the order of their turns."""
+    why: dict[str, str] = field(default_factory=dict)
+    """The last refusal of each demand that waits."""
     interval: float = FIRST
     tried: float = 0.0
     due: float = 0.0
@@ -77,7 +82,7 @@ class QuotaGate:
             namespace.asking.setdefault(uid, now)
         return wakes
 
-    def refused(self, uid: str, name: str, demand: str, now: float) -> Wakes:
+    def refused(self, uid: str, name: str, demand: str, now: float, *, why: str = "") -> Wakes:
         """Note that a quota of a lower namespace refused a pod.
 
         Args:
@@ -85,16 +90,31 @@ class QuotaGate:
             name: of the lower namespace.
             demand: what the pod asks for; pods with an equal demand fit or do not fit alike.
             now: seconds.
+            why: the quota that is exceeded, for people.
         """
         namespace = self._namespaces.setdefault(name, _Namespace())
         was_probe = uid == namespace.probe
         self._leave(uid)
-        self._known[uid] = (name, demand)
-        namespace.waiting.setdefault(demand, OrderedDict())[uid] = None
-        namespace.tried = now
         if was_probe:
             namespace.interval = min(namespace.interval * 2, LONGEST)
-            namespace.waiting.move_to_end(demand)
+            if demand in namespace.waiting:
+                namespace.waiting.move_to_end(demand)
+        namespace.why[demand] = why
+        namespace.tried = now
+        return self.follow(uid, name, demand, now)
+
+    def foresee(self, uid: str, name: str, demand: str, now: float) -> str:
+        """Return why a quota would refuse a new pod: it refused one of an equal demand a moment ago; empty: not known."""
+        namespace = self._namespaces.get(name)
+        if uid in self._known or namespace is None or now - namespace.tried >= _FRESH or namespace.released:
+            return ""
+        return namespace.why.get(demand, "")
+
+    def follow(self, uid: str, name: str, demand: str, now: float) -> Wakes:
+        """Have a pod wait that has not been tried, behind those that have."""
+        namespace = self._namespaces.setdefault(name, _Namespace(tried=now))
+        self._known[uid] = (name, demand)
+        namespace.waiting.setdefault(demand, OrderedDict())[uid] = None
         return self._arm(namespace, now + namespace.interval, now)
 
     def created(self, uid: str, now: float) -> Wakes:
@@ -152,6 +172,7 @@ class QuotaGate:
             uids.pop(uid, None)
             if not uids:
                 del namespace.waiting[known[1]]
+                namespace.why.pop(known[1], None)
 
     @staticmethod
     def _end_turn(namespace: _Namespace, uid: str) -> None:

@@ -74,9 +74,26 @@ class Refusals:
             return None
         return Result() if seconds == math.inf else Result(requeue_after=max(seconds, SHORTEST_PAUSE))
 
-    def refused_by_quota(self, uid: str, namespace: str, spec: dict[str, Any]) -> Result:
-        """Note a quota's refusal in a lower namespace; the pod is woken when its turn comes."""
-        self._wake_all(self._gate.refused(uid, namespace, _demand(spec), _now()))
+    def foresee(self, uid: str, namespace: str, spec: dict[str, Any]) -> str:
+        """Return why a quota would refuse a new pod, as it just refused an equal one; empty: it may be tried."""
+        return self._gate.foresee(uid, namespace, _demand(spec), _now()) if len(self._gate) else ""
+
+    def follow(self, uid: str, namespace: str, spec: dict[str, Any]) -> Result:
+        """Have a pod wait that has not been tried; it is woken when its turn comes."""
+        self._wake_all(self._gate.follow(uid, namespace, _demand(spec), _now()))
+        return Result()
+
+    def refused_by_quota(self, uid: str, namespace: str, spec: dict[str, Any], message: str) -> Result:
+        """Note a quota's refusal in a lower namespace; the pod is woken when its turn comes.
+
+        Args:
+            uid: of the pod.
+            namespace: the lower one.
+            spec: of the lower pod.
+            message: the lower API server's: ``pods "a" is forbidden: exceeded quota: …``.
+        """
+        why = message.partition("forbidden: ")[2] or message
+        self._wake_all(self._gate.refused(uid, namespace, _demand(spec), _now(), why=why))
         return Result()
 
     def refused(self, uid: str, namespace: str, record: PodRecord) -> Result:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -19,7 +20,7 @@ from controller_runtime.client import Client
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.errors import ApiError, ConnectionFailed, Invalid, ResponseTooLarge
 from controller_runtime.response_handler import CpuMeter
-from controller_runtime.response_limits import MIB, Limits
+from controller_runtime.response_limits import MIB, Limits, ResponseReader
 from tests.unit.controller_runtime.loopback import client_of, reply, serve
 
 SMALL = Limits(body=100_000, error_body=1000, line=10_000, large=10_000, large_at_once=1, values=5000)
@@ -48,6 +49,18 @@ def chunked(chunk: bytes, *, count: int = 100_000, **headers: str) -> Callable[[
         return response
 
     return script
+
+
+async def test_failed_read_leaves_no_cycle() -> None:
+    """The error that a stream keeps has no traceback, whose frames would keep the stream and what was read of it."""
+    stream = aiohttp.StreamReader(Mock(), 1000, loop=asyncio.get_running_loop())
+    stream.set_exception(aiohttp.ClientPayloadError("broken"))
+    with pytest.raises(aiohttp.ClientPayloadError, match="broken") as caught:
+        await ResponseReader.next_chunk(Mock(content=stream))
+    kept = stream.exception()
+    assert kept is not None
+    assert kept is not caught.value
+    assert kept.__traceback__ is None
 
 
 class TestBodies:
@@ -91,7 +104,7 @@ class TestBodies:
 
         async with serve(script) as server, client_of(server) as client:
             started = time.thread_time()
-            with pytest.raises(ResponseTooLarge, match="16,777,216 bytes"):
+            with pytest.raises(ResponseTooLarge, match="10,485,760 bytes"):
                 await client.request("GET", "/")
             assert time.thread_time() - started < 1.0
 
