@@ -20,7 +20,7 @@ from controller_runtime.file_changes import FileChanges
 from controller_runtime.health import Check
 from controller_runtime.leader_election import LeaderElector
 from controller_runtime.serving import HealthServer
-from virtual_node import metrics
+from virtual_node import metrics, start_checks
 from virtual_node.cluster import COMPONENT, LowerCluster
 from virtual_node.config import ClusterConfig, Config
 from virtual_node.config_status import ConfigStatus
@@ -132,6 +132,9 @@ class App:
                 page = WebServer(self._config.web_address, overview=overview)
                 await stack.enter_async_context(page)
             self._cluster_id = self._config.cluster_id or await self._read_cluster_id(upper)
+            if not self._options.config_file:
+                for cluster in self._config.clusters:
+                    await start_checks.refuse(cluster, upper=upper)
             self._log.info("upper cluster", server=upper_config.server, cluster_id=self._cluster_id)
             await stack.enter_async_context(loop_stalls.measured())
             await stack.enter_async_context(lifecycle.beside(self._file.publish(upper)))

@@ -134,7 +134,7 @@ class LowerCluster:
                 recorder=recorder,
                 log=self._log,
             )
-            await refuse_real_nodes(context)
+            await refuse_real_nodes(context.upper, context.nodes)
             # Asked before anything is written; a cluster that does not answer yet is asked again later.
             with contextlib.suppress(Unavailable):
                 await refuse_upper_as_lower(context)

@@ -2,32 +2,83 @@
 
 from __future__ import annotations
 
-from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.errors import ConfigError, Forbidden, NotFound
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime import kubeconfig, resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from virtual_node.config import ClusterConfig
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.credential_renewal import kube_system
+from virtual_node.translate.node import is_real
+
+_PATIENCE = 3.0
+"""Seconds for the answers of a lower cluster before the daemon starts: one that is away now is asked again later."""
+
+
+async def refuse_real_nodes(upper: Client, nodes: Iterable[str]) -> None:
+    """Refuse names of real Nodes: their pods would become ours.
+
+    Raises:
+        ConfigError: one is a real Node's.
+        ApiError: the upper cluster does not answer, or refuses.
+    """
+    for name in nodes:
+        try:
+            node = await upper.get(resources.NODES, name)
+        except NotFound:
+            continue
+        if is_real(node):
+            raise ConfigError(
+                f"node {name}: the upper cluster has a Node of that name that is not virtual, and it is not changed; "
+                "choose another name (--nodename, or nodeName of the configuration)"
+            )
 
 
 async def refuse_upper_as_lower(context: ClusterContext) -> None:
-    """A lower kubeconfig that leads to the upper cluster would mirror every pod onto itself."""
+    """Refuse a lower kubeconfig that leads to the upper cluster: every pod would be mirrored onto itself.
+
+    Raises:
+        ConfigError: it does, or its credentials are not accepted.
+        ApiError: a cluster does not answer.
+    """
     try:
         system = await kube_system(context)
         upper = await context.upper.get(resources.NAMESPACES, "kube-system")
     except (Forbidden, NotFound):
         return
-    if system["metadata"]["uid"] == upper["metadata"]["uid"]:
-        raise ConfigError(f"lower cluster {context.name}: its kubeconfig leads to the upper cluster")
+    refuse_same_cluster(context.name, system, upper)
 
 
-async def refuse_real_nodes(context: ClusterContext) -> None:
-    """A virtual node with a real one's name would take that one's pods for its own."""
-    for name in context.nodes:
-        try:
-            node = await context.upper.get(resources.NODES, name)
-        except NotFound:
-            continue
-        if (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
-            raise ConfigError(
-                f"node {name}: the upper cluster has a Node of that name that is not virtual; choose another nodeName"
+def refuse_same_cluster(name: str, lower: Mapping[str, Any], upper: Mapping[str, Any]) -> None:
+    """Compare the namespaces kube-system of both clusters.
+
+    Raises:
+        ConfigError: they are one.
+    """
+    if lower["metadata"]["uid"] == upper["metadata"]["uid"]:
+        raise ConfigError(
+            f"lower cluster {name}: its kubeconfig leads to the upper cluster, whose pods would be mirrored onto "
+            "themselves; give the kubeconfig of another cluster"
+        )
+
+
+async def refuse(cluster: ClusterConfig, *, upper: Client) -> None:
+    """Refuse before the start what is certain to be wrong; what cannot be asked now is asked again later.
+
+    Raises:
+        ConfigError: a node name is a real Node's, or the lower cluster is the upper one.
+    """
+    with contextlib.suppress(ApiError):
+        await refuse_real_nodes(upper, [node.name for node in cluster.virtual_nodes()])
+    loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
+    with contextlib.suppress(ApiError, TimeoutError):
+        async with asyncio.timeout(_PATIENCE), Client(loaded, cluster=cluster.name) as lower:
+            refuse_same_cluster(
+                cluster.name,
+                await lower.get(resources.NAMESPACES, "kube-system"),
+                await upper.get(resources.NAMESPACES, "kube-system"),
             )

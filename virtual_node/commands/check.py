@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+
+import msgspec
 
 from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
 from controller_runtime.cluster_config import ClusterConfig as KubeconfigCluster
 from controller_runtime.command_line import Parser
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.rights import Right
 from controller_runtime.weaknesses import weaknesses
-from virtual_node import program, rights
+from virtual_node import program, rights, start_checks
 from virtual_node.commands import beside_daemon, connect, output, probes
 from virtual_node.config import ClusterConfig, Config
+from virtual_node.flag_declarations import DEFAULT_NODE_NAME
 
 _SKEW_LIMIT = 5.0
 """Seconds two clocks may differ before leases, tokens and events start to mislead."""
@@ -43,7 +46,11 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: flags or configuration are wrong; exit code 2.
     """
     options, daemon = beside_daemon.parse(_parser, argv)
-    findings = asyncio.run(run(daemon.config, patience=options.request_timeout))
+    config = daemon.config
+    if not daemon.config_file and config.clusters[0].name == DEFAULT_NODE_NAME:
+        # Named after the node, which nobody has named.
+        config.clusters = [msgspec.structs.replace(config.clusters[0], name="lower")]
+    findings = asyncio.run(run(config, patience=options.request_timeout))
     wrong = [finding for finding in findings if not finding.ok]
     if options.output in output.DATA:
         output.data({"findings": [asdict(finding) for finding in findings]}, options.output)
@@ -82,7 +89,12 @@ async def _collect(cluster: str, checks: AsyncIterator[Finding]) -> list[Finding
 async def _upper(config: Config, patience: float) -> AsyncIterator[Finding]:
     loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
     async for finding in _answering(
-        "upper", loaded, rights.upper(config), path=config.kubeconfig, patience=patience
+        "upper",
+        loaded,
+        rights.upper(config),
+        path=config.kubeconfig,
+        patience=patience,
+        more=lambda client: _nodes(config, client),
     ):
         yield finding
 
@@ -104,12 +116,16 @@ async def _answering(
     path: str,
     context: str = "",
     patience: float,
+    more: Callable[[Client], AsyncIterator[Finding]] | None = None,
 ) -> AsyncIterator[Finding]:
-    """The findings of a cluster, up to where it answers no more."""
+    """The findings of a cluster, and more of them, up to where it answers no more."""
     async with Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=patience) as client:
         try:
             async for finding in _cluster(name, client, needed):
                 yield finding
+            if more is not None:
+                async for finding in more(client):
+                    yield finding
         except ApiError as error:
             trouble = connect.explain(error, loaded, path=path, context=context, in_cluster=name == "upper")
             yield Finding(name, "reachable", ok=False, detail=trouble.what, fix=trouble.step)
@@ -141,7 +157,8 @@ async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncI
             fix="" if abs(skew) <= _SKEW_LIMIT else "let NTP set the clocks of this machine and the cluster",
         )
     limit = asyncio.Semaphore(_PARALLEL)
-    for finding in await asyncio.gather(*(_right(name, client, right, limit) for right in needed)):
+    rows = _by_resource(needed)
+    for finding in await asyncio.gather(*(_rights(name, client, what, rows[what], limit) for what in rows)):
         yield finding
     try:
         system = await client.get(resources.NAMESPACES, "kube-system")
@@ -157,7 +174,36 @@ async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncI
             )
 
 
-async def _right(name: str, client: Client, right: Right, limit: asyncio.Semaphore) -> Finding:
+def _by_resource(needed: Sequence[Right]) -> dict[str, list[Right]]:
+    """Gather rights on the same resource under its name, which has its API group where two groups have such a one."""
+    groups: dict[str, set[str]] = {}
+    for right in needed:
+        groups.setdefault(right.full_resource, set()).add(right.group)
+    rows: dict[str, list[Right]] = {}
+    for right in needed:
+        is_alone = len(groups[right.full_resource]) == 1 or not right.group
+        name = right.full_resource if is_alone else f"{right.full_resource}.{right.group}"
+        rows.setdefault(name, []).append(right)
+    return rows
+
+
+async def _rights(
+    name: str, client: Client, what: str, needed: Sequence[Right], limit: asyncio.Semaphore
+) -> Finding:
+    fixes: list[str] = []
+    for right in needed:
+        denied = await _denied(client, right, limit)
+        if denied:
+            group = right.group or '""'
+            fixes.append(
+                f"grant {', '.join(denied)} on {right.full_resource} (apiGroup {group}): {right.purpose}"
+            )
+    verbs = dict.fromkeys(verb for right in needed for verb in right.verbs)
+    return Finding(name, f"may {what}", ok=not fixes, detail=", ".join(verbs), fix="; ".join(fixes))
+
+
+async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> list[str]:
+    """Return the verbs, with the name that they are about, that the cluster does not allow."""
     denied: list[str] = []
     async with limit:
         for attributes in right.attributes():
@@ -171,11 +217,21 @@ async def _right(name: str, client: Client, right: Right, limit: asyncio.Semapho
             )
             if not (review.get("status") or {}).get("allowed"):
                 denied.append(" ".join(filter(None, (attributes["verb"], attributes.get("name")))))
-    fix = ""
-    if denied:
-        group = right.group or '""'
-        fix = f"grant {', '.join(denied)} on {right.full_resource} (apiGroup {group}): {right.purpose}"
-    return Finding(name, f"may {right.full_resource}", ok=not denied, detail=", ".join(right.verbs), fix=fix)
+    return denied
+
+
+async def _nodes(config: Config, client: Client) -> AsyncIterator[Finding]:
+    """Tell whether the names of virtual nodes are free, or those of virtual nodes."""
+    for cluster in config.clusters:
+        for node in cluster.virtual_nodes():
+            try:
+                await start_checks.refuse_real_nodes(client, [node.name])
+            except ConfigError as error:
+                yield Finding("upper", "node name", ok=False, detail=node.name, fix=str(error))
+            except Forbidden:
+                return  # a row of its own says so
+            else:
+                yield Finding("upper", "node name", ok=True, detail=node.name)
 
 
 def _same_cluster(findings: Sequence[Finding]) -> list[Finding]:
@@ -190,7 +246,7 @@ def _same_cluster(findings: Sequence[Finding]) -> list[Finding]:
             "not the upper cluster",
             ok=False,
             detail=identity,
-            fix="its kubeconfig leads to the upper cluster",
+            fix="its kubeconfig leads to the upper cluster: give that of another cluster",
         )
         for name, identity in identities.items()
         if identity == upper

@@ -189,7 +189,10 @@ class NodeController:
                 self._context.log.info("node registered", node=self._node.name)
             except AlreadyExists:
                 current = await upper.get(resources.NODES, self._node.name)
-        self.uid = current["metadata"]["uid"]
+        uid = str(current["metadata"]["uid"])
+        if uid != self.uid and translate.is_real(current):
+            raise ConfigError("it is a Node that is not virtual, and it is not changed")
+        self.uid = uid
         metadata = translate.node_metadata_patch(current, desired)
         if metadata is not None:
             await self._patch(metadata, subresource=None)

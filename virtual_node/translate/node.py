@@ -21,6 +21,11 @@ _PRESSURES = (
 )
 
 
+def is_real(node: Mapping[str, Any]) -> bool:
+    """Tell whether a Node is not a virtual one, by the label that tensile-kube gives them, too."""
+    return (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL
+
+
 def node_object(
     *,
     name: str,

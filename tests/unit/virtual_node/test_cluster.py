@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,13 +55,12 @@ class _Upper:
 
 async def test_a_real_node_of_the_same_name_is_never_taken_over():
     """A kubelet's Node, and the pods bound to it, are not ours whatever the configuration says."""
-    context: Any = SimpleNamespace(upper=_Upper(worker={"kubernetes.io/os": "linux"}), nodes={"worker": None})
+    upper: Any = _Upper(worker={"kubernetes.io/os": "linux"})
     with pytest.raises(ConfigError, match=r"worker.*not virtual"):
-        await refuse_real_nodes(context)
+        await refuse_real_nodes(upper, ["worker"])
 
 
 async def test_a_virtual_node_is_taken_up_again():
     """After a restart, or from tensile-kube, the Node is there already."""
-    upper = _Upper(vn={"type": "virtual-kubelet"})
-    context: Any = SimpleNamespace(upper=upper, nodes={"vn": None, "new": None})
-    await refuse_real_nodes(context)
+    upper: Any = _Upper(vn={"type": "virtual-kubelet"})
+    await refuse_real_nodes(upper, ["vn", "new"])

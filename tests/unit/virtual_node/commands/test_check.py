@@ -1,0 +1,80 @@
+"""``virtual-node check``: what would keep the daemon from working, each in a row with what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from tests.unit.controller_runtime.loopback import reply, serve
+from tests.unit.virtual_node.commands.people import NODES, Person, kubeconfig
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+def _answers(uid: str) -> dict[str, Any]:
+    return {
+        "/version": lambda _request: reply({"gitVersion": "v1.34.1", "minor": "34"}),
+        REVIEWS: lambda _request: reply({"status": {"allowed": True}}, status=201),
+        "/api/v1/namespaces/kube-system": lambda _request: reply({"metadata": {"uid": uid}}),
+    }
+
+
+async def _check(person: Person, folder: Path, *flags: str, denied: str = "") -> tuple[int, str]:
+    """Exit code and output with a lower cluster of its own, which denies a subresource of pods."""
+
+    async def lower(request: web.Request) -> web.StreamResponse:
+        if request.path == REVIEWS:
+            asked = (await request.json())["spec"]["resourceAttributes"]
+            return reply({"status": {"allowed": asked.get("subresource") != denied}}, status=201)
+        known = _answers("lower").get(request.path)
+        return known(request) if known is not None else reply({}, status=404)
+
+    (folder / "lower").mkdir()
+    real = {"metadata": {"name": "worker", "labels": {"kubernetes.io/os": "linux"}}}
+    async with serve(lower) as server:
+        file = kubeconfig(folder / "lower", server.url)
+        code, out, _ = await person.types(
+            "check", f"--client-kubeconfig={file}", *flags, answers=_answers("upper"), objects={NODES: [real]}
+        )
+    return code, out
+
+
+async def test_a_resource_has_one_row_and_the_lower_cluster_its_role(person: Person, tmp_path: Path):
+    """Resources of the same name in two API groups have the group behind it."""
+    code, out = await _check(person, tmp_path, "-o", "json")
+    findings = json.loads(out)["findings"]
+    rows = [(one["cluster"], one["check"]) for one in findings]
+    assert code == 0
+    assert {cluster for cluster, _ in rows} == {"upper", "lower"}
+    assert len(set(rows)) == len(rows)
+    assert ("lower", "may pods") in rows
+    assert ("lower", "may pods.metrics.k8s.io") in rows
+    leases = next(one for one in findings if one["check"] == "may leases")
+    assert leases["detail"] == "create, get, update"
+
+
+async def test_a_right_that_is_missing_is_named(person: Person, tmp_path: Path):
+    """With the rule to grant, and what it is for."""
+    code, out = await _check(person, tmp_path, "-o", "json", denied="exec")
+    (wrong,) = [one for one in json.loads(out)["findings"] if not one["ok"]]
+    assert (code, wrong["check"]) == (1, "may pods/exec")
+    assert wrong["fix"] == 'grant get, create on pods/exec (apiGroup ""): kubectl exec'
+
+
+async def test_a_real_nodes_name_is_refused(person: Person, tmp_path: Path):
+    """As the daemon does at its start; a name that is free is good."""
+    code, out = await _check(person, tmp_path, "--nodename=worker", "-o", "json")
+    (wrong,) = [one for one in json.loads(out)["findings"] if not one["ok"]]
+    assert (code, wrong["check"], wrong["detail"]) == (1, "node name", "worker")
+    assert "not virtual, and it is not changed; choose another name" in wrong["fix"]
+
+
+async def test_the_upper_cluster_as_the_lower_one_is_refused(person: Person, tmp_path: Path):
+    """By the identity of both."""
+    file = tmp_path / "kubeconfig"  # the upper one's
+    code, out, _ = await person.types("check", f"--client-kubeconfig={file}", answers=_answers("upper"))
+    assert code == 1
+    assert "its kubeconfig leads to the upper cluster: give that of another cluster" in out
