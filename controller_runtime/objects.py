@@ -119,6 +119,11 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         raw = self._raw_fields().get(name)
         return None if raw is None else decode(raw)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the object as JSON, metadata included."""
+        return len(msgspec.json.encode(self.metadata)) + sum(map(len, self._raw_fields().values()))
+
     def has_spec_equal(self, other: Object) -> bool:
         """Whether both specs are the same JSON; compares bytes, decodes nothing."""
         return self._spec == other._spec

@@ -216,6 +216,9 @@ class LimitsConfig(_Base):
     references_per_namespace: Annotated[int, Meta(gt=0)] = 1000
     """ConfigMaps and Secrets that the pods of one upper namespace may reference in one lower cluster. A pod that exceeds
     it waits with the same event; other namespaces go on."""
+    bytes_per_namespace: Annotated[int, Meta(gt=0)] = 64 * 1024**2
+    """Bytes of the ConfigMaps and Secrets that the pods of one upper namespace reference in one lower cluster, as JSON. An
+    object beyond it is not mirrored: pods that need it wait with the same event, and an existing copy keeps its content."""
     watches_per_namespace: Annotated[int, Meta(ge=0)] = 50
     """Referenced objects of one upper namespace that are watched, each by a connection of its own, for one lower
     cluster. Further ones are read when a pod starts, and about once a minute: 20 per second in all, namespaces in turn."""

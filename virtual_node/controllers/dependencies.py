@@ -23,6 +23,7 @@ from controller_runtime.work_queue import WorkQueue
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.copies import Copies
 from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.controllers.object_budget import is_stub
 from virtual_node.controllers.object_key import ObjectKey
 from virtual_node.controllers.object_watch import ObjectWatches
 from virtual_node.controllers.problems import Problem, missing, too_many, unreadable
@@ -30,6 +31,8 @@ from virtual_node.translate import dependencies, service_account
 
 _UNUSED_GRACE = 60.0
 """Seconds a copy outlives the last pod that named it: the next pod of a Job finds it there."""
+_NO_ROOM_RETRY = 300.0
+"""Seconds between two looks whether a changed object fits its namespace's limit of bytes."""
 _WORKERS = 8
 
 
@@ -117,11 +120,22 @@ class DependencyController:
             )
         return None
 
+    def _too_large(self, key: ObjectKey) -> Problem:
+        """Return the problem of an object for whose content its namespace has no room."""
+        return too_many(
+            f"With {key}, the ConfigMaps and Secrets that pods of namespace {key.namespace} reference in lower cluster "
+            f"{self._context.name} are too large together",
+            f"at most {self._limits.bytes_per_namespace} bytes per namespace",
+            "limits.bytesPerNamespace",
+        )
+
     async def _ensure(self, key: ObjectKey, need: dependencies.Dependency | None) -> Problem | None:
         try:
             source = await self._watches.get(key)
         except Forbidden as error:
             return unreadable(str(key), error)
+        if source is not None and is_stub(source):
+            return self._too_large(key)
         if source is not None:
             return await self._copies.follow(key, source)
         if need is not None and not need.optional:
@@ -182,6 +196,11 @@ class DependencyController:
             self._watches.stop(key)
             return await self._copies.remove(key, is_needed=lambda: key in self._users)
         source = await self._watches.get(key)
+        if source is not None and is_stub(source):
+            self._copies.forget(key)
+            too_large = self._too_large(key)
+            self._context.recorder.event(source, "Warning", too_large.event_reason, too_large.message)
+            return Result(requeue_after=_NO_ROOM_RETRY)
         problem = await (self._hold(key) if source is None else self._copies.follow(key, source))
         if problem is not None:
             self._context.log.warning("copy is blocked", object=str(key), why=problem.message)

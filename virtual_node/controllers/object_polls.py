@@ -9,6 +9,7 @@ objects of one do not delay those of another.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, NotFound
 from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.object_budget import ObjectBudget
 from virtual_node.controllers.object_key import KINDS, ObjectKey
 from virtual_node.controllers.object_turns import next_namespace
 
@@ -41,15 +43,19 @@ class _Polled:
 class ObjectPolls:
     """A set of objects that are read again and again."""
 
-    def __init__(self, client: Client, *, on_change: Callable[[ObjectKey], None]) -> None:
+    def __init__(
+        self, client: Client, *, on_change: Callable[[ObjectKey], None], budget: ObjectBudget
+    ) -> None:
         """Set up.
 
         Args:
             client: the upper cluster.
             on_change: called when a read shows another state than the one before.
+            budget: decides which objects are kept with their content.
         """
         self._client = client
         self._on_change = on_change
+        self._budget = budget
         self._queues: dict[str, dict[ObjectKey, _Polled]] = {}
         """Objects by namespace. Namespaces are in the order of their turns, the objects of each in the order of
         ``tried_at``."""
@@ -128,10 +134,11 @@ class ObjectPolls:
             if self._find(key) is polled:
                 queue = self._queues[key.namespace]
                 queue[key] = queue.pop(key)
-            try:
+            found: Object | None = None
+            with contextlib.suppress(NotFound):
                 found = from_dict(await self._client.get(KINDS[key.kind], key.name, namespace=key.namespace))
-            except NotFound:
-                found = None
+            if found is not None and self._find(key) is polled:  # else nobody needs it any more
+                found = self._budget.fit(key, found)
             polled.read_at = asyncio.get_running_loop().time()
             if is_first or _version(found) != _version(before):
                 polled.found = found

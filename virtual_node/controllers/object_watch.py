@@ -22,6 +22,7 @@ from controller_runtime.errors import ApiError, Unavailable
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.config import LimitsConfig
+from virtual_node.controllers.object_budget import ObjectBudget
 from virtual_node.controllers.object_key import KINDS, ObjectKey
 from virtual_node.controllers.object_polls import ObjectPolls
 from virtual_node.controllers.object_turns import namespace_to_shrink
@@ -47,7 +48,8 @@ class ObjectWatches:
         """
         self._client = client
         self._limits = limits
-        self._polls = ObjectPolls(client, on_change=on_change)
+        self._budget = ObjectBudget(limits.bytes_per_namespace)
+        self._polls = ObjectPolls(client, on_change=on_change, budget=self._budget)
         self._watched: Counter[str] = Counter()
         """Watches by namespace."""
         self._on_change = on_change
@@ -76,9 +78,13 @@ class ObjectWatches:
     async def get(self, key: ObjectKey) -> Object | None:
         """The object as the upper cluster has it now; starts following it. None: it does not exist.
 
+        A stub if its namespace has no room for its content (``object_budget``).
+
         Raises:
             ApiError: the upper cluster does not let us read it, or does not answer.
         """
+        if self._budget.has_room_again(key):
+            self._end(key)
         entry = self._informers.get(key)
         if entry is None:
             if key in self._polls or not self._make_room(key):
@@ -104,6 +110,11 @@ class ObjectWatches:
 
     def stop(self, key: ObjectKey) -> None:
         """Nobody needs the object any more."""
+        self._end(key)
+        self._budget.forget(key)
+
+    def _end(self, key: ObjectKey) -> None:
+        """Follow an object no more; a next look starts anew."""
         self._polls.stop(key)
         entry = self._informers.pop(key, None)
         if entry is not None:
@@ -138,7 +149,7 @@ class ObjectWatches:
 
     def _poll_instead(self, key: ObjectKey) -> None:
         found = self.peek(key)
-        self.stop(key)
+        self._end(key)
         self._polls.take_over(key, found)
 
     def _start(self, key: ObjectKey) -> tuple[Informer, asyncio.Task[None]]:
@@ -147,6 +158,7 @@ class ObjectWatches:
             KINDS[key.kind],
             namespace=key.namespace,
             field_selector=f"metadata.name={key.name}",
+            transform=lambda found: self._budget.fit(key, found),
             name=f"single-{KINDS[key.kind].plural}",
             is_minor=True,
         )

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from controller_runtime.errors import Forbidden
+from controller_runtime.objects import Object, from_dict
 from tests.unit.virtual_node.controllers.scene import Scene, clusters, mirroring, pod, running
 from virtual_node.config import LimitsConfig
+from virtual_node.controllers.object_budget import ObjectBudget, is_stub
 from virtual_node.controllers.object_key import ObjectKey
 
 pytestmark = pytest.mark.looptime
@@ -99,6 +101,86 @@ async def test_pods_of_a_namespace_wait_while_it_references_too_much():
             scene.lower.vanish("pods", f"shop/{name}")
         await asyncio.sleep(90)
         assert scene.is_below("two")
+
+
+@pytest.mark.parametrize("watches", [50, 0], ids=["watched", "polled"])
+async def test_pods_wait_for_objects_that_are_too_large_together(watches):
+    """Pods of other namespaces go on, and so does the namespace once pods that need the other objects have ended."""
+    limits = LimitsConfig(bytes_per_namespace=3000, watches_per_namespace=watches)
+    async with running(limits=limits) as scene:
+        scene.upper.put("namespaces", {"kind": "Namespace", "metadata": {"name": "bank"}})
+        put_config_maps(scene, 1, 2, 3, value="x" * 1200)
+        put_config_maps(scene, 1, 2, namespace="bank", value="x" * 1200)
+        scene.bind("one", uid="u-1", containers=referencing(1, 2))
+        await asyncio.sleep(1)
+        scene.bind("two", uid="u-2", containers=referencing(3))
+        other = pod("web", uid="u-3", nodeName="vn", containers=referencing(1, 2))
+        other["metadata"]["namespace"] = "bank"
+        scene.upper.put("pods", other)
+        await asyncio.sleep(10)
+        assert scene.is_below("one")
+        assert scene.lower.find("pods", "bank/web") is not None
+        assert not scene.is_below("two")
+        assert scene.lower.find("configmaps", "shop/c-3") is None
+        reason, message = scene.events[0]
+        assert reason == "TooManyReferences"
+        assert "With ConfigMap shop/c-3" in message
+        assert "at most 3000 bytes per namespace (limits.bytesPerNamespace" in message
+        scene.upper.vanish("pods", "shop/one")
+        scene.lower.vanish("pods", "shop/one")
+        await asyncio.sleep(200)
+        assert scene.is_below("two")
+
+
+@pytest.mark.parametrize("watches", [50, 0], ids=["watched", "polled"])
+async def test_object_that_grows_beyond_the_limit_keeps_its_copy_as_it_is(watches):
+    """Neither cache keeps the new content; the copy follows again when the object is smaller."""
+    limits = LimitsConfig(bytes_per_namespace=3000, watches_per_namespace=watches)
+    async with running(limits=limits) as scene:
+        put_config_maps(scene, 1, 2)
+        scene.bind(containers=referencing(1, 2))
+        await asyncio.sleep(10)
+        put_config_maps(scene, 1, value="x" * 5000)
+        put_config_maps(scene, 2, value="2")
+        await asyncio.sleep(100)
+        assert scene.lower.the("configmaps", "shop/c-1")["data"] == {"a": "1"}
+        assert scene.lower.the("configmaps", "shop/c-2")["data"] == {"a": "2"}
+        kept = scene.dependencies._watches.peek(ObjectKey("ConfigMap", "shop", "c-1"))
+        assert kept is not None
+        assert kept.size < 200
+        assert "TooManyReferences" in {reason for reason, _ in scene.events}
+        put_config_maps(scene, 1, value="3")
+        await asyncio.sleep(100)
+        assert scene.lower.the("configmaps", "shop/c-1")["data"] == {"a": "3"}
+
+
+async def test_content_that_only_a_copy_has_counts_as_before():
+    """Else a tenant grows one object after the other, and the copies of all of them are kept."""
+    budget = ObjectBudget(3000)
+    keys = [ObjectKey("Secret", "shop", f"s-{number}") for number in range(3)]
+
+    def state(number: int, size: int) -> Object:
+        return from_dict(
+            {
+                "kind": "Secret",
+                "metadata": {"name": f"s-{number}", "resourceVersion": str(size)},
+                "data": {"a": "x" * size},
+            }
+        )
+
+    assert not is_stub(budget.fit(keys[0], state(0, 1200)))
+    assert not is_stub(budget.fit(keys[1], state(1, 1200)))
+    assert is_stub(budget.fit(keys[1], state(1, 2500)))
+    assert is_stub(budget.fit(keys[2], state(2, 1200)))
+    assert not budget.has_room_again(keys[2])
+    budget.forget(keys[1])
+    assert budget.has_room_again(keys[2])
+    assert not is_stub(budget.fit(keys[2], state(2, 1200)))
+    for key in keys:
+        budget.forget(key)
+    assert not budget._sums
+    assert not budget._sizes
+    assert not budget._stubs
 
 
 async def test_objects_beyond_the_limit_are_polled():
