@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.api.readable import count
 from controller_runtime.resources import Resource
 from virtual_node.commands.callers_rights import refusal
-from virtual_node.commands.diagnosing.facts import FINE, Finding, condition
+from virtual_node.commands.diagnosing.facts import FINE, Finding
 from virtual_node.commands.reader import Reader
+from virtual_node.health.objects import condition
 
 _OPERATORS = {"In": "in", "NotIn": "notin"}
 
@@ -53,14 +55,13 @@ def judge(workload: Mapping[str, Any], verdicts: Mapping[str, Sequence[Finding]]
         found.append(
             Finding(
                 one.rank,
-                f"{len(pods)} of {len(verdicts)} pods: {title}",
+                f"{len(pods)} of {count(len(verdicts), 'pod')}: {title}",
                 [f"{', '.join(pods[:3])}{more}", *one.evidence],
                 one.next_steps,
             )
         )
     if not found:
-        count = len(verdicts)
-        return [Finding(FINE, f"Nothing is wrong with its {count} pod{'' if count == 1 else 's'}.")]
+        return [Finding(FINE, f"Nothing is wrong with its {count(len(verdicts), 'pod')}.")]
     return sorted(found, key=lambda one: one.rank)
 
 

@@ -15,10 +15,10 @@ from virtual_node.commands.diagnosing.facts import (
     Facts,
     Finding,
     Rule,
-    condition,
     pod_name,
     pod_namespace,
 )
+from virtual_node.health.objects import condition
 from virtual_node.web.rows import status_word
 
 _RULES: Sequence[Rule] = (*placement.RULES, *containers.RULES, *endings.RULES)

@@ -52,7 +52,8 @@ def sign(pod: Json) -> PodSign | None:
     node, since = pod["spec"].get("nodeName", ""), _since(pod)
 
     def of(kind: Kind, reason: str, cause: str, patience: float, moment: str | None = None) -> PodSign:
-        text = one_line(cause if reason in cause else f"{reason}: {cause}".rstrip(": "))
+        is_told = reason in cause or reason.startswith("NotSeen")
+        text = one_line(cause if is_told else f"{reason}: {cause}".rstrip(": "))
         return PodSign(kind, key(pod), node, _moment(moment) if moment else since, reason, text, patience)
 
     refused = condition(pod, names.CONDITION_ADMITTED)
@@ -68,10 +69,26 @@ def sign(pod: Json) -> PodSign | None:
     if scheduled.get("status") == "False":
         reason = scheduled.get("reason") or "Unschedulable"
         return of(Kind.POD_UNSCHEDULABLE, reason, scheduled.get("message") or "", EXPLAINED, scheduled.get("lastTransitionTime"))  # fmt: skip
+    if name := unseen_below(pod):
+        why = f"scheduler {name} of the lower cluster has not looked at it"
+        return of(Kind.POD_UNSCHEDULABLE, f"NotSeen by {name}", why, SCHEDULING)
     word, why = status_word(pod)
     if word.removeprefix("Init:") in _STARTING:
         return of(Kind.POD_NOT_STARTED, word or "Pending", why, STARTING)
     return of(Kind.POD_NOT_STARTED, word, why, EXPLAINED if why else STARTING)
+
+
+def unseen_below(pod: Json) -> str:
+    """Return the name of the lower scheduler that has not looked at a mirrored pod; empty: it has, or none has to.
+
+    The lower pod's conditions replace the upper ones, so that of the upper scheduler is gone by then.
+    """
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    is_pending = status.get("phase") == "Pending" and not any(True for _ in statuses(pod))
+    if not is_pending or names.ANNOTATION_LOWER_UID not in annotations or condition(pod, "PodScheduled"):
+        return ""
+    return str(annotations.get(names.ANNOTATION_SCHEDULER_NAME) or "default-scheduler")
 
 
 def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool:

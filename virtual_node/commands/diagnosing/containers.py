@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from controller_runtime.api.readable import count
 from virtual_node import program
+from virtual_node.commands.diagnosing import advice
 from virtual_node.commands.diagnosing.facts import (
     Facts,
     Finding,
     Rule,
-    condition,
     is_running,
     pod_name,
     pod_namespace,
-    statuses,
 )
+from virtual_node.health.objects import condition, statuses
+
+_VOLUMES = frozenset({"FailedMount", "FailedAttachVolume", "ProvisioningFailed"})
+"""Reasons of events about volumes that a pod waits for."""
 
 
 def _dependencies(facts: Facts) -> Iterator[Finding]:
@@ -31,8 +36,10 @@ def _dependencies(facts: Facts) -> Iterator[Finding]:
             )
             return
     for event in reversed(facts.events):
-        if event.get("reason") in {"FailedMount", "FailedAttachVolume"} and not is_running(facts.pod):
-            yield Finding(1, "A volume of the pod is not there yet.", [event.get("message", "")])
+        if event.get("reason") in _VOLUMES and not is_running(facts.pod):
+            said = str(event.get("message") or "")
+            steps = advice.missing(said, namespace=pod_namespace(facts))
+            yield Finding(1, "A volume of the pod is not there yet.", [said], steps)
             return
 
 
@@ -61,13 +68,19 @@ def _crashes(facts: Facts) -> Iterator[Finding]:
         state = container.get("state") or {}
         ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
         looping = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
-        if ended and (looping or ended.get("exitCode")) and (looping or not is_running(facts.pod)):
+        has_ended = "terminated" in state
+        if (
+            ended
+            and (looping or ended.get("exitCode"))
+            and (looping or has_ended or not is_running(facts.pod))
+        ):
             name = container["name"]
             evidence = [
-                f"exit code {ended.get('exitCode')}, {ended.get('reason')}, {container.get('restartCount', 0)} restarts",
+                f"exit code {ended.get('exitCode')}, {ended.get('reason')}, "
+                + count(container.get("restartCount") or 0, "restart"),
                 *facts.logs[-5:],
             ]
-            title = f"Container {name} {'crashes again and again' if looping else 'has failed'}."
+            title = f"Container {name} {'crashes again and again' if looping else _ending(container)}."
             if ended.get("reason") == "OOMKilled":
                 title = f"Container {name} needs more memory than its limit."
             previous = " --previous" if looping else ""
@@ -78,6 +91,11 @@ def _crashes(facts: Facts) -> Iterator[Finding]:
                 [f"kubectl -n {pod_namespace(facts)} logs {pod_name(facts)} -c {name}{previous}"],
             )
             return
+
+
+def _ending(container: Mapping[str, Any]) -> str:
+    restarts = container.get("restartCount") or 0
+    return f"has failed, after {count(restarts, 'restart')}" if restarts else "has failed"
 
 
 def _probes(facts: Facts) -> Iterator[Finding]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from controller_runtime.api import timestamps
+
 FINE = 9
 
 
@@ -48,21 +50,15 @@ class Finding:
 Rule = Callable[[Facts], Iterator[Finding]]
 
 
-def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """A condition of a node or pod; empty when it has none of that type."""
-    conditions = (thing.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one["type"] == kind), {})
-
-
-def statuses(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Of all containers, those that initialise first."""
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        yield from (pod.get("status") or {}).get(kind) or ()
-
-
 def is_running(pod: Mapping[str, Any]) -> bool:
     """Whether it runs, ready or not."""
     return bool((pod.get("status") or {}).get("phase") == "Running")
+
+
+def age(facts: Facts) -> float:
+    """Seconds since the pod was created; 0 where that is not known."""
+    created = facts.pod["metadata"].get("creationTimestamp")
+    return (facts.now - timestamps.parse(created)).total_seconds() if created else 0.0
 
 
 def pod_namespace(facts: Facts) -> str:

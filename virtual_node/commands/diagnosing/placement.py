@@ -6,63 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from controller_runtime.api import cluster_selector, names
 from virtual_node import program
-from virtual_node.commands.diagnosing.facts import Facts, Finding, Rule, condition, is_running, pairs
+from virtual_node.commands.diagnosing import advice, unplaced
+from virtual_node.commands.diagnosing.facts import Facts, Finding, Rule, age, is_running, pod_namespace
+from virtual_node.health.nodes import UNREACHABLE, cluster_of
+from virtual_node.health.objects import condition
+from virtual_node.health.pods import SCHEDULING, unseen_below
 
 _STALE_SECONDS = 60.0
-
-
-def _unscheduled(facts: Facts) -> Iterator[Finding]:
-    if facts.pod["spec"].get("nodeName"):
-        return
-    if gates := [gate["name"] for gate in facts.pod["spec"].get("schedulingGates") or ()]:
-        yield Finding(
-            0, f"Scheduling gates hold the pod back: {', '.join(gates)}.", [], ["find out who lifts them"]
-        )
-        return
-    said = condition(facts.pod, "PodScheduled").get("message", "")
-    evidence = [f"kube-scheduler: {said}"] if said else []
-    if facts.virtual_nodes is not None and not facts.virtual_nodes:
-        yield Finding(0, "There is no virtual node in this cluster.", evidence, [program.name("doctor")])
-        return
-    labels = facts.pod["metadata"].get("labels") or {}
-    selector = facts.pod["spec"].get("nodeSelector") or {}
-    known = [node["metadata"].get("labels") or {} for node in facts.virtual_nodes or ()]
-    lost = {
-        key: value
-        for key, value in selector.items()
-        if known and not any(one.get(key) == value for one in known)
-    }
-    if lost and labels.get(names.LABEL_VIRTUAL_POD) != "true":
-        yield Finding(
-            0,
-            f"No virtual node has {pairs(lost)}, and the pod is not labelled {names.LABEL_VIRTUAL_POD}=true: "
-            "the webhook leaves its selector in the upper cluster.",
-            evidence,
-            [f"label the pod's template {names.LABEL_VIRTUAL_POD}=true"],
-        )
-    elif lost:
-        yield Finding(
-            0,
-            f"No virtual node has {pairs(lost)}: the webhook has not moved the selector. Was it down, or are these "
-            "keys in its --ignore-selector-keys?",
-            evidence,
-            ["kubectl get mutatingwebhookconfigurations", program.name("doctor")],
-        )
-    elif "lower cluster" in said:
-        yield Finding(0, "No lower cluster has a node for the pod.", evidence, [program.name("status")])
-    elif "untolerated taint" in said:
-        yield Finding(
-            0,
-            "The pod does not tolerate the virtual nodes' taint.",
-            evidence,
-            [
-                f"tolerate {names.TAINT_PROVIDER}, or label the pod {names.LABEL_VIRTUAL_POD}=true (the webhook does it)"
-            ],
-        )
-    elif "Insufficient" in said:
-        yield Finding(0, "No virtual node has enough left.", evidence, [program.name("status")])
-    elif said:
-        yield Finding(1, "The upper scheduler finds no node.", evidence)
 
 
 def _selector(facts: Facts) -> Iterator[Finding]:
@@ -90,9 +40,10 @@ def _node(facts: Facts) -> Iterator[Finding]:
     ready = condition(facts.node, "Ready")
     if ready.get("status") != "True":
         evidence = [f"{ready.get('reason', '?')}: {ready.get('message', '')}"]
-        yield Finding(
-            0, f"The virtual node {name} is not Ready.", evidence, [program.name(f"diagnose node {name}")]
-        )
+        title = f"The virtual node {name} is not Ready."
+        if ready.get("reason") == UNREACHABLE:
+            title = f"Lower cluster {cluster_of(facts.node)} is lost: its API server does not answer."
+        yield Finding(0, title, evidence, [program.name(f"diagnose node {name}")])
     elif facts.heartbeat_seconds is not None and facts.heartbeat_seconds > _STALE_SECONDS:
         yield Finding(
             0,
@@ -128,19 +79,35 @@ def _scheduled_below(facts: Facts) -> Iterator[Finding]:
     if not facts.pod["spec"].get("nodeName"):
         return
     scheduled = condition(facts.pod, "PodScheduled")
+    said = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
     if scheduled.get("status") == "False":
         yield Finding(
             0,
             "The lower scheduler finds no node for the pod.",
-            [f"{scheduled.get('reason')}: {scheduled.get('message', '')}"],
+            [said],
             [
-                "run the descheduler (it moves the pod), or the multi-scheduler (it looks before the pod is bound)"
+                *advice.steps(said, namespace=pod_namespace(facts)),
+                "run the descheduler (it moves the pod), or the multi-scheduler (it looks before the pod is bound)",
+            ],
+        )
+    elif age(facts) > SCHEDULING and (name := unseen_below(facts.pod)):
+        asked = names.ANNOTATION_SCHEDULER_NAME in (facts.pod["metadata"].get("annotations") or {})
+        yield Finding(
+            0,
+            f"No scheduler named {name} in the lower cluster has looked at the pod.",
+            [f"annotation {names.ANNOTATION_SCHEDULER_NAME}: {name}"] if asked else [],
+            [
+                f"run a scheduler named {name} in the lower cluster, or remove the annotation "
+                f"{names.ANNOTATION_SCHEDULER_NAME} from the pod's template: its default scheduler is used then"
+                if asked
+                else "is kube-scheduler of the lower cluster running? "
+                "kubectl --kubeconfig LOWER -n kube-system get lease kube-scheduler"
             ],
         )
 
 
 RULES: Sequence[Rule] = (
-    _unscheduled,
+    unplaced.unscheduled,
     _selector,
     _node,
     _admission,

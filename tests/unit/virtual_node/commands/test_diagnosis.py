@@ -69,8 +69,12 @@ UNPLACED = {"nodeName": ""}
             "webhook has not moved",
         ),
         (
-            _facts(spec=UNPLACED, status=_conditions("PodScheduled", message="untolerated taint {x: }")),
-            "tolerate",
+            _facts(
+                spec=UNPLACED,
+                status=_conditions("PodScheduled", message="untolerated taint {x: }"),
+                virtual_nodes=[{**NODE, "spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}],
+            ),
+            "does not tolerate x:NoSchedule",
         ),
         (
             _facts(spec=UNPLACED, status=_conditions("PodScheduled", message="2 Insufficient cpu")),
@@ -84,6 +88,10 @@ UNPLACED = {"nodeName": ""}
         (_facts(node=None), "does not exist"),
         (
             _facts(node={**NODE, "status": _conditions("Ready", "LowerClusterUnreachable", "no answer")}),
+            "Lower cluster vn is lost",
+        ),
+        (
+            _facts(node={**NODE, "status": _conditions("Ready", "NoReadyLowerNodes", "None of 2")}),
             "not Ready",
         ),
         (_facts(heartbeat_seconds=500.0), "not been heard of"),
