@@ -127,3 +127,14 @@ def of(annotations: Mapping[str, str] | None, key: str) -> dict[str, Any] | None
         return parse(text)
     except ValueError:
         return None
+
+
+def unreadable(annotations: Mapping[str, str] | None, key: str) -> str:
+    """Return why the selector of an object's annotations cannot be read; empty when it can, or there is none."""
+    text = (annotations or {}).get(key)
+    if text:
+        try:
+            parse(text)
+        except ValueError as error:
+            return str(error)
+    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller_runtime.api import matching
+from controller_runtime.api import cluster_selector, matching, names
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import Effective
@@ -33,7 +33,7 @@ class Eligibility:
     def why_not(
         self, upper: Object, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective
     ) -> str:
-        """Return why the configuration keeps a pod out of this lower cluster, and where; empty: it does not."""
+        """Return why a pod is kept out of this lower cluster, by the configuration or by what it asks for; else empty."""
         if upper.namespace == NEVER_MIRRORED:
             return f"Pods in {NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes"
         if not self._namespaces.allowed(upper.namespace):
@@ -46,6 +46,9 @@ class Eligibility:
                 f"Lower cluster {self._context.name} does not take pods with these labels "
                 "(podSelector in the virtual node's configuration)"
             )
+        # The webhook refuses it in pods that it sees; without it the pod would run on any lower node.
+        if error := cluster_selector.unreadable(upper.annotations, names.ANNOTATION_CLUSTER_SELECTOR):
+            return f"Annotation {error}; correct or remove the annotation"
         if what := references.not_mirrored(upper_pod):
             return (
                 f"Pods with {what} are not mirrored to lower clusters: the object stays in the upper cluster; "

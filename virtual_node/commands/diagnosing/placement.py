@@ -22,7 +22,10 @@ def _selector(facts: Facts) -> Iterator[Finding]:
             cluster_selector.parse(text)
         except ValueError as error:
             yield Finding(
-                0, "The clusterSelector annotation cannot be read, and is not applied.", [str(error)]
+                0,
+                "The clusterSelector annotation cannot be read; the pod is not mirrored with it.",
+                [str(error)],
+                ["correct or remove the annotation; the pod starts by itself"],
             )
 
 

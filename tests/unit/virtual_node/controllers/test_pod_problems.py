@@ -39,6 +39,34 @@ async def test_a_pod_with_resource_claims_is_not_started_without_them(claims):
         assert [reason for reason, _ in scene.events] == ["NotMirrored"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{nodeSelector", "Annotation clusterSelector: not JSON: JSON is malformed: "),
+        (
+            '{"nodeSelector": {"disk": 1}}',
+            "Annotation clusterSelector.nodeSelector[...]: expected `str`, got `int`; ",
+        ),
+        ('["a"]', "Annotation clusterSelector: expected a JSON object; correct or remove the annotation"),
+    ],
+)
+async def test_a_cluster_selector_that_cannot_be_read_refuses_the_pod(text: str, said: str):
+    """A pod without our label is not seen by the webhook. The event names the field; once corrected, the pod starts."""
+    async with running() as scene:
+        wrong = pod("web", uid="u-1", nodeName="vn")
+        wrong["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_SELECTOR: text}
+        scene.upper.put("pods", wrong)
+        await asyncio.sleep(10)
+        assert not scene.is_below()
+        ((reason, message),) = scene.events
+        assert reason == "NotMirrored"
+        assert message.startswith(said)
+        annotations = {names.ANNOTATION_CLUSTER_SELECTOR: json.dumps({"nodeSelector": {"disk": "ssd"}})}
+        scene.upper.change("pods", KEY, metadata={"annotations": annotations})
+        await asyncio.sleep(10)
+        assert scene.below()["spec"]["nodeSelector"] == {"disk": "ssd"}
+
+
 async def test_a_pod_that_selects_nodes_of_another_pool_is_refused_as_by_a_scheduler():
     """It is not moved into this pool, where its user did not want it: both selectors are named, nothing is made below."""
     async with running() as scene:
