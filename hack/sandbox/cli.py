@@ -164,21 +164,34 @@ async def _install(sandbox: Sandbox, console: Console, report: Reporter) -> None
     demo.try_next(console, ["make demo-down"], title="Stop all of it:")
 
 
+def _debian(report: Reporter) -> None:
+    """Install Debian's packages that real nodes and tests need, and fetch the base of our image.
+
+    Raises:
+        SandboxError: they cannot be had.
+    """
+    ensure_packages(report)
+    # A test looks at the web page, others at the completion scripts.
+    missing = [] if chromium_here() else ["chromium", "fonts-dejavu-core"]
+    missing += [shell for shell in ("zsh", "fish") if shutil.which(shell) is None]
+    if missing:
+        install(missing, report)
+    try:
+        build.ensure_base(progress=report)
+    except BuildError as error:
+        raise SandboxError(str(error)) from None
+
+
 async def _prepare(console: Console, report: Reporter) -> int:
     wanted = [*CONTROL_PLANE, "kwok", "helm"]
     if os.geteuid() == 0:
-        await asyncio.to_thread(ensure_packages, report)
-        # A test looks at the web page, others at the completion scripts.
-        missing = [] if chromium_here() else ["chromium", "fonts-dejavu-core"]
-        missing += [shell for shell in ("zsh", "fish") if shutil.which(shell) is None]
-        if missing:
-            await asyncio.to_thread(install, missing, report)
-        try:
-            await asyncio.to_thread(build.ensure_base, progress=report)
-        except BuildError as error:
-            raise SandboxError(str(error)) from None
         wanted += ["metrics-server", "kubelet", "pause", *node_services.PROGRAMS]
-    found = await binaries.ensure(wanted, progress=report)
+        # Compiling takes the processors, packages take the network: neither waits for the other.
+        found, _ = await asyncio.gather(
+            binaries.ensure(wanted, progress=report), asyncio.to_thread(_debian, report)
+        )
+    else:
+        found = await binaries.ensure(wanted, progress=report)
     for name, path in found.items():
         console.print(f"{name:<24} {path}", highlight=False, soft_wrap=True)
     return 0

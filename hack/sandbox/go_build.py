@@ -59,7 +59,14 @@ async def _build(module: str, programs: Sequence[Program], progress: Progress) -
     log = place / "build.log"
     with tempfile.TemporaryDirectory(dir=place, prefix=".partial-") as partial:
         for argv in _commands(str(go), wanted, partial):
-            code = await _run(argv, cwd=TOOLS / module, log=log, name=names, progress=progress)
+            total = asyncio.ensure_future(_packages(str(go), wanted, cwd=TOOLS / module))
+            try:
+                code = await _run(
+                    argv, cwd=TOOLS / module, log=log, name=names, progress=progress, total=total
+                )
+            finally:
+                total.cancel()
+                await asyncio.wait({total})
             if code:
                 raise SandboxError(f"building {names} failed: {reason(log, code)} (log: {log})")
         for program in wanted:
@@ -98,10 +105,43 @@ def reason(log: Path, code: int) -> str:
     return (told or lines or [f"exit code {code}"])[-1][:300]
 
 
-async def _run(argv: Sequence[str], *, cwd: Path, log: Path, name: str, progress: Progress) -> int:
-    """Run a build to its end, and say now and then how far it is; cancelled, it ends with all its compilers."""
+async def _packages(go: str, programs: Sequence[Program], *, cwd: Path) -> int:
+    """Return how many packages the programs consist of; 0 where Go does not say."""
+    process = await asyncio.create_subprocess_exec(
+        *(go, "list", "-deps", *(program.package for program in programs)),
+        cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
+    )  # fmt: skip
+    try:
+        out, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return 0 if process.returncode else len(out.split())
+
+
+def how_far(compiled: int, total: int, seconds: float) -> str:
+    """Return how much of a build is done, and how long the rest may take.
+
+    Args:
+        compiled: packages so far. Those in Go's own cache are not among them, so a build may end earlier.
+        total: packages of all programs; 0: unknown.
+        seconds: since the first package.
+    """
+    if not total or not 0 < compiled <= total:
+        return f"{compiled} packages compiled"
+    left = seconds / compiled * (total - compiled)
+    rest = f"{left / 60:.0f} min" if left >= 60 else f"{left:.0f} s"
+    return f"{compiled} of {total} packages compiled, at most about {rest} left"
+
+
+async def _run(
+    argv: Sequence[str], *, cwd: Path, log: Path, name: str, progress: Progress, total: asyncio.Future[int]
+) -> int:
+    """Run a build to its end, and report progress now and then; cancelled, it ends with all its compilers."""
     loop = asyncio.get_running_loop()
-    started = loop.time()
+    compiling = started = loop.time()
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -117,9 +157,13 @@ async def _run(argv: Sequence[str], *, cwd: Path, log: Path, name: str, progress
         while not (await asyncio.wait({waiting}, timeout=_NEWS_SECONDS))[0]:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             fetched = sum(line.startswith("go: downloading") for line in lines)
+            compiled = len(lines) - fetched
+            if not compiled:
+                compiling = loop.time()
+            count = total.result() if total.done() and not total.exception() else 0
+            done = how_far(compiled, count, loop.time() - compiling)
             progress(
-                f"  still building {name}: {loop.time() - started:.0f} s, "
-                f"{fetched} modules downloaded, {len(lines) - fetched} packages compiled"
+                f"  still building {name}: {loop.time() - started:.0f} s, {fetched} modules downloaded, {done}"
             )
         return waiting.result()
     finally:

@@ -12,9 +12,26 @@ from hack.sandbox.images import architecture
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 
+_TYPE = "kwok"
+"""Value of the label ``type`` of simulated nodes."""
 
-def kwok_process(cluster: Cluster, binary: Path, *, dies_with_us: bool = False) -> Process:
-    """The kwok controller of a cluster, simulating every node in it."""
+
+def kwok_process(
+    cluster: Cluster, binary: Path, *, every_node: bool = True, dies_with_us: bool = False
+) -> Process:
+    """The kwok controller of a cluster.
+
+    Args:
+        cluster: where it works.
+        binary: kwok.
+        every_node: it simulates every node in the cluster; otherwise those with our label, for virtual nodes have their own.
+        dies_with_us: killed when we are.
+    """
+    nodes = (
+        ["--manage-all-nodes=true"]
+        if every_node
+        else ["--manage-all-nodes=false", f"--manage-nodes-with-label-selector=type={_TYPE}"]
+    )
     (port,) = free_ports(1)
     kubeconfig = cluster.write_kubeconfig("kwok")
     return Process(
@@ -22,7 +39,7 @@ def kwok_process(cluster: Cluster, binary: Path, *, dies_with_us: bool = False) 
         [
             binary,
             f"--kubeconfig={kubeconfig}",
-            "--manage-all-nodes=true",
+            *nodes,
             f"--node-ip={LOOPBACK}",
             f"--node-port={port}",
             f"--server-address={LOOPBACK}:{port}",
@@ -64,7 +81,7 @@ def kwok_node(
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": architecture(),
-                "type": "kwok",
+                "type": _TYPE,
                 **(labels or {}),
             },
         },

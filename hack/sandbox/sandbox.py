@@ -42,6 +42,8 @@ class Sandbox:
         kwok_nodes: int = 1,
         real_node: bool = False,
         upper_real_node: bool = False,
+        upper_kwok_nodes: int = 0,
+        bridged: bool = False,
         keep: bool = False,
         upper_apiserver_args: Sequence[str] = (),
         progress: Progress = silent,
@@ -54,6 +56,8 @@ class Sandbox:
             kwok_nodes: simulated nodes per lower cluster.
             real_node: the first lower cluster gets a containerd and kubelet node instead (needs root).
             upper_real_node: the upper cluster gets one, for what is installed there with helm.
+            upper_kwok_nodes: simulated nodes of the upper cluster, whose pods are scheduled and never run.
+            bridged: the apiservers listen on a bridge (needs root), as they do for real nodes, instead of on loopback.
             keep: the processes outlive this one (``make demo``); ``down`` stops them.
             upper_apiserver_args: further flags of the upper cluster's kube-apiserver.
             progress: told what happens, a line at a time.
@@ -62,6 +66,8 @@ class Sandbox:
         self._kwok_nodes = kwok_nodes
         self._real_node = real_node
         self._upper_real_node = upper_real_node
+        self._upper_kwok_nodes = upper_kwok_nodes
+        self._bridged = bridged
         self._keep = keep
         self._upper_apiserver_args = tuple(upper_apiserver_args)
         self._progress = progress
@@ -173,12 +179,16 @@ class Sandbox:
 
     async def _up(self) -> None:
         wanted = list(CONTROL_PLANE)
-        if self._kwok_nodes:
+        if self._kwok_nodes or self._upper_kwok_nodes:
             wanted.append("kwok")
         if self._real_node or self._upper_real_node:
             wanted += ["kubelet", "pause", *node_services.PROGRAMS]
-            await asyncio.to_thread(ensure_packages, self._progress)
-        self.binaries = await binaries.ensure(wanted, progress=self._progress)
+            packages = asyncio.to_thread(ensure_packages, self._progress)
+            self.binaries, _ = await asyncio.gather(
+                binaries.ensure(wanted, progress=self._progress), packages
+            )
+        else:
+            self.binaries = await binaries.ensure(wanted, progress=self._progress)
         if running(self.directory):
             raise SandboxError(f"a sandbox runs in {self.directory} already; stop it first (make demo-down)")
         real_nodes = self._real_node + self._upper_real_node
@@ -187,7 +197,7 @@ class Sandbox:
         self._save()
         if not self._keep:
             self._janitor = await Janitor.start(self.directory, remove=self._temporary)
-        for _ in range(real_nodes):
+        for _ in range(max(real_nodes, int(self._bridged))):
             self._bridges.append(make_bridge())
             self._save()
         if self._bridges:
@@ -208,6 +218,7 @@ class Sandbox:
             if self._upper_real_node:
                 self._progress(f"adding a node to {cluster.name}")
                 self.upper_node = await self._add_real_node(cluster, self._bridges[-1])
+            await self._add_nodes(cluster, self._upper_kwok_nodes)
             return
         self._progress(f"adding nodes to {cluster.name}")
         if self._real_node and cluster is self.lower[0]:
@@ -233,7 +244,9 @@ class Sandbox:
     async def _add_nodes(self, cluster: Cluster, count: int) -> None:
         if not count:
             return
-        process = kwok_process(cluster, self.binaries["kwok"], dies_with_us=not self._keep)
+        process = kwok_process(
+            cluster, self.binaries["kwok"], every_node=cluster is not self.upper, dies_with_us=not self._keep
+        )
         await process.start()
         cluster.nodes.append(process)
         nodes = [kwok_node(f"{cluster.name}-node-{number}") for number in range(count)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.sandbox import binaries, go_build, programs
+from hack.sandbox import binaries, go_build, images, programs
 from hack.sandbox.binaries import Installed, usable
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.programs import CONTROL_PLANE, PROGRAMS, parse_version
@@ -61,6 +61,39 @@ def test_an_apiserver_alone_is_not_mixed_with_newer_parts():
     assert set(usable(found, CONTROL_PLANE)) == {"kubectl", "etcd"}
 
 
+def test_an_apiserver_of_our_version_is_used_beside_our_other_parts():
+    """Envtest has no scheduler and no controller manager; ours have the same minor version."""
+    ours = parse_version(programs.KUBERNETES_VERSION)
+    assert ours is not None
+    found = installed(ours, "kube-apiserver")
+    assert set(usable(found, TRIO)) == {"kube-apiserver"}
+
+
+def test_programs_of_setup_envtest_are_found(cache, tmp_path, monkeypatch):
+    """Its folder of the version that we build comes before the PATH; other versions there do not count."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    minor = programs.KUBERNETES_VERSION.rpartition(".")[0]
+    for version in (f"{minor}.1", "1.29.0"):
+        place = tmp_path / "kubebuilder-envtest" / "k8s" / f"{version}-linux-{images.architecture()}"
+        place.mkdir(parents=True)
+        script(place / "kubectl", "true")
+    assert f"/{minor}.1-linux-" in str(binaries._place("kubectl"))
+
+
+@pytest.mark.parametrize(
+    ("compiled", "total", "seconds", "said"),
+    [
+        (0, 100, 5.0, "0 packages compiled"),
+        (10, 0, 5.0, "10 packages compiled"),
+        (50, 100, 30.0, "50 of 100 packages compiled, at most about 30 s left"),
+        (10, 100, 60.0, "10 of 100 packages compiled, at most about 9 min left"),
+    ],
+)
+def test_a_build_says_how_long_it_may_take(compiled, total, seconds, said):
+    """As soon as Go has counted the packages and the first one is compiled."""
+    assert go_build.how_far(compiled, total, seconds) == said
+
+
 def test_parts_of_different_versions_are_not_used():
     """A scheduler newer than its apiserver waits for ever: none of the three is taken."""
     found = installed((1, 33), "kube-apiserver", "kube-controller-manager") | installed(
@@ -110,6 +143,7 @@ async def test_a_build_is_kept_and_not_repeated(cache, tmp_path):
     script(
         tmp_path / "bin" / "go",
         'if [ "$1" = env ]; then echo go1.26.8; exit; fi\n'
+        'if [ "$1" = list ]; then exit; fi\n'
         f'echo "$@" >> {tmp_path}/calls; echo "$CGO_ENABLED $GOFLAGS" >> {tmp_path}/calls\n'
         'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo program > "$2/server"; fi; shift; done',
     )
