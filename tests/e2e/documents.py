@@ -1,0 +1,83 @@
+"""Command blocks of Markdown pages: what a reader can paste, in order, and the files that a page tells them to write."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "charts/virtual-node/README.md")
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+)
+_REASON = re.compile(r"<!-- not run: (?P<reason>[^>]+) -->\s*\Z")
+_FILE = re.compile(r"^# (?P<name>[\w.-]+\.yaml)\b")
+_SHELLS = frozenset({"sh", "bash", "console"})
+_SEPARATORS = frozenset({"|", "&&", "||", ";", "&"})
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    script: str
+    """The commands of a shell block, or the text of a file."""
+    file: str = ""
+    """Name of the file that the block is; empty: it has commands."""
+    reason: str = ""
+    """Why the commands cannot run in a test; empty: they run."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yield the blocks of a page that are commands, or files with a name in their first line."""
+    text = page.read_text(encoding="utf-8")
+    for found in _FENCE.finditer(text):
+        indent, language = found["indent"], found["language"]
+        body = "".join(f"{line.removeprefix(indent)}\n" for line in found["body"].splitlines())
+        line = text.count("\n", 0, found.start()) + 2
+        reason = _REASON.search(text, 0, found.start() + len(indent))
+        if language in _SHELLS:
+            script = _typed(body) if language == "console" else body
+            yield Block(page, line, script, reason=reason["reason"] if reason else "")
+        elif language == "yaml" and (named := _FILE.match(body)):
+            yield Block(page, line, body, file=named["name"])
+
+
+def _typed(body: str) -> str:
+    """Return what the user types in a block that shows a session: lines after ``$``, with their continuations."""
+    typed, goes_on = [], False
+    for line in body.splitlines():
+        if goes_on or line.startswith("$ "):
+            typed.append(line if goes_on else line.removeprefix("$ "))
+            goes_on = line.endswith("\\")
+    return "".join(f"{line}\n" for line in typed)
+
+
+def commands(script: str) -> Iterator[list[str]]:
+    """Yield the words of each simple command of a script, without redirections and what is substituted."""
+    for line in script.replace("\\\n", " ").splitlines():
+        words: list[str] = []
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;()<>")
+        lexer.whitespace_split = True
+        lexer.commenters = "#"
+        try:
+            found = list(lexer)
+        except ValueError:  # a quotation that goes over lines
+            found = line.split()
+        for word in [*found, ";"]:
+            if word in _SEPARATORS:
+                if words:
+                    yield words
+                words = []
+            else:
+                words.append(word)

@@ -1,0 +1,244 @@
+"""What the README and the guides tell a reader to paste is pasted here, page by page, into real clusters.
+
+The upper cluster has a simulated node, so the chart's pods are scheduled and never run. The same programs run beside it: a
+virtual node for each lower cluster, and the webhook. A block that cannot run says why, in a comment of the page:
+``<!-- not run: REASON -->``. Of those the flags are checked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from hack.sandbox import Cluster, Sandbox, binaries, environment
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.command import Completed, command
+from hack.sandbox.scheduling import start_webhook
+
+from .conftest import node_ready
+from .documents import PAGES, ROOT, blocks, commands
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+NAMES = {"lower1": "lower1", "tokyo": "lower2"}
+"""Lower clusters as pages call them → of the sandbox."""
+FILES = {
+    "upper": ("UPPER.yaml", "upper.yaml", "UPPER_KUBECONFIG"),
+    "lower1": ("LOWER.yaml", "LOWER1.yaml", "LOWER_ADMIN.yaml", "LOWER_ADMIN_KUBECONFIG"),
+    "lower2": ("tokyo.yaml", "tokyo-admin.yaml"),
+}
+"""Cluster of the sandbox → files with its kubeconfig in the folder where a page is followed."""
+INSTALLED = (
+    "helm install virtual-node charts/virtual-node --namespace virtual-node-system --create-namespace --wait"
+)
+BEFORE = {"add-a-cluster.md": INSTALLED, "cli.md": INSTALLED, "schedule.md": INSTALLED}
+"""Page → what was done before it is read."""
+RUN = [page for page in PAGES if any(one.script and not one.file and not one.reason for one in blocks(page))]
+_SECONDS = 120.0
+_HELM = """#!/bin/sh
+# Programs do not run on simulated nodes, and a webhook that nobody serves would refuse every labelled pod.
+case $1 in
+  install|upgrade) exec {helm} "$@" --set webhook.enabled=false ;;
+esac
+exec {helm} "$@"
+"""
+KINDS = (
+    "namespaces,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,"
+    "validatingadmissionpolicies,validatingadmissionpolicybindings,storageclasses,priorityclasses,csidrivers"
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def clusters(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
+    """An upper cluster and two lower ones, with virtual nodes called as in the pages."""
+    if os.geteuid() != 0:
+        pytest.skip("API servers on a bridge need root")
+    directory = tmp_path_factory.mktemp("docs") / "sandbox"
+    async with Sandbox(
+        lower=2, kwok_nodes=1, upper_kwok_nodes=1, bridged=True, directory=directory
+    ) as sandbox:
+        lower = {cluster.name: cluster for cluster in sandbox.lower}
+        config = {
+            "apiVersion": "virtual-node.io/v1alpha1",
+            "kind": "VirtualNodeConfiguration",
+            "kubeconfig": str(sandbox.upper.kubeconfig),
+            "kubelet": {"port": 0, "nodeIp": LOOPBACK},
+            "clusters": [
+                {"name": name, "kubeconfig": str(lower[of].kubeconfig), "labels": {"clusterID": name}}
+                for name, of in NAMES.items()
+            ],
+        }
+        file = directory / "config.json"
+        file.write_text(json.dumps(config), encoding="utf-8")
+        await sandbox.start_virtual_node("--config", str(file))
+        for name in NAMES:
+            await node_ready(sandbox.upper, name)
+        await start_webhook(sandbox)
+        program = (await binaries.ensure(["helm"]))["helm"]
+        shim = directory / "helm"
+        shim.write_text(_HELM.format(helm=program), encoding="utf-8")
+        shim.chmod(0o755)
+        environment.write(sandbox, programs={"helm": shim})
+        yield sandbox
+
+
+@pytest.fixture
+def folder(clusters: Sandbox, tmp_path: Path) -> Path:
+    """The folder in which a page is followed: a checkout with the kubeconfigs of the clusters."""
+    for name in ("charts", "hack", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for cluster in clusters.clusters:
+        for name in FILES[cluster.name]:
+            (tmp_path / name).write_bytes(cluster.kubeconfig.read_bytes())
+    return tmp_path
+
+
+async def _bash(sandbox: Sandbox, folder: Path, script: str) -> Completed:
+    own = {
+        "PATH": f"{sandbox.directory / 'bin'}:{os.environ['PATH']}",
+        "KUBECONFIG": str(sandbox.upper.kubeconfig),
+        "HOME": str(folder),
+        "PWD": str(folder),
+    }
+    return await command(
+        ["bash", "-c", f"cd {folder}; set -euo pipefail\n{script}"],
+        env={**os.environ, **own}, check=False, timeout=_SECONDS,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+async def test_the_commands_of_a_page_work(clusters: Sandbox, folder: Path, page: Path):
+    """Each block that is not marked succeeds, after those before it and with the files that the page has written."""
+    before = {cluster.name: await _there(cluster) for cluster in clusters.clusters}
+    try:
+        if page.name in BEFORE:
+            done = await _bash(clusters, folder, BEFORE[page.name])
+            assert done.returncode == 0, done.stderr
+        for block in blocks(page):
+            if block.file:
+                (folder / block.file).write_text(block.script, encoding="utf-8")
+            elif not block.reason:
+                done = await _bash(clusters, folder, block.script)
+                said = f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+                assert done.returncode == 0, (
+                    f"{block.place}: exit code {done.returncode}\n{block.script}\n{said}"
+                )
+    finally:
+        await _clean(clusters, folder, before)
+
+
+async def _clean(sandbox: Sandbox, folder: Path, before: Mapping[str, frozenset[str]]) -> None:
+    """Delete what the clusters did not have before the page."""
+    await _bash(
+        sandbox, folder, "helm uninstall virtual-node --namespace virtual-node-system --no-hooks || true"
+    )
+    for cluster in sandbox.clusters:
+        made = sorted(await _there(cluster) - before[cluster.name])
+        if made:
+            await cluster.kubectl("delete", "--ignore-not-found", "--timeout=60s", *made)
+
+
+async def _there(cluster: Cluster) -> frozenset[str]:
+    """What a page may make in a cluster that is in no namespace, and the namespaces: ``kind/name``."""
+    return frozenset((await cluster.kubectl("get", KINDS, "-o", "name")).stdout.split())
+
+
+NESTED = {"kubectl": {"auth", "certificate", "config", "create", "rollout", "secret"}, "helm": {"get"}}
+"""Program → subcommands with subcommands of their own."""
+VALUED = {"--namespace", "-n", "--kubeconfig", "--context"}
+"""Flags before a subcommand that have a value."""
+
+
+async def test_every_command_is_well_formed():
+    """Bash can read every block, run or not, and kubectl and helm have the subcommands and flags that it uses."""
+    programs = await binaries.ensure(["kubectl", "helm"])
+    wrong = []
+    for block in (one for page in PAGES for one in blocks(page) if not one.file):
+        read = await command(["bash", "-n"], input=block.script, check=False)
+        wrong += [f"{block.place}: {read.stderr}"] if read.returncode else []
+        for words in commands(block.script):
+            if words[0] in NESTED and words[1:2] != ["virtual-node"]:
+                unknown = await _unknown_flags(programs, words)
+                wrong += [f"{block.place}: {' '.join(words[:4])} {flag}" for flag in unknown]
+    assert wrong == []
+
+
+_KNOWN: dict[tuple[str, ...], frozenset[str]] = {}
+
+
+async def _unknown_flags(programs: Mapping[str, Path], words: list[str]) -> list[str]:
+    """Return the flags of a command that its help does not name."""
+    known = await _flags(programs, tuple(_subcommand(words)))
+    given = [word for word in words[: words.index("--") if "--" in words else None] if word.startswith("-")]
+    return [flag for flag in given if flag != "-" and flag.partition("=")[0] not in known]
+
+
+def _subcommand(words: list[str]) -> Iterator[str]:
+    """Yield the program and its subcommands, which may stand behind flags."""
+    plain = [word for before, word in pairwise(words) if not word.startswith("-") and before not in VALUED]
+    yield words[0]
+    for word in plain[:3]:
+        yield word
+        if word not in NESTED[words[0]]:
+            break
+
+
+async def _flags(programs: Mapping[str, Path], called: tuple[str, ...]) -> frozenset[str]:
+    if called not in _KNOWN:
+        program = [str(programs[called[0]]), *called[1:]]
+        said = (await command([*program, "--help"], check=False)).stdout
+        if called[0] == "kubectl":
+            said += (await command([program[0], "options"], check=False)).stdout
+        assert "unknown command" not in said, " ".join(called)
+        _KNOWN[called] = frozenset(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", said)) | {"--help"}
+    return _KNOWN[called]
+
+
+@cache
+def _objects() -> list[tuple[str, dict[str, Any]]]:
+    """Kubernetes' own objects in the pages' YAML: page → object."""
+    fence = re.compile(r"^( *)```yaml\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+    found = []
+    for page in PAGES:
+        for indent, body in fence.findall(page.read_text(encoding="utf-8")):
+            text = "\n".join(line.removeprefix(indent) for line in body.splitlines())
+            found += [
+                (str(page.relative_to(ROOT)), one)
+                for one in yaml.safe_load_all(text)
+                if isinstance(one, dict) and "apiVersion" in one and "metadata" in one
+            ]
+    return found
+
+
+async def test_the_objects_of_the_pages_are_valid(clusters: Sandbox, folder: Path):
+    """The API server takes each of them in a dry run that refuses unknown fields."""
+    before = {cluster.name: await _there(cluster) for cluster in clusters.clusters}
+    for space in {one["metadata"].get("namespace", "default") for _, one in _objects()} - {
+        "default",
+        "kube-system",
+    }:
+        await clusters.upper.kubectl("create", "namespace", space)
+    refused = []
+    for page, one in _objects():
+        done = await clusters.upper.kubectl(
+            "create", "--dry-run=server", "--validate=strict", "--filename", "-",
+            input=json.dumps(one), check=False,
+        )  # fmt: skip
+        if (
+            done.returncode
+            and "no matches for kind" not in done.stderr
+            and "already exists" not in done.stderr
+        ):
+            refused.append(f"{page}: {one['kind']} {one['metadata'].get('name')}: {done.stderr.strip()}")
+    await _clean(clusters, folder, before)
+    assert refused == []
+    assert len(_objects()) > 10
