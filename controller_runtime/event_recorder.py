@@ -60,6 +60,7 @@ class EventsClient(Protocol):
 
 
 _RECENT = 50
+"""Events of each kind that are kept for people to look at."""
 
 
 class EventRecorder:
@@ -93,11 +94,20 @@ class EventRecorder:
         self._workers = workers
         self._flush_timeout = flush_timeout
         self._now = now
-        self.recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
-        """The last Events, as they were when they were recorded; for people to look at."""
+        self._recent: dict[bool, deque[dict[str, Any]]] = {
+            is_warning: deque(maxlen=_RECENT) for is_warning in (False, True)
+        }
         self._closing = False
         self._rejections: set[tuple[int, str]] = set()
         self._log = log.get_logger(component="events", cluster=client.cluster)
+
+    @property
+    def recent(self) -> list[dict[str, Any]]:
+        """The last routine Events and the last warnings, as they were when they were recorded; for people to look at.
+
+        A burst of one kind leaves the other.
+        """
+        return [event for events in self._recent.values() for event in events]
 
     def event(
         self,
@@ -176,7 +186,7 @@ class EventRecorder:
                     self._drop("shutdown")
 
     def _enqueue(self, series: Series) -> None:
-        self.recent.append(series.body)
+        self._recent[series.body.get("type") == "Warning"].append(series.body)
         if self._queue.put(series) is not None:
             self._drop("overflow")
 

@@ -21,7 +21,7 @@ from virtual_node.config import ClusterConfig
 from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.health.facts import ClusterState, Facts
 from virtual_node.health.faults import Health
-from virtual_node.health.model import examine
+from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.pods import sign, waiting_sign
 from virtual_node.translate.capacity import Capacity
 from virtual_node.web.overview import Overview
@@ -89,6 +89,8 @@ class Scene:
 
     def health(self) -> Health:
         """Return the health model's verdict on the scene."""
+        if self.leader:
+            return Health(tuple(rejected_faults({"": self.rejected} if self.rejected else {})))
         now = datetime.now(UTC)
         nodes = [node for name, cluster in self.clusters.items() for node in _nodes(name, cluster)]
         renewed = {"renewTime": timestamps.micro_time(now), "leaseDurationSeconds": 40}

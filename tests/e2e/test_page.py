@@ -35,7 +35,7 @@ async def test_the_page_follows_what_happens(
             " box.dispatchEvent(new Event('input')) })()"
         )
         await browser.wait_for("document.querySelectorAll('#pods > li').length === 2")
-        assert await browser.evaluate(f"location.search.includes('{namespace}')")
+        await browser.wait_for(f"location.search.includes('{namespace}')")
         await create(upper, namespace, pod("later", "sleep 3600", node=SIMULATED))
         await browser.wait_for("document.querySelector('#pods').innerText.includes('later')")
         await browser.screenshot(tmp_path / "page.png", width=1200, height=900)

@@ -84,7 +84,7 @@ async def test_a_standby_leads_to_the_leader(tab: chromium.Page) -> None:
     scene.leader = "virtual-node-7c9d"
     async with _shown(tab, scene):
         command = "kubectl --namespace virtual-node-system port-forward pod/virtual-node-7c9d 8090"
-        await tab.wait_for(f"document.querySelector('#faults code')?.textContent === {json.dumps(command)}")
+        await tab.wait_for(f"document.querySelector('#leader code')?.textContent === {json.dumps(command)}")
         assert await tab.evaluate("document.querySelector('#pods-section').hidden")
         assert await _violations(tab) == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -13,9 +12,7 @@ import msgspec
 from controller_runtime.objects import Object
 from controller_runtime.slicer import Slicer
 from virtual_node.cluster import LowerCluster
-from virtual_node.health.facts import Facts
 from virtual_node.health.faults import Health
-from virtual_node.health.model import examine
 from virtual_node.web import history
 from virtual_node.web.clusters import cluster_card, cluster_detail, stopped_card
 from virtual_node.web.events import shown_events
@@ -43,8 +40,7 @@ class Overview:
     Args:
         clusters: the lower clusters that run now, by name; read again every time.
         leader: host name of the replica that works while this one stands by; empty: this one works.
-        rejected: why the content of the configuration file is not used; empty: it is.
-        health: returns the verdict of the health model; None: of a process that runs no lower cluster.
+        health: returns the verdict of the health model, which is the page's headline.
         failures: why lower clusters that are configured do not run.
         waiting: the upper pods without a node, also those that are not meant for virtual nodes.
         reach: what a browser needs to reach another replica: ``namespace`` and ``port``.
@@ -55,15 +51,13 @@ class Overview:
         clusters: Mapping[str, LowerCluster],
         *,
         leader: Callable[[], str] = lambda: "",
-        rejected: Callable[[], str] = lambda: "",
-        health: Callable[[], Health] | None = None,
+        health: Callable[[], Health],
         failures: Callable[[], Mapping[str, str]] = dict,
         waiting: Callable[[], Iterable[Object]] = tuple,
         reach: Mapping[str, str] | None = None,
     ) -> None:
         self._clusters = clusters
         self._leader = leader
-        self._rejected = rejected
         self._health = health
         self._failures = failures
         self._waiting = waiting
@@ -137,14 +131,8 @@ class Overview:
             return self._reading[1]
 
     def _verdict(self) -> dict[str, Any]:
-        if leader := self._leader():
-            return {"leader": leader, **self._reach}
-        rejected = self._rejected()
-        if self._health is None:
-            health = examine(Facts(now=datetime.now(UTC), rejected={"": rejected} if rejected else {}))
-        else:
-            health = self._health()
-        return {"leader": "", **health.data()}
+        leader = self._leader()
+        return {"leader": leader, **(self._reach if leader else {}), **self._health().data()}
 
     def _cards(self, reading: Reading) -> list[dict[str, Any]]:
         cards = [

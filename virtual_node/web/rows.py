@@ -30,7 +30,7 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
     metadata, spec, status = upper["metadata"], upper["spec"], upper.get("status") or {}
     word, why = status_word(upper)
     if not why:
-        why = _condition_message(status)
+        why = _condition_message(status) or _exits(status)
     settled = status.get("phase") in {"Running", "Succeeded"} and word in {
         "Running",
         "Completed",
@@ -136,6 +136,19 @@ def _condition_message(status: Mapping[str, Any]) -> str:
             if condition["type"] == kind and condition.get("status") == "False":
                 return str(condition.get("message") or condition.get("reason") or "")
     return ""
+
+
+def _exits(status: Mapping[str, Any]) -> str:
+    """What containers have ended with, where that was an error; those that ended last time are waiting now."""
+    found = []
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        state = one.get("state") or {}
+        ended = state.get("terminated") or (
+            (one.get("lastState") or {}).get("terminated") if "waiting" in state else None
+        )
+        if ended and ended.get("exitCode"):
+            found.append(f"container {one.get('name', '')} ended with exit code {ended['exitCode']}")
+    return "; ".join(found)
 
 
 def _exit(ended: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 import { byId, chip, element, keyed, link, since } from "./dom.js";
 import { human, lag, plural, STATES } from "./format.js";
 
+const LATE = 10; // seconds, as the alert VirtualNodeMirrorLagHigh has it
+
 export function clusterState(cluster) {
   if (cluster.reachable) return chip("reachable", "good");
   if (cluster.reachable === false) return chip("not reachable", "bad");
@@ -27,11 +29,11 @@ export function renderClusters(clusters) {
 }
 
 function card(cluster) {
-  const facts = [cluster.version, cluster.lag === null ? "" : `mirrored within ${lag(cluster.lag)}`].filter(Boolean).join(" · ");
+  const mirrored = cluster.lag === null ? null : element("span", { className: cluster.lag >= LATE ? "bad" : "" }, `mirrored within ${lag(cluster.lag)}`);
   return element("li", { className: "card", data: { state: cluster.reachable === false ? "bad" : "" } },
     element("div", { className: "row" }, element("h3", {}, link({ detail: cluster.name }, cluster.name)), clusterState(cluster)),
     cluster.heard ? element("p", { className: "bad" }, "Last heard ", since(cluster.heard, " ago"), "; what is shown is from then") : null,
-    cluster.error ? element("p", { className: "sub" }, cluster.error) : element("p", { className: "sub" }, facts),
+    cluster.error ? element("p", { className: "sub" }, cluster.error) : element("p", { className: "sub" }, cluster.version, cluster.version && mirrored ? " · " : "", mirrored),
     cluster.nodes.map((node) => nodeView(node, cluster)));
 }
 

@@ -5,21 +5,26 @@ import { plural } from "./format.js";
 const COMMAND = /^(virtual-node|kubectl)( |$)/;
 const WORDS = { error: "Error", warning: "Warning" };
 
+const WARNINGS = 3; // that are shown at once, besides all errors
+
 export function renderHealth(health) {
-  if (health.leader) return standby(health);
-  const errors = health.faults.filter((fault) => fault.severity === "error").length;
-  const state = errors ? "bad" : health.faults.length ? "wait" : health.verdict === "healthy" ? "good" : "unknown";
-  byId("health").dataset.state = state;
-  tell(health.faults.length ? count(errors, health.faults.length - errors) : health.sentence);
-  const unknown = byId("unknown");
-  const notes = Object.entries(health.unknown);
-  unknown.hidden = !notes.length;
-  unknown.textContent = notes.length ? `Not known: ${notes.map(([what, why]) => `${what} (${why})`).join("; ")}.` : "";
-  const list = byId("faults");
-  list.hidden = !health.faults.length;
-  keyed(list, health.faults.map((fault) => [fault.kind + fault.cluster + fault.node + fault.subject, fault]), faultView);
-  document.title = (health.faults.length ? `(${health.faults.length}) ` : "") + "virtual-node";
+  const errors = health.faults.filter((fault) => fault.severity === "error");
+  const warnings = health.faults.filter((fault) => fault.severity !== "error");
+  const isCalm = health.verdict === "healthy" && !health.leader;
+  byId("health").dataset.state = errors.length ? "bad" : warnings.length ? "wait" : isCalm ? "good" : "unknown";
+  standby(health);
+  if (!health.leader) tell(health.faults.length ? count(errors.length, warnings.length) : health.sentence);
+  const notes = health.leader ? [] : Object.entries(health.unknown);
+  byId("unknown").hidden = !notes.length;
+  byId("unknown").textContent = notes.length ? `Not known: ${notes.map(([what, why]) => `${what} (${why})`).join("; ")}.` : "";
+  list("faults", [...errors, ...warnings.slice(0, WARNINGS)]);
+  list("other-faults", warnings.slice(WARNINGS));
+  byId("others").hidden = warnings.length <= WARNINGS;
+  byId("others").querySelector("summary").textContent = `${plural(warnings.length - WARNINGS, "more warning")}`;
+  document.title = (health.faults.length ? `(${health.faults.length}) ` : "") + (health.leader ? "virtual-node (standby)" : "virtual-node");
 }
+
+const list = (id, faults) => keyed(byId(id), faults.map((fault) => [fault.kind + fault.cluster + fault.node + fault.subject, fault]), faultView);
 
 function count(errors, warnings) {
   return [errors ? plural(errors, "error") : "", warnings ? plural(warnings, "warning") : ""].filter(Boolean).join(" and ");
@@ -49,14 +54,11 @@ function seeAlso(fault) {
   return fault.cluster ? link({ detail: fault.cluster }, "Show the cluster") : "";
 }
 
-function standby(health) {
-  byId("health").dataset.state = "unknown";
+function standby({ leader, namespace, port }) {
+  const box = byId("leader");
+  box.hidden = !leader;
+  if (!leader || box.dataset.leader === leader) return;
   tell("This replica stands by");
-  byId("unknown").hidden = false;
-  byId("unknown").textContent = `${health.leader} works, and its page shows the clusters:`;
-  const list = byId("faults");
-  list.hidden = !health.namespace;
-  keyed(list, [["standby", health.leader]], () => element("li", { className: "plain" },
-    command(`kubectl --namespace ${health.namespace} port-forward pod/${health.leader} ${health.port}`)));
-  document.title = "virtual-node (standby)";
+  box.dataset.leader = leader;
+  box.replaceChildren(`${leader} works, and its page shows the clusters: `, namespace ? command(`kubectl --namespace ${namespace} port-forward pod/${leader} ${port}`) : "");
 }

@@ -51,6 +51,16 @@ class TestRecord:
         assert server.calls == ["create", "patch"]
         assert server.only()["count"] == 9
 
+    async def test_routine_events_do_not_push_warnings_out_of_the_recent_ones(self) -> None:
+        """Who looks sees the last of both kinds, and no more than fifty of each."""
+        recorder = recorder_for(Server())
+        recorder.record(dict(self.EVENT) | {"type": "Warning", "reason": "Failed"})
+        for number in range(100):
+            metadata = {"name": f"web.{number + 2}", "namespace": "ns"}
+            recorder.record(dict(self.EVENT) | {"metadata": metadata})
+        assert len(recorder.recent) == 51
+        assert [event["reason"] for event in recorder.recent if event["type"] == "Warning"] == ["Failed"]
+
     async def test_written_ones_are_not_kept_in_memory(self) -> None:
         """Of a mirrored Event only a fingerprint is remembered, and the Event may still change later."""
         server = Server()

@@ -162,3 +162,27 @@ def test_a_container_that_is_being_created_is_no_trouble():
     """It waits, but for nothing that anybody could do."""
     row = pod_row(_pod({"phase": "Pending", "containerStatuses": [_waiting("ContainerCreating")]}), None)
     assert row["trouble"] is False
+
+
+@pytest.mark.parametrize(
+    ("container", "why"),
+    [
+        ({"state": {"terminated": {"exitCode": 3}}}, "container a ended with exit code 3"),
+        ({"state": {"terminated": {"exitCode": 3, "message": "no disk"}}}, "no disk"),
+        ({"state": {"terminated": {"exitCode": 0}}}, ""),
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"exitCode": 1}},
+            },
+            "container a ended with exit code 1",
+        ),
+        ({"state": {"running": {}}, "lastState": {"terminated": {"exitCode": 1}}}, ""),
+    ],
+)
+def test_a_failed_container_explains_itself_by_its_exit_code(container: dict[str, Any], why: str) -> None:
+    """Its own message is better; what runs again has nothing to explain."""
+    assert (
+        pod_row(_pod({"phase": "Failed", "containerStatuses": [{"name": "a", **container}]}), None)["why"]
+        == why
+    )
