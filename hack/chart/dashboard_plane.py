@@ -122,6 +122,15 @@ _CONNECTIONS = [
 ]
 _PROCESSES = [
     Panel(
+        "Health",
+        {
+            "max by (verdict) (virtual_node_health)": "{{verdict}}",
+            "max by (kind) (virtual_node_faults)": "faults: {{kind}}",
+        },
+        width=8,
+        meaning="The verdict that is 1 holds; then the number of objects with each kind of fault.",
+    ),
+    Panel(
         "Versions",
         {"max by (component, pod, version, python) (virtual_node_build_info)": ""},
         kind="table",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from io import BytesIO
@@ -15,6 +16,8 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller_runtime.bodies import Bodies
+from tests.waiting import becomes
 from webhook import admission
 from webhook.mutate import Surroundings
 from webhook.review import review_pod, review_workload
@@ -130,6 +133,29 @@ async def test_objects_that_are_almost_too_deep_to_be_read_are_answered(server):
         )
         found.add((await _post(server + "/mutate", msgspec.json.encode(_review(pod))))[0])
     assert found == {200, 400}
+
+
+async def test_reviews_that_never_come_whole_take_bounded_memory_and_delay_no_other():
+    """Connections, bodies and answers of the server are limited; reviews are decided one at a time."""
+    server = WebhookServer("127.0.0.1", 0, tls=None, knowledge=_Knowledge())
+    server.bodies = Bodies(max_bytes=10_000, total_bytes=40_000, seconds=30)
+    async with server:
+        head = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10000\r\n\r\n"
+        stalled = []
+        for _ in range(20):
+            stalled.append(await asyncio.open_connection("127.0.0.1", server.port))
+            stalled[-1][1].write(head + b" " * 9000)
+
+        async def held() -> int:
+            return server.bodies.held
+
+        await becomes(held, 36_000)
+        assert await stalled[0][0].readline() == b"HTTP/1.1 503 Service Unavailable\r\n"
+        url = f"http://127.0.0.1:{server.port}/mutate"
+        assert (await _post(url, msgspec.json.encode(_review(_pod()))))[0] == 200
+        for _, writer in stalled:
+            writer.close()
+        await becomes(held, 0)
 
 
 async def test_nobody_is_answered_before_the_virtual_nodes_are_known():
