@@ -134,7 +134,11 @@ def _selector_problems(where: str, selector: dict[str, Any]) -> list[str]:
         matching.compile_selector(selector)
     except (ValueError, AttributeError, TypeError) as error:
         return [f"{where}: {error}"]
-    return []
+    return [
+        f"{where}.matchExpressions[{position}]: unknown {', '.join(sorted(unknown))}; key, operator and values are known"
+        for position, expression in enumerate(selector.get("matchExpressions") or ())
+        if (unknown := expression.keys() - {"key", "operator", "values"})
+    ]
 
 
 def _node_problems(where: str, node: NodeConfig) -> list[str]:

@@ -17,6 +17,8 @@ _PART = re.compile(r"(?:[^,(]++|\([^)]*+\)?+)++")
 _SET = re.compile(r"([\w./-]++)\s++(in|notin)\s*+\(([^)]*+)\)", re.ASCII)
 _EQUALS = re.compile(r"([\w./-]++)\s*+(==|=|!=)\s*+([\w.-]*+)", re.ASCII)
 _EXISTS = re.compile(r"(!?)\s*+([\w./-]++)", re.ASCII)
+LABEL_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+"""Of a LabelSelectorRequirement."""
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -28,7 +30,9 @@ class Requirement(msgspec.Struct):
     values: list[str] | None = None
 
 
-class _LabelSelector(msgspec.Struct, rename="camel"):
+class LabelSelector(msgspec.Struct, rename="camel"):
+    """The types of a metav1.LabelSelector."""
+
     match_labels: dict[str, str] | None = None
     match_expressions: list[Requirement] | None = None
 
@@ -49,13 +53,13 @@ def compile_selector(selector: Mapping[str, Any]) -> Matcher:
     Raises:
         ValueError: an operator is unknown, or a field has the wrong type.
     """
-    msgspec.convert(selector, _LabelSelector)
+    msgspec.convert(selector, LabelSelector)
     requirements = [
         {"key": key, "operator": "In", "values": [value]}
         for key, value in (selector.get("matchLabels") or {}).items()
     ]
     for expression in selector.get("matchExpressions") or ():
-        if expression.get("operator") not in {"In", "NotIn", "Exists", "DoesNotExist"}:
+        if expression.get("operator") not in LABEL_OPERATORS:
             raise ValueError(
                 f"operator {expression.get('operator')!r}: write In, NotIn, Exists or DoesNotExist"
             )

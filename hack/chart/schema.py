@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-import msgspec
 import yaml
 
-from controller_runtime.api.policy.config import Policy
-from hack.chart import values
+from hack.chart import configuration, values
 from hack.chart.rights import CHART
 
 FILE = CHART / "values.schema.json"
@@ -48,12 +46,7 @@ _CLUSTER = {
                 "viewer": {"type": "string", "pattern": rf"^{_LABEL}(\.{_LABEL})*$", "maxLength": 253},
             },
         },
-        "config": {
-            "type": "object",
-            "additionalProperties": True,
-            # Where they are said twice one of them would be ignored.
-            "properties": {"name": False, "kubeconfig": False, "policy": {"$ref": "#/definitions/Policy"}},
-        },
+        "config": configuration.reference("ClusterConfig"),
     },
     "oneOf": [{"required": ["kubeconfig"]}, {"required": ["kubeconfigSecret"]}],
 }
@@ -105,7 +98,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("priorityClass.value", {"type": "integer", "minimum": -2147483648, "maximum": 1000000000}),
     ("virtualNode.clusters", {"type": "array", "items": _CLUSTER}),
     # What the chart itself says of it is refused by templates/checks.yaml, with the value that says it.
-    ("virtualNode.config", _FREE),
+    ("virtualNode.config", configuration.reference("Config")),
     ("virtualNode.kubelet.servingCertificate", {"type": "string", "enum": ["SelfSigned", "CSR", "Files"]}),
     ("virtualNode.kubelet.drainTimeout", {"type": "integer", "minimum": 0}),
     ("webhook.failurePolicy", {"type": "string", "enum": ["Fail", "Ignore"]}),
@@ -178,18 +171,8 @@ def schema() -> dict[str, Any]:
     # As part of another chart: Helm gives it its parent's globals, and the parent says whether it is wanted.
     root["properties"]["global"]["additionalProperties"] = True
     root["properties"]["enabled"] = {"type": "boolean"}
-    root["definitions"] = _policy()
+    root["definitions"] = configuration.definitions()
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of virtual-node", **root}
-
-
-def _policy() -> dict[str, Any]:
-    """Return the schemas of a lower cluster's policy and of its parts, from the structures that decode it."""
-    _, parts = msgspec.json.schema_components((Policy,), ref_template="#/definitions/{name}")
-    for part in parts.values():
-        for name, field in part["properties"].items():
-            # A field that is not set is left out of the values.
-            part["properties"][name] = field.get("anyOf", [field])[0]
-    return parts
 
 
 def _object(content: Mapping[str, Any], prefix: str, meanings: Mapping[str, str]) -> dict[str, Any]:

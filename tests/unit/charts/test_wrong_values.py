@@ -106,6 +106,34 @@ WRONG = {
     ): "/virtualNode/clusters/0/kubeconfigSecret': missing property 'name'",
     cluster(f"name: a, nodeName: b, {SECRET}"): "/virtualNode/clusters/0': additional properties 'nodeName'",
     cluster(f"name: a, {SECRET}, config: {{kubeconfig: /b}}"): "/virtualNode/clusters/0/config/kubeconfig'",
+    cluster(f"name: a, {SECRET}, config: {{lables: {{a: b}}}}"): (
+        "/virtualNode/clusters/0/config': additional properties 'lables' not allowed"
+    ),
+    cluster(
+        f"name: a, {SECRET}, config: {{clientQps: fast}}"
+    ): "/clusters/0/config/clientQps': got string, want number",
+    cluster(f"name: a, {SECRET}, config: {{clientQps: 0}}"): "/config/clientQps': exclusiveMinimum: got 0",
+    cluster(
+        f"name: a, {SECRET}, config: {{clientBurst: 1.5}}"
+    ): "/config/clientBurst': got number, want integer",
+    cluster(f"name: a, {SECRET}, config: {{labels: {{a: 1}}}}"): "/config/labels/a': got number, want string",
+    cluster(
+        f"name: a, {SECRET}, config: {{nodes: [{{labels: {{}}}}]}}"
+    ): "/nodes/0': missing property 'name'",
+    cluster(
+        f"name: a, {SECRET}, config: {{taints: [{{key: a, effect: Never}}]}}"
+    ): "/config/taints/0/effect'",
+    cluster(f"name: a, {SECRET}, config: {{podSelector: {{matchLabel: {{}}}}}}"): "properties 'matchLabel'",
+    cluster(
+        f"name: a, {SECRET}, config: {{podSelector: {{matchExpressions: [{{key: a, operator: Like}}]}}}}"
+    ): "/matchExpressions/0/operator'",
+    cluster(
+        f"name: a, {SECRET}, config: {{volumes: {{deletionPolicy: Perhaps}}}}"
+    ): "/volumes/deletionPolicy'",
+    "virtualNode: {config: {podSyncWorker: 1}}": "/virtualNode/config': additional properties 'podSyncWorker'",
+    "virtualNode: {config: {limits: {watches: -1}}}": "/virtualNode/config/limits/watches'",
+    "virtualNode: {config: {enableControllers: [PVController]}}": "/virtualNode/config/enableControllers/0'",
+    "virtualNode: {config: {pingInterval: 10s}}": "/virtualNode/config/pingInterval': got string, want number",
     cluster(f"name: a, {SECRET}, config: {{policy: {{preset: strict}}}}"): "/config/policy/preset'",
     cluster(f"name: a, {SECRET}, config: {{policy: {{hostPort: true}}}}"): "additional properties 'hostPort'",
     cluster(
@@ -136,6 +164,16 @@ def test_a_wrong_value_is_named(wrong, told):
         "global: null",
         "enabled: true",
         "virtualNode: {config: {kubelet: {anonymousAuth: true}, leaderElection: {leaseDuration: 30}}}",
+        "virtualNode: {config: {pingInterval: 2.5, kubeApiBurst: 2000000, services: {always: []}, enableControllers: []}}",
+        cluster(
+            f"name: a, {SECRET}, config: {{labels: {{}}, capacity: {{reserve: {{cpu: 10%, memory: 4Gi}}}}}}"
+        ),
+        cluster(
+            f"name: a, {SECRET}, config: {{clientQps: 1e3, port: null, taints: null, policy: {{hostPorts: null}}}}"
+        ),
+        cluster(
+            f"name: a, {SECRET}, config: {{podSelector: {{matchExpressions: [{{key: a, operator: Exists}}]}}}}"
+        ),
         "virtualNode: {hostNetwork: true, kubelet: {port: 10260}}",
         "virtualNode: {extraArgs: [--klog.v=4]}",
         "freezePeriod: 1h30m",

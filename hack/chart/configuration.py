@@ -1,0 +1,82 @@
+"""Schemas of the configuration that values contain, from the structures that decode it in the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from controller_runtime.api.matching import LABEL_OPERATORS, LabelSelector
+from virtual_node.config import KNOWN_CONTROLLERS, TAINT_EFFECTS, Config
+
+Schema = dict[str, Any]
+_REFERENCE = "#/definitions/{name}"
+
+
+def reference(name: str) -> Schema:
+    """Return a reference to the definition of a structure."""
+    return {"$ref": _REFERENCE.format(name=name)}
+
+
+def definitions() -> dict[str, Schema]:
+    """Return the schemas of ``virtualNode.config``, of a cluster's ``config`` and of their parts, by structure."""
+    _, parts = msgspec.json.schema_components((Config, LabelSelector), ref_template=_REFERENCE)
+    for name, part in parts.items():
+        part["properties"] = {field: _compact(one) for field, one in part["properties"].items()}
+        if name in _CHANGES:
+            _CHANGES[name](part)
+        if not part.get("required"):
+            part.pop("required", None)
+    return dict(parts)
+
+
+def _compact(field: Schema) -> Schema:
+    """Return a field's schema with ``null`` as one more type or value: Helm reports every branch of an ``anyOf``."""
+    branches = field.get("anyOf", [])
+    if len(branches) != 2 or branches[1] != {"type": "null"} or "$ref" in branches[0]:
+        return field
+    merged = {**branches[0], **{key: value for key, value in field.items() if key != "anyOf"}}
+    if "enum" in merged:
+        return {**merged, "enum": [*merged["enum"], None]}
+    return {**merged, "type": [merged["type"], "null"]}
+
+
+def _change_cluster(part: Schema) -> None:
+    part["required"].remove("name")
+    # The entry itself has them: where they are said twice one of them would be ignored.
+    part["properties"] |= {
+        "name": False,
+        "kubeconfig": False,
+        "podSelector": reference(LabelSelector.__name__),
+    }
+
+
+def _change_config(part: Schema) -> None:
+    part["properties"]["enableControllers"]["items"] = {"enum": list(KNOWN_CONTROLLERS)}
+    # templates/checks.yaml refuses these with the value that has them.
+    for field in ("apiVersion", "kind", "clusters"):
+        part["properties"][field] = {}
+
+
+def _change_selector(part: Schema) -> None:
+    part["additionalProperties"] = False
+
+
+def _change_requirement(part: Schema) -> None:
+    part["properties"]["operator"] = {"enum": sorted(LABEL_OPERATORS)}
+    part |= {"required": ["operator"], "additionalProperties": False}
+
+
+def _change_taint(part: Schema) -> None:
+    part["properties"]["effect"] = {"enum": list(TAINT_EFFECTS)}
+
+
+_CHANGES: Mapping[str, Callable[[Schema], None]] = {
+    "Config": _change_config,
+    "ClusterConfig": _change_cluster,
+    "LabelSelector": _change_selector,
+    "Requirement": _change_requirement,
+    "Taint": _change_taint,
+}
+"""What the chart, and validation in the program, add to the types."""
