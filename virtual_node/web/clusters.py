@@ -106,7 +106,7 @@ def cluster_detail(
         for node in sorted(cluster.nodes)
         if (ends := _served_until(f"kubelet-{node}"))
     ]
-    return {"name": name, "lowerNodes": shown, "allNodes": len(lower_nodes), "expiries": [*expiries, *served]}
+    return {"lowerNodes": shown, "allNodes": len(lower_nodes), "expiries": [*expiries, *served]}
 
 
 def _served_until(name: str) -> str:

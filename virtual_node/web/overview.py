@@ -79,12 +79,12 @@ class Overview:
             })  # fmt: skip
             await asyncio.sleep(history.INTERVAL)
 
-    async def parts(self, view: View, *, with_specs: bool = True) -> Parts:
+    async def parts(self, view: View, *, in_full: bool = True) -> Parts:
         """Return the page's data for one view.
 
         Args:
             view: what the browser looks at.
-            with_specs: whether specs and statuses of single pods may be shown.
+            in_full: whether specs of pods, lower nodes and what expires may be shown.
         """
         reading = await self._read()
         groups, slicer = Groups(), Slicer()
@@ -106,9 +106,9 @@ class Overview:
             "namespaces": sorted(reading.namespaces)[:_MOST_NAMESPACES],
         }
         if view.pod:
-            found["pod"] = pod_view(self._clusters, self._waiting(), view.pod, with_specs=with_specs)
+            found["pod"] = pod_view(self._clusters, self._waiting(), view.pod, in_full=in_full)
         if view.detail:
-            found["detail"] = await self._detail(view.detail, reading)
+            found["detail"] = await self._detail(view.detail, reading, in_full=in_full)
         for key in keys:
             await slicer.tick()
             found[f"group {key}"] = groups.describe(key)
@@ -144,12 +144,11 @@ class Overview:
         ]
         return sorted(cards, key=lambda card: str(card["name"]))
 
-    async def _detail(self, name: str, reading: Reading) -> dict[str, Any]:
+    async def _detail(self, name: str, reading: Reading, *, in_full: bool) -> dict[str, Any]:
         cluster = self._clusters.get(name)
         if cluster is None:
             return {"name": name, "missing": True}
-        expiries = await self._expiries.of(cluster.config)
-        return {
-            **cluster_detail(name, cluster, reading, expiries),
-            "history": self.history.of(name),
-        }
+        shown = {"name": name, "history": self.history.of(name)}
+        if in_full:
+            shown |= cluster_detail(name, cluster, reading, await self._expiries.of(cluster.config))
+        return shown

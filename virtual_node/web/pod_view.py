@@ -14,7 +14,7 @@ from virtual_node.web.reading import make_row
 
 
 def pod_view(
-    clusters: Mapping[str, LowerCluster], waiting: Iterable[Object], name: str, *, with_specs: bool
+    clusters: Mapping[str, LowerCluster], waiting: Iterable[Object], name: str, *, in_full: bool
 ) -> dict[str, Any]:
     """Return everything that the page shows of one pod.
 
@@ -22,7 +22,7 @@ def pod_view(
         clusters: the lower clusters that run now.
         waiting: pods without a node.
         name: ``namespace/name`` of the upper pod.
-        with_specs: whether its spec, status and placement may be shown.
+        in_full: whether its spec, status and placement may be shown.
     """
     upper, lower, cluster = _find(clusters, waiting, name)
     if upper is None:
@@ -37,7 +37,7 @@ def pod_view(
         "diagnose": program.name(f"diagnose pod {name}"),
         "events": shown_events(clusters, about=name),
     }
-    if with_specs:
+    if in_full:
         view["upper"] = pod_side(whole)
         view["lower"] = pod_side(below) if below is not None else None
         view["placement"] = placement(whole)

@@ -84,7 +84,7 @@ class WebServer(HttpsServer):
             setting="--web-addr (webAddress)",
         )
         self._overview = overview
-        self._with_specs = is_loopback(host)
+        self._in_full = is_loopback(host)
         self._pictures: dict[View, _Picture] = {}
         self._streams = 0
         self._keeping: asyncio.Task[None] | None = None
@@ -158,7 +158,7 @@ class WebServer(HttpsServer):
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
-            return await self._overview.parts(view, with_specs=self._with_specs)
+            return await self._overview.parts(view, in_full=self._in_full)
         finally:
             # All views together take a small share of the time, however many pods there are.
             taken = loop.time() - begun

@@ -18,12 +18,16 @@ export function clusterView(detail, cluster) {
     element("div", { className: "cards" },
       sparkline("Pods", history.pods, history.interval, (value) => plural(value, "pod")),
       sparkline("Mirror lag (99th percentile)", history.lag, history.interval, (value) => `≤ ${lag(value)}`)),
-    element("h3", {}, `Lower nodes (${detail.allNodes})`),
-    element("ul", { className: "cards" }, detail.lowerNodes.map((node) => nodeCard(node, cluster.reachable === false))),
-    element("h3", {}, "What expires"),
-    detail.expiries.length ? element("ul", { className: "panel events" }, detail.expiries.map(expiry)) : element("p", { className: "muted" }, "No credential or certificate with an end is known."),
+    ...detail.lowerNodes ? inFull(detail, cluster) : [element("p", { className: "muted" }, "Lower nodes and what expires are shown only where the page listens on loopback (port-forward).")],
   ];
 }
+
+const inFull = (detail, cluster) => [
+  element("h3", {}, `Lower nodes (${detail.allNodes})`),
+  element("ul", { className: "cards" }, detail.lowerNodes.map((node) => nodeCard(node, cluster.reachable === false))),
+  element("h3", {}, "What expires"),
+  detail.expiries.length ? element("ul", { className: "panel events" }, detail.expiries.map(expiry)) : element("p", { className: "muted" }, "No credential or certificate with an end is known."),
+];
 
 function nodeCard(node, isLost) {
   const state = isLost ? chip("not seen", "unknown") : !node.ready ? chip("not Ready", "bad") : node.schedulable ? chip("Ready", "good") : chip("cordoned", "wait");

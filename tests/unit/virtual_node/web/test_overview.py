@@ -106,17 +106,17 @@ async def test_a_changed_pod_changes_its_workload_only() -> None:
     assert changed - {"health", "events"} == {"clusters", "pods", "group shop/Deployment/web"}
 
 
-@pytest.mark.parametrize("with_specs", [True, False])
-async def test_a_pods_view(*, with_specs: bool) -> None:
+@pytest.mark.parametrize("in_full", [True, False])
+async def test_a_pods_view(*, in_full: bool) -> None:
     """Both sides on loopback; on the network only what the list shows."""
     scene = Scene(60)
-    parts = await _parts(scene.overview(), View(pod="shop/checkout-7d4b9c6f5-8"), with_specs=with_specs)
+    parts = await _parts(scene.overview(), View(pod="shop/checkout-7d4b9c6f5-8"), in_full=in_full)
     pod = parts["pod"]
     assert (pod["row"]["status"], pod["diagnose"]) == (
         "ImagePullBackOff",
         "virtual-node diagnose pod shop/checkout-7d4b9c6f5-8",
     )
-    assert ("upper" in pod, "lower" in pod, "placement" in pod) == (with_specs,) * 3
+    assert ("upper" in pod, "lower" in pod, "placement" in pod) == (in_full,) * 3
     assert "do-not-show-me" not in json.dumps(parts)
     assert "hunter2" not in json.dumps(parts)
     assert (await _parts(scene.overview(), View(pod="shop/none")))["pod"]["missing"] is True
@@ -128,6 +128,13 @@ async def test_a_clusters_view() -> None:
     first, _, last = parts["detail"]["lowerNodes"]
     assert first["resources"][0] == {"name": "cpu", "used": "11250m", "total": "32", "share": 0.3516}
     assert (first["schedulable"], last["schedulable"], last["virtualNode"]) == (True, False, "vn-tokyo")
+
+
+async def test_a_clusters_view_on_the_network_has_no_nodes() -> None:
+    """Names and versions of lower nodes, and what expires, are for loopback."""
+    parts = await _parts(Scene(3).overview(), View(detail="tokyo"), in_full=False)
+    assert parts["detail"].keys() == {"name", "history"}
+    assert parts["detail"]["history"]["pods"][-1] == 2
 
 
 async def test_the_first_page_of_ten_thousand_pods_is_small() -> None:

@@ -27,9 +27,9 @@ class _Overview:
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    async def parts(self, view: View, *, with_specs: bool = True) -> dict[str, bytes]:
+    async def parts(self, view: View, *, in_full: bool = True) -> dict[str, bytes]:
         self.looks += 1
-        parts = {"shown": self.shown, "search": view.search, "specs": with_specs, "filling": "x" * 30_000}
+        parts = {"shown": self.shown, "search": view.search, "specs": in_full, "filling": "x" * 30_000}
         return {key: json.dumps(part).encode() for key, part in parts.items()}
 
 
