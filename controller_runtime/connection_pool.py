@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,6 +21,7 @@ _KEEPALIVE = 45.0
 _DNS_CACHE = 30
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds of silence before the kernel probes, seconds between probes, and how many may go unanswered."""
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 _BUFFER = 2**16
 """Bytes read ahead per connection before the server is made to wait: a hundred connections may be flooded at once."""
 
@@ -110,3 +113,13 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
         made.close()
         raise
     return made
+
+
+def refusal(error: BaseException) -> str:
+    """Return why a connection could not be made, as the kernel or the resolver words it; empty for other failures."""
+    if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, aiohttp.ClientSSLError):
+        return ""
+    # asyncio puts its own text in place of the kernel's, and all of them into one where a name has many addresses.
+    number = _ERRNO.search(str(error.os_error))
+    why = os.strerror(int(number[1])) if number else error.os_error.strerror or str(error.os_error)
+    return f"cannot connect: {why[:1].lower()}{why[1:]}"

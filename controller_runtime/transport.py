@@ -14,7 +14,7 @@ from yarl import URL
 
 from controller_runtime import impersonation
 from controller_runtime.cluster_config import ClusterConfig
-from controller_runtime.connection_pool import ConnectionPool
+from controller_runtime.connection_pool import ConnectionPool, refusal
 from controller_runtime.errors import ConnectionFailed, NotConnected, ResponseTooLarge, error_from_response
 from controller_runtime.proxies import without_password
 from controller_runtime.rate_limiter import TokenBucket
@@ -245,7 +245,7 @@ class Transport:
 
     def failure(self, error: BaseException) -> ConnectionFailed:
         """What a broken connection is called above this module."""
-        text = " ".join(str(error).split())
+        text = refusal(error) or " ".join(str(error).split())
         if isinstance(error, aiohttp.ClientHttpProxyError):  # its own text has the proxy's password
             text = f"the proxy {without_password(self._config.proxy_url or '')} answered {error.status} {error.message}"
         if isinstance(error, TimeoutError):

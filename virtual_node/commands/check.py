@@ -268,7 +268,9 @@ def _print(findings: Sequence[Finding], *, headers: bool) -> None:
         headers=headers,
     )
     verdict = (
-        f"{len(wrong)} of {len(findings)} checks fail" if wrong else f"All {len(findings)} checks are good"
+        f"{len(wrong)} of {len(findings)} checks {'fails' if len(wrong) == 1 else 'fail'}"
+        if wrong
+        else f"All {len(findings)} checks are good"
     )
     output.conclusion(f"{verdict}.")
 

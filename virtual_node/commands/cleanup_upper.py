@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 from controller_runtime import resources
-from controller_runtime.api import names
+from controller_runtime.api import names, readable
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object
@@ -66,7 +66,7 @@ class UpperCleanup:
         while found := await self._pods(known):
             if known is None:
                 known = {pod.uid for pod in found}
-                self._say(f"ending {len(found)} pods, each with its own grace period")
+                self._say(f"ending {readable.count(len(found), 'pod')}, each with its own grace period")
             for pod in found:
                 if not pod.metadata.deletion_timestamp:
                     await self._delete(resources.PODS, pod)

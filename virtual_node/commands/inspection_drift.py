@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controller_runtime.api import names
+from controller_runtime.api import names, readable
 from virtual_node.commands.inspection_facts import (
     ERROR,
     INFO,
@@ -71,8 +71,8 @@ def pod_drift(facts: Facts) -> Iterator[Finding]:
             cluster=cluster,
             kind="Cluster",
             object=cluster,
-            message=f"has changed images, tolerations or deadlines of {len(pods)} pods that were asked for otherwise, "
-            f"and they are left as they are: {_some(pods)}",
+            message=f"has changed images, tolerations or deadlines of {readable.count(len(pods), 'pod')}, which asked for others; "
+            f"they are left as they are: {_some(pods)}",
         )
 
 

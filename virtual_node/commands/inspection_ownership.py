@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controller_runtime.api import names, namespace_map
+from controller_runtime.api import names, namespace_map, readable
 from virtual_node.commands.inspection_facts import (
     ERROR,
     FOREIGN_POD,
@@ -174,7 +174,7 @@ def of_other_upper_clusters(facts: Facts) -> Iterator[Finding]:
                 cluster=lower.name,
                 kind="Cluster",
                 object=lower.name,
-                message=f"{count} objects belong to another upper cluster, {owner}",
+                message=f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}",
             )
 
 

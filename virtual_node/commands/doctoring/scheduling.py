@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from controller_runtime.api import pod_resources, quantity, timestamps
+from controller_runtime.api import pod_resources, quantity, readable, timestamps
 from controller_runtime.api.readable import count
 from virtual_node import program
 from virtual_node.commands.doctoring.facts import (
@@ -178,7 +178,7 @@ def _largest(rooms: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
 def _render(amounts: Mapping[str, int]) -> str:
     shown: Counter[str] = Counter({name: max(0, count) for name, count in amounts.items()})
     order = ["cpu", "memory", *sorted(set(shown) - {"cpu", "memory", "pods", "ephemeral-storage"})]
-    parts = [f"{name} {quantity.render(name, shown[name])}" for name in order if name in shown]
+    parts = [f"{name} {readable.resource(name, shown[name])}" for name in order if name in shown]
     return ", ".join(parts) or "no requests"
 
 

@@ -224,7 +224,7 @@ def test_images_that_admission_below_rewrites_are_told_once_per_cluster():
     sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1")(facts)
     (told,) = [one for one in inspection.inspect(facts) if one.check == "drift"]
     assert (told.severity, told.cluster, told.kind) == ("info", "paris", "Cluster")
-    assert "of 1 pods" in told.message
+    assert "of 1 pod, which" in told.message
     assert POD in told.message
 
 
