@@ -4,7 +4,8 @@ In the order in which nothing is lost: the webhook is unregistered, virtual node
 works, so that each ends below with its own grace period; then our daemons are stopped; then what carries our labels is
 removed below, and the nodes above. Claims that still exist above keep their data below, and are told of.
 
-A lower cluster that does not answer holds nothing up: what may be left there is told of.
+A lower cluster that does not answer holds nothing up: what may be left there is told of. Nor does a configuration that is
+rejected, for the hook: it cleans up by what can be used of it.
 
 ``--dry-run`` goes through the same steps and changes nothing: on stdout, what would be deleted and changed.
 """
@@ -51,7 +52,11 @@ def main(argv: Sequence[str]) -> int:
         config = Config(kubeconfig=own.kubeconfig)
     else:
         upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
-        config = flags.parse([*upper, *rest], prog=parser.prog, beside=parser).config
+        # Whoever types the command can correct the file; an uninstallation must not fail on what it is to remove.
+        options = flags.parse([*upper, *rest], prog=parser.prog, beside=parser, accept_rejected=own.as_hook)
+        config = options.config
+        if options.rejected:
+            say(f"configuration rejected: {options.rejected}; cleaning up by what can be used of it")
     asyncio.run(_run(config, own))
     return 0
 
@@ -106,6 +111,8 @@ async def _lower(
     progress = _progress(own)
     names = [node.name for node in cluster.virtual_nodes()]
     try:
+        if not cluster.kubeconfig:  # of a rejected configuration; without a path another one would be found
+            raise ConfigError("it has no kubeconfig")
         async with connect.by_file(
             cluster.kubeconfig,
             agent="virtual-node-cleanup",

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from controller_runtime import kubeconfig
 from controller_runtime.api import names
-from controller_runtime.errors import Forbidden
+from controller_runtime.errors import ConfigError, Forbidden
 from tests.unit.virtual_node.commands.installations import CLUSTER, Api, thing, virtual
-from virtual_node.commands import cleanup
+from virtual_node.commands import cleanup, connect
 from virtual_node.commands.cleanup_upper import UpperCleanup
 from virtual_node.config import ClusterConfig, Config
 from virtual_node.translate import claims, persistent_volumes
@@ -217,3 +218,36 @@ async def test_lower_clusters_get_some_time_when_nothing_is_left(monkeypatch):
     )
     await cleanup._run(config, own)
     assert given == [15.0]
+
+
+_REJECTED = """
+apiVersion: virtual-node.io/v1alpha1
+kind: VirtualNodeConfiguration
+clusters: [{name: a, kubeconfig: /etc/a, lables: {}}, {name: b, kubeconfig: /etc/b, clientQps: fast, nodeName: x}]
+"""
+
+
+def test_the_hook_cleans_up_after_a_configuration_that_is_rejected(monkeypatch, tmp_path, capsys):
+    """What the daemon could not start with must not keep anybody from uninstalling it; by hand the file is corrected."""
+    file = tmp_path / "virtual-node.yaml"
+    file.write_text(_REJECTED, encoding="utf-8")
+    ran: list[Config] = []
+
+    async def run(config: Config, _own: Any) -> None:
+        ran.append(config)
+
+    monkeypatch.setattr(cleanup, "_run", run)
+    assert cleanup.main(["--as-hook", f"--config={file}"]) == 0
+    assert [node.name for cluster in ran[0].clusters for node in cluster.virtual_nodes()] == ["a", "x"]
+    assert "configuration rejected" in (told := capsys.readouterr().err)
+    assert "lables" in told
+    with pytest.raises(ConfigError, match="lables"):
+        cleanup.main([f"--config={file}"])
+
+
+async def test_a_cluster_without_a_kubeconfig_is_not_looked_for_elsewhere(monkeypatch, capsys):
+    """The default kubeconfig may lead to the upper cluster, or to anybody's."""
+    monkeypatch.setattr(connect, "by_file", None)
+    own: Any = SimpleNamespace(dry_run=False)
+    await cleanup._lower(ClusterConfig(name="a"), "id", frozenset(), own, deadline=1e9)
+    assert "a: not cleaned (it has no kubeconfig)" in capsys.readouterr().err
