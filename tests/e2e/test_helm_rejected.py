@@ -164,7 +164,7 @@ async def test_replicas_that_run_go_on_and_report_a_rejected_configuration(insta
     assert set(after) == set(before)
     assert all(map(_ready, after.values()))
     await node_ready(upper, NODE)
-    for pod in await _replaced(upper, sorted(before)[0]):
+    for pod in await _replaced(upper, min(before)):
         await _waiting(upper, pod)
     await node_ready(upper, NODE)
 
