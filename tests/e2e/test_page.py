@@ -67,3 +67,35 @@ async def test_the_page_is_read_only_and_keeps_to_itself(sandbox: Sandbox, web_a
         async with session.get(f"http://{web_address}/api/state?search=%3Cscript%3E") as answer:
             assert answer.content_type == "application/json"
             assert (await answer.json())["pods"]["groups"] == []
+
+
+async def test_a_lost_cluster_is_the_headline(
+    sandbox: Sandbox, upper: Cluster, namespace, web_address, tmp_path
+):
+    """Its pods are not shown as running, and a pod that finds no node is shown; all of it ends with the outage."""
+    await create(upper, namespace, pod("runs", "sleep 3600", node=SIMULATED))
+    await ready(upper, namespace, "runs")
+    lower = sandbox.lower[1]
+    async with page() as browser:
+        await browser.open(f"http://{web_address}/?search={namespace}")
+        await browser.wait_for("document.querySelector('#pods').innerText.includes('running')")
+        await lower.apiserver.kill()
+        try:
+            await browser.wait_for("document.querySelector('#faults').innerText.includes('Cluster lower2')")
+            await browser.wait_for("document.querySelector('#clusters').innerText.includes('not reachable')")
+            await browser.wait_for("document.querySelector('#clusters').innerText.includes('Last heard')")
+            await browser.wait_for("document.querySelector('#pods').innerText.includes('1 not seen')")
+            assert await browser.evaluate("document.title.startsWith('(')")
+            waits = pod("waits", "sleep 3600", node=SIMULATED)
+            await create(upper, namespace, waits)
+            await browser.wait_for("document.querySelector('#pods').innerText.includes('no node')")
+            await browser.screenshot(tmp_path / "lost.png", width=1280, height=1000)
+        finally:
+            await lower.restore()
+        await browser.wait_for(
+            "document.querySelector('#clusters').innerText.includes('not reachable') === false"
+        )
+        await browser.wait_for(
+            "document.querySelector('#pods').innerText.includes('2 running') || document.querySelectorAll('#pods .chip[data-state=good]').length === 2"
+        )
+        assert browser.console == []

@@ -214,3 +214,15 @@ async def test_ten_thousand_pods_that_change_are_at_most_50_kilobytes_a_second(t
                 continue
         assert received
         assert received / (loop.time() - begun) <= 50_000
+
+
+async def test_a_page_that_lost_its_server_says_since_when(tab: chromium.Page) -> None:
+    """What it shows then is old; when the server is back, the page follows it again."""
+    scene = Scene(3)
+    async with served(scene) as url:
+        await tab.open(url)
+        await tab.wait_for(_LIVE)
+    await tab.wait_for(
+        "document.querySelector('#connection').textContent.startsWith('connection lost; as of ')"
+    )
+    assert await tab.evaluate(f"{_ROWS} > 0")

@@ -16,38 +16,79 @@ export function meter(resource) {
   const fill = element("span", { className: "fill", data: { full: String(percent > 90) } });
   fill.style.width = `${percent}%`;
   const text = `${human(resource.used)} of ${human(resource.total)}`;
-  return element("div", { className: "meter" },
+  return element(
+    "div",
+    { className: "meter" },
     element("span", {}, resource.name),
-    element("span", { className: "track", ...(isKnown ? { role: "meter", "aria-label": `${resource.name}: ${text}`, "aria-valuemin": "0",
-      "aria-valuemax": "100", "aria-valuenow": String(percent) } : {}) }, fill),
-    element("span", { className: "muted amount" }, text));
+    element(
+      "span",
+      {
+        className: "track",
+        ...(isKnown
+          ? {
+              role: "meter",
+              "aria-label": `${resource.name}: ${text}`,
+              "aria-valuemin": "0",
+              "aria-valuemax": "100",
+              "aria-valuenow": String(percent),
+            }
+          : {}),
+      },
+      fill,
+    ),
+    element("span", { className: "muted amount" }, text),
+  );
 }
 
 export function renderClusters(clusters) {
   byId("clusters-section").hidden = !clusters.length;
-  keyed(byId("clusters"), clusters.map((cluster) => [cluster.name, JSON.stringify(cluster)]), (text) => card(JSON.parse(text)));
+  keyed(
+    byId("clusters"),
+    clusters.map((cluster) => [cluster.name, JSON.stringify(cluster)]),
+    (text) => card(JSON.parse(text)),
+  );
 }
 
 function card(cluster) {
-  const mirrored = cluster.lag === null ? null : element("span", { className: cluster.lag >= LATE ? "bad" : "" }, `mirrored within ${lag(cluster.lag)}`);
-  return element("li", { className: "card", data: { state: cluster.reachable === false ? "bad" : "" } },
+  const mirrored =
+    cluster.lag === null
+      ? null
+      : element("span", { className: cluster.lag >= LATE ? "bad" : "" }, `mirrored within ${lag(cluster.lag)}`);
+  return element(
+    "li",
+    { className: "card", data: { state: cluster.reachable === false ? "bad" : "" } },
     element("div", { className: "row" }, element("h3", {}, link({ detail: cluster.name }, cluster.name)), clusterState(cluster)),
-    cluster.heard ? element("p", { className: "bad" }, "Last heard ", since(cluster.heard, " ago"), "; what is shown is from then") : null,
-    cluster.error ? element("p", { className: "sub" }, cluster.error) : element("p", { className: "sub" }, cluster.version, cluster.version && mirrored ? " · " : "", mirrored),
-    cluster.nodes.map((node) => nodeView(node, cluster)));
+    cluster.heard
+      ? element("p", { className: "bad" }, "Last heard ", since(cluster.heard, " ago"), "; what is shown is from then")
+      : null,
+    cluster.error
+      ? element("p", { className: "sub" }, cluster.error)
+      : element("p", { className: "sub" }, cluster.version, cluster.version && mirrored ? " · " : "", mirrored),
+    cluster.nodes.map((node) => nodeView(node, cluster)),
+  );
 }
 
 function nodeView(node, cluster) {
   const isLost = cluster.reachable === false;
-  const ready = node.ready ? chip("Ready", "good") : chip(node.ready === false ? "not Ready" : "starting", node.ready === false ? "bad" : "wait");
-  const lower = isLost ? `${plural(node.lowerNodes.all, "lower node")}, not seen` : `${node.lowerNodes.ready} of ${plural(node.lowerNodes.all, "lower node")} ready`;
-  return element("div", { className: "node" },
+  const ready = node.ready
+    ? chip("Ready", "good")
+    : chip(node.ready === false ? "not Ready" : "starting", node.ready === false ? "bad" : "wait");
+  const lower = isLost
+    ? `${plural(node.lowerNodes.all, "lower node")}, not seen`
+    : `${node.lowerNodes.ready} of ${plural(node.lowerNodes.all, "lower node")} ready`;
+  return element(
+    "div",
+    { className: "node" },
     element("div", { className: "row" }, element("strong", {}, node.name), ready),
     element("p", { className: "sub" }, `${lower} · `, podCounts(node.pods)),
-    node.resources.map(meter));
+    node.resources.map(meter),
+  );
 }
 
 export function podCounts(counts) {
-  const text = Object.entries(STATES).filter(([state]) => counts[state]).map(([state, [word]]) => `${counts[state].toLocaleString("en")} ${word}`).join(", ");
+  const text = Object.entries(STATES)
+    .filter(([state]) => counts[state])
+    .map(([state, [word]]) => `${counts[state].toLocaleString("en")} ${word}`)
+    .join(", ");
   return text ? `pods: ${text}` : "no pods";
 }

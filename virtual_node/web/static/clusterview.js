@@ -8,39 +8,78 @@ const [WIDTH, HEIGHT] = [240, 48];
 const SOON = 14;
 
 export function clusterView(detail, cluster) {
-  if (detail.missing || !cluster) return [element("h2", { tabIndex: -1 }, detail.name), element("p", {}, "This lower cluster does not run here.")];
+  if (detail.missing || !cluster)
+    return [element("h2", { tabIndex: -1 }, detail.name), element("p", {}, "This lower cluster does not run here.")];
   const { history } = detail;
   return [
     element("div", { className: "row start" }, element("h2", { tabIndex: -1 }, detail.name), clusterState(cluster)),
-    element("p", { className: "muted" }, [cluster.version, ...cluster.nodes.map((node) => `${node.name}: ${podCounts(node.pods)}`)].filter(Boolean).join(" · ")),
+    element(
+      "p",
+      { className: "muted" },
+      [cluster.version, ...cluster.nodes.map((node) => `${node.name}: ${podCounts(node.pods)}`)].filter(Boolean).join(" · "),
+    ),
     cluster.error ? element("p", { className: "why" }, cluster.error) : null,
     element("p", {}, link({ cluster: detail.name }, "Show its pods")),
-    element("div", { className: "cards" },
+    element(
+      "div",
+      { className: "cards" },
       sparkline("Pods", history.pods, history.interval, (value) => plural(value, "pod")),
-      sparkline("Mirror lag (99th percentile)", history.lag, history.interval, (value) => `≤ ${lag(value)}`)),
-    ...detail.lowerNodes ? inFull(detail, cluster) : [element("p", { className: "muted" }, "Lower nodes and what expires are shown only where the page listens on loopback (port-forward).")],
+      sparkline("Mirror lag (99th percentile)", history.lag, history.interval, (value) => `≤ ${lag(value)}`),
+    ),
+    ...(detail.lowerNodes
+      ? inFull(detail, cluster)
+      : [
+          element(
+            "p",
+            { className: "muted" },
+            "Lower nodes and what expires are shown only where the page listens on loopback (port-forward).",
+          ),
+        ]),
   ];
 }
 
 const inFull = (detail, cluster) => [
   element("h3", {}, `Lower nodes (${detail.allNodes})`),
-  element("ul", { className: "cards" }, detail.lowerNodes.map((node) => nodeCard(node, cluster.reachable === false))),
+  element(
+    "ul",
+    { className: "cards" },
+    detail.lowerNodes.map((node) => nodeCard(node, cluster.reachable === false)),
+  ),
   element("h3", {}, "What expires"),
-  detail.expiries.length ? element("ul", { className: "panel events" }, detail.expiries.map(expiry)) : element("p", { className: "muted" }, "No credential or certificate with an end is known."),
+  detail.expiries.length
+    ? element("ul", { className: "panel events" }, detail.expiries.map(expiry))
+    : element("p", { className: "muted" }, "No credential or certificate with an end is known."),
 ];
 
 function nodeCard(node, isLost) {
-  const state = isLost ? chip("not seen", "unknown") : !node.ready ? chip("not Ready", "bad") : node.schedulable ? chip("Ready", "good") : chip("cordoned", "wait");
-  return element("li", { className: "card" },
+  const state = isLost
+    ? chip("not seen", "unknown")
+    : !node.ready
+      ? chip("not Ready", "bad")
+      : node.schedulable
+        ? chip("Ready", "good")
+        : chip("cordoned", "wait");
+  return element(
+    "li",
+    { className: "card" },
     element("div", { className: "row" }, element("h4", {}, node.name), state),
-    element("p", { className: "sub" }, [node.version, node.virtualNode ? "" : "no virtual node selects it"].filter(Boolean).join(" · ")),
+    element(
+      "p",
+      { className: "sub" },
+      [node.version, node.virtualNode ? "" : "no virtual node selects it"].filter(Boolean).join(" · "),
+    ),
     node.why ? element("p", { className: "bad" }, node.why) : null,
-    node.resources.map(meter));
+    node.resources.map(meter),
+  );
 }
 
 function expiry({ name, ends }) {
   const days = daysUntil(ends);
-  const text = !ends ? "never expires: prefer a token that does" : days < 0 ? `expired on ${ends.slice(0, 10)}` : `${ends.slice(0, 10)}, in ${plural(Math.floor(days), "day")}`;
+  const text = !ends
+    ? "never expires: prefer a token that does"
+    : days < 0
+      ? `expired on ${ends.slice(0, 10)}`
+      : `${ends.slice(0, 10)}, in ${plural(Math.floor(days), "day")}`;
   const state = !ends ? "wait" : days < 0 ? "bad" : days < SOON ? "wait" : "good";
   return element("li", {}, element("strong", {}, name), " ", chip(text, state));
 }
@@ -48,22 +87,34 @@ function expiry({ name, ends }) {
 function sparkline(title, values, interval, text) {
   const known = values.filter((value) => value !== null);
   const last = known.at(-1);
-  const minutes = Math.max(1, Math.round(values.length * interval / 60));
+  const minutes = Math.max(1, Math.round((values.length * interval) / 60));
   const range = known.length ? `${text(Math.min(...known))} to ${text(Math.max(...known))}` : "";
   const summary = known.length ? `${text(last)}; ${range} in the last ${minutes} min` : "nothing yet";
-  return element("div", { className: "card" },
+  return element(
+    "div",
+    { className: "card" },
     element("h3", {}, title),
     known.length > 1 ? drawing(values, `${title}: ${summary}`) : null,
-    element("p", { className: "sub" }, summary));
+    element("p", { className: "sub" }, summary),
+  );
 }
 
 function drawing(values, label) {
   const most = Math.max(...values.filter((value) => value !== null)) || 1;
   const step = WIDTH / Math.max(1, values.length - 1);
   // Where nothing was mirrored there is no lag; the line goes on to the next one that there is.
-  const points = values.flatMap((value, index) => value === null ? [] : [`${(index * step).toFixed(1)} ${(HEIGHT - 2 - (HEIGHT - 4) * value / most).toFixed(1)}`]);
+  const points = values.flatMap((value, index) =>
+    value === null ? [] : [`${(index * step).toFixed(1)} ${(HEIGHT - 2 - ((HEIGHT - 4) * value) / most).toFixed(1)}`],
+  );
   const svg = document.createElementNS(SVG, "svg");
-  for (const [name, value] of Object.entries({ viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label, preserveAspectRatio: "none", class: "spark" })) svg.setAttribute(name, value);
+  for (const [name, value] of Object.entries({
+    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    role: "img",
+    "aria-label": label,
+    preserveAspectRatio: "none",
+    class: "spark",
+  }))
+    svg.setAttribute(name, value);
   const line = document.createElementNS(SVG, "path");
   line.setAttribute("d", `M${points.join("L")}`);
   svg.append(line);

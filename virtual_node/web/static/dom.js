@@ -24,7 +24,8 @@ export function since(iso, suffix = "") {
 }
 
 // A link to a view of this page: a click changes the view without a new page, and the address can be shared.
-export const link = (to, ...text) => element("a", { href: `?${new URLSearchParams(to)}`, data: { go: JSON.stringify(to) } }, ...text);
+export const link = (to, ...text) =>
+  element("a", { href: `?${new URLSearchParams(to)}`, data: { go: JSON.stringify(to) } }, ...text);
 
 export function command(text) {
   const code = element("code", {}, text);
@@ -33,7 +34,9 @@ export function command(text) {
     try {
       await navigator.clipboard.writeText(text);
       button.textContent = "Copied";
-      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+      setTimeout(() => {
+        button.textContent = "Copy";
+      }, 2000);
     } catch {
       // Without TLS a browser gives the clipboard to localhost only.
       getSelection().selectAllChildren(code);
@@ -46,7 +49,9 @@ export function command(text) {
 const opened = new Set();
 export function disclosure(key, summary, ...content) {
   const node = element("details", { open: opened.has(key), data: { key } }, element("summary", {}, ...summary), ...content);
-  node.addEventListener("toggle", () => { opened[node.open ? "add" : "delete"](key); });
+  node.addEventListener("toggle", () => {
+    opened[node.open ? "add" : "delete"](key);
+  });
   return node;
 }
 
@@ -55,17 +60,23 @@ const shown = new WeakMap();
 export function keyed(container, items, render) {
   const before = shown.get(container) || new Map();
   const after = new Map();
-  const focus = document.activeElement && container.contains(document.activeElement) ? place(document.activeElement, container) : null;
+  const focus =
+    document.activeElement && container.contains(document.activeElement) ? place(document.activeElement, container) : null;
   let next = container.firstChild;
   for (const [key, ...values] of items) {
     const known = before.get(key);
-    const isSame = known && known.values.length === values.length && known.values.every((value, index) => value === values[index]);
+    const isSame =
+      known && known.values.length === values.length && known.values.every((value, index) => value === values[index]);
     const node = isSame ? known.node : render(...values);
     after.set(key, { node, values });
     if (node === next) next = next.nextSibling;
     else container.insertBefore(node, next);
   }
-  while (next) { const gone = next; next = next.nextSibling; gone.remove(); }
+  while (next) {
+    const gone = next;
+    next = next.nextSibling;
+    gone.remove();
+  }
   shown.set(container, after);
   if (focus && !container.contains(document.activeElement)) restore(focus, container);
 }

@@ -14,11 +14,26 @@ export function eventView(text) {
   if (text === null) return element("li", { className: "muted" }, "No warnings lately.");
   const event = JSON.parse(text);
   const [kind, name] = event.object.split(" ");
-  return element("li", { data: { type: event.type } },
-    element("p", {}, element("strong", {}, event.reason), " ",
-      kind === "Pod" ? link({ pod: name }, name) : event.object, element("span", { className: "muted" }, " · ", since(event.time, " ago"), ` · ${event.cluster}`)),
-    element("p", { className: "message" }, event.message));
+  return element(
+    "li",
+    { data: { type: event.type } },
+    element(
+      "p",
+      {},
+      element("strong", {}, event.reason),
+      " ",
+      kind === "Pod" ? link({ pod: name }, name) : event.object,
+      element("span", { className: "muted" }, " · ", since(event.time, " ago"), ` · ${event.cluster}`),
+    ),
+    element("p", { className: "message" }, event.message),
+  );
 }
 
-export const eventList = (events) => element("ul", { className: "panel events" },
-  events.length ? events.map((event) => eventView(JSON.stringify(event))) : element("li", { className: "muted" }, "None of the last events is about it."));
+export const eventList = (events) =>
+  element(
+    "ul",
+    { className: "panel events" },
+    events.length
+      ? events.map((event) => eventView(JSON.stringify(event)))
+      : element("li", { className: "muted" }, "None of the last events is about it."),
+  );

@@ -1,6 +1,8 @@
 // Numbers and moments as people read them.
 let skew = 0; // milliseconds that the server's clock is ahead of the browser's
-export const setClock = (now) => { skew = now - Date.now(); };
+export const setClock = (now) => {
+  skew = now - Date.now();
+};
 
 export function age(iso) {
   const seconds = Math.max(0, (Date.now() + skew - Date.parse(iso)) / 1000);
@@ -22,7 +24,10 @@ export function human(quantity) {
   const match = /^(\d+)([KMGTP]i)?$/.exec(quantity);
   if (!match || (!match[2] && Number(match[1]) < 1048576)) return quantity;
   let [amount, unit] = [Number(match[1]), UNITS.indexOf(match[2] || "")];
-  while (amount >= 1024 && unit < UNITS.length - 1) { amount /= 1024; unit += 1; }
+  while (amount >= 1024 && unit < UNITS.length - 1) {
+    amount /= 1024;
+    unit += 1;
+  }
   return `${Math.round(amount * 10) / 10} ${UNITS[unit]}`;
 }
 

@@ -21,10 +21,16 @@ export function renderHealth(health) {
   list("other-faults", warnings.slice(WARNINGS));
   byId("others").hidden = warnings.length <= WARNINGS;
   byId("others").querySelector("summary").textContent = `${plural(warnings.length - WARNINGS, "more warning")}`;
-  document.title = (health.faults.length ? `(${health.faults.length}) ` : "") + (health.leader ? "virtual-node (standby)" : "virtual-node");
+  document.title =
+    (health.faults.length ? `(${health.faults.length}) ` : "") + (health.leader ? "virtual-node (standby)" : "virtual-node");
 }
 
-const list = (id, faults) => keyed(byId(id), faults.map((fault) => [fault.kind + fault.cluster + fault.node + fault.subject, fault]), faultView);
+const list = (id, faults) =>
+  keyed(
+    byId(id),
+    faults.map((fault) => [fault.kind + fault.cluster + fault.node + fault.subject, fault]),
+    faultView,
+  );
 
 function count(errors, warnings) {
   return [errors ? plural(errors, "error") : "", warnings ? plural(warnings, "warning") : ""].filter(Boolean).join(" and ");
@@ -38,11 +44,21 @@ function tell(text) {
 function faultView(fault) {
   const [first, ...rest] = fault.next.split("; ");
   const next = COMMAND.test(first) ? [command(first), rest.length ? ` ${rest.join("; ")}` : ""] : [fault.next];
-  return element("li", {}, disclosure(`fault ${fault.kind} ${fault.subject}`,
-    [chip(WORDS[fault.severity], fault.severity === "error" ? "bad" : "wait"), element("strong", {}, subject(fault)), " ",
-      element("span", { className: "cause" }, fault.cause)],
-    element("p", { className: "all" }, fault.count > 1 ? `${fault.subject}: ` : "", fault.cause),
-    element("p", { className: "next" }, element("span", { className: "muted" }, "Next: "), ...next, " ", seeAlso(fault))));
+  return element(
+    "li",
+    {},
+    disclosure(
+      `fault ${fault.kind} ${fault.subject}`,
+      [
+        chip(WORDS[fault.severity], fault.severity === "error" ? "bad" : "wait"),
+        element("strong", {}, subject(fault)),
+        " ",
+        element("span", { className: "cause" }, fault.cause),
+      ],
+      element("p", { className: "all" }, fault.count > 1 ? `${fault.subject}: ` : "", fault.cause),
+      element("p", { className: "next" }, element("span", { className: "muted" }, "Next: "), ...next, " ", seeAlso(fault)),
+    ),
+  );
 }
 
 // The whole list of names is in the details.
@@ -60,5 +76,8 @@ function standby({ leader, namespace, port }) {
   if (!leader || box.dataset.leader === leader) return;
   tell("This replica stands by");
   box.dataset.leader = leader;
-  box.replaceChildren(`${leader} works, and its page shows the clusters: `, namespace ? command(`kubectl --namespace ${namespace} port-forward pod/${leader} ${port}`) : "");
+  box.replaceChildren(
+    `${leader} works, and its page shows the clusters: `,
+    namespace ? command(`kubectl --namespace ${namespace} port-forward pod/${leader} ${port}`) : "",
+  );
 }

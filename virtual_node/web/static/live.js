@@ -34,9 +34,12 @@ export function start(onChange, onConnection) {
 function connect() {
   clearTimeout(retry);
   if (source) source.close();
-  const asked = source = new EventSource(`/api/stream?${new URLSearchParams(view())}`);
+  const asked = (source = new EventSource(`/api/stream?${new URLSearchParams(view())}`));
   let isFirst = true;
-  asked.onopen = () => { isFirst = true; told("live"); };
+  asked.onopen = () => {
+    isFirst = true;
+    told("live");
+  };
   asked.onmessage = (message) => {
     const { now, set, drop } = JSON.parse(message.data);
     setClock(now);

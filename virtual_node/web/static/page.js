@@ -16,7 +16,10 @@ let lastDetail = "";
 function changed() {
   if (waiting) return;
   waiting = true;
-  requestAnimationFrame(() => { waiting = false; render(); });
+  requestAnimationFrame(() => {
+    waiting = false;
+    render();
+  });
 }
 
 function render() {
@@ -40,8 +43,13 @@ function render() {
 
 function summarize(health, clusters) {
   const nodes = clusters.flatMap((cluster) => cluster.nodes);
-  byId("summary").textContent = health.leader ? "" : [plural(clusters.length, "lower cluster"), plural(nodes.length, "virtual node"),
-    plural(parts.get("pods")?.all || 0, "pod")].join(" · ");
+  byId("summary").textContent = health.leader
+    ? ""
+    : [
+        plural(clusters.length, "lower cluster"),
+        plural(nodes.length, "virtual node"),
+        plural(parts.get("pods")?.all || 0, "pod"),
+      ].join(" · ");
 }
 
 // The whole detail is drawn again when it changes, but not while text in it is selected or a control has the focus.
@@ -55,9 +63,13 @@ function renderDetail(now, clusters) {
   const box = byId("detail");
   const isNew = lastDetail !== name;
   if (text === drawn && !isNew) return;
-  if (!isNew && (box.contains(document.activeElement) && document.activeElement.tagName === "BUTTON" || String(getSelection()))) return;
+  if (!isNew && ((box.contains(document.activeElement) && document.activeElement.tagName === "BUTTON") || String(getSelection())))
+    return;
   const title = isNew || document.activeElement?.tagName === "H2";
-  box.replaceChildren(element("p", {}, link({}, "← Overview"), element("span", { className: "muted" }, now.pod ? " · Pod" : " · Lower cluster")), ...draw(part, cluster).filter(Boolean));
+  box.replaceChildren(
+    element("p", {}, link({}, "← Overview"), element("span", { className: "muted" }, now.pod ? " · Pod" : " · Lower cluster")),
+    ...draw(part, cluster).filter(Boolean),
+  );
   [drawn, lastDetail] = [text, name];
   document.title = `${name} · virtual-node`;
   if (title) box.querySelector("h2").focus({ preventScroll: !isNew });
@@ -76,7 +88,9 @@ document.addEventListener("click", (event) => {
   if (!target || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   event.preventDefault();
   const cleared = { pod: "", detail: "" };
-  const filters = target.dataset.go ? JSON.parse(target.dataset.go) : { search: "", cluster: "", namespace: "", status: "", groups: "", pods: "", open: "" };
+  const filters = target.dataset.go
+    ? JSON.parse(target.dataset.go)
+    : { search: "", cluster: "", namespace: "", status: "", groups: "", pods: "", open: "" };
   go({ ...cleared, ...filters }, { step: true });
   scrollTo(0, 0);
 });

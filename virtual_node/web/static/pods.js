@@ -11,14 +11,19 @@ export function renderPods(parts) {
   if (!pods) return;
   const now = view();
   renderFilters(pods, parts.get("clusters") || [], now);
-  const total = pods.found === pods.all ? plural(pods.all, "pod") : `${pods.found.toLocaleString("en")} of ${plural(pods.all, "pod")}`;
-  byId("shown").textContent = pods.more ? `${total}; ${plural(pods.groups.length, "workload")} of ${pods.groups.length + pods.more} shown, trouble first` : total;
+  const total =
+    pods.found === pods.all ? plural(pods.all, "pod") : `${pods.found.toLocaleString("en")} of ${plural(pods.all, "pod")}`;
+  byId("shown").textContent = pods.more
+    ? `${total}; ${plural(pods.groups.length, "workload")} of ${pods.groups.length + pods.more} shown, trouble first`
+    : total;
   const open = new Set(now.open.split(",").filter(Boolean));
-  const items = pods.groups.filter((key) => parts.has(`group ${key}`)).map((key) => {
-    const list = open.has(key) ? parts.get(`open ${key}`) : null;
-    const rows = list ? list.pods.map((uid) => parts.get(`row ${uid}`)).filter(Boolean) : [];
-    return [key, key, parts.get(`group ${key}`), open.has(key), list, ...rows];
-  });
+  const items = pods.groups
+    .filter((key) => parts.has(`group ${key}`))
+    .map((key) => {
+      const list = open.has(key) ? parts.get(`open ${key}`) : null;
+      const rows = list ? list.pods.map((uid) => parts.get(`row ${uid}`)).filter(Boolean) : [];
+      return [key, key, parts.get(`group ${key}`), open.has(key), list, ...rows];
+    });
   keyed(byId("pods"), items, groupView);
   byId("pods").hidden = !items.length;
   const more = byId("more");
@@ -27,67 +32,141 @@ export function renderPods(parts) {
 }
 
 function groupView(key, group, isOpen, list, ...rows) {
-  const title = group.only ? link({ pod: `${group.namespace}/${group.only}` }, group.kind === "Pod" ? group.only : group.name) : group.name;
-  const toggle = group.only ? "" : element("button", { type: "button", className: "toggle", "aria-expanded": String(isOpen), data: { open: key } },
-    plural(group.total, "pod"), element("span", { className: "muted" }, isOpen ? " hide" : " show"));
-  return element("li", { className: "group" },
-    element("div", { className: "head" },
-      element("h3", {}, element("span", { className: "muted" }, `${group.namespace} / `), title, element("span", { className: "kind" }, group.kind)),
-      element("p", { className: "counts" }, Object.entries(group.counts).map(([state, count]) => chip(`${count.toLocaleString("en")} ${STATES[state][0]}`, STATES[state][1]))),
-      element("p", { className: "muted where" }, group.clusters.join(", ") || "no cluster", group.restarts ? ` · ${plural(group.restarts, "restart")}` : "", " · ", since(group.created)),
-      toggle),
+  const title = group.only
+    ? link({ pod: `${group.namespace}/${group.only}` }, group.kind === "Pod" ? group.only : group.name)
+    : group.name;
+  const toggle = group.only
+    ? ""
+    : element(
+        "button",
+        { type: "button", className: "toggle", "aria-expanded": String(isOpen), data: { open: key } },
+        plural(group.total, "pod"),
+        element("span", { className: "muted" }, isOpen ? " hide" : " show"),
+      );
+  return element(
+    "li",
+    { className: "group" },
+    element(
+      "div",
+      { className: "head" },
+      element(
+        "h3",
+        {},
+        element("span", { className: "muted" }, `${group.namespace} / `),
+        title,
+        element("span", { className: "kind" }, group.kind),
+      ),
+      element(
+        "p",
+        { className: "counts" },
+        Object.entries(group.counts).map(([state, count]) =>
+          chip(`${count.toLocaleString("en")} ${STATES[state][0]}`, STATES[state][1]),
+        ),
+      ),
+      element(
+        "p",
+        { className: "muted where" },
+        group.clusters.join(", ") || "no cluster",
+        group.restarts ? ` · ${plural(group.restarts, "restart")}` : "",
+        " · ",
+        since(group.created),
+      ),
+      toggle,
+    ),
     group.causes.map((cause) => causeView(key, group, cause)),
     group.moreCauses ? element("p", { className: "muted cause-more" }, `and ${plural(group.moreCauses, "more cause")}`) : null,
-    isOpen ? openView(list, rows) : null);
+    isOpen ? openView(list, rows) : null,
+  );
 }
 
 function causeView(key, group, cause) {
   const name = `${group.namespace}/${cause.pod}`;
   const status = cause.state === "stale" ? `last seen: ${cause.status}` : cause.status;
-  return disclosure(`cause ${key} ${cause.state} ${cause.status}`,
-    [chip(status, STATES[cause.state][1]), group.total > 1 ? element("span", { className: "times" }, `× ${cause.count}`) : "", element("span", { className: "cause" }, cause.why)],
+  return disclosure(
+    `cause ${key} ${cause.state} ${cause.status}`,
+    [
+      chip(status, STATES[cause.state][1]),
+      group.total > 1 ? element("span", { className: "times" }, `× ${cause.count}`) : "",
+      element("span", { className: "cause" }, cause.why),
+    ],
     element("p", { className: "all" }, cause.why || "No reason is given."),
-    element("p", { className: "next" }, link({ pod: name }, group.total > 1 ? `Show ${cause.pod}` : "Show the pod"), " ", command(`virtual-node diagnose pod ${name}`)));
+    element(
+      "p",
+      { className: "next" },
+      link({ pod: name }, group.total > 1 ? `Show ${cause.pod}` : "Show the pod"),
+      " ",
+      command(`virtual-node diagnose pod ${name}`),
+    ),
+  );
 }
 
 function openView(list, rows) {
   if (!list) return element("p", { className: "muted cause-more" }, "reading …");
   const missing = list.all - list.pods.length;
-  return element("div", { className: "members" },
+  return element(
+    "div",
+    { className: "members" },
     element("ul", {}, rows.map(rowView)),
-    missing > 0 ? element("p", { className: "muted" }, `${plural(missing, "more pod")} `,
-      list.pods.length < 500 ? element("button", { type: "button", data: { pods: String(list.pods.length + MORE_PODS) } }, "Show more") : "; use the filters") : null);
+    missing > 0
+      ? element(
+          "p",
+          { className: "muted" },
+          `${plural(missing, "more pod")} `,
+          list.pods.length < 500
+            ? element("button", { type: "button", data: { pods: String(list.pods.length + MORE_PODS) } }, "Show more")
+            : "; use the filters",
+        )
+      : null,
+  );
 }
 
 function rowView(pod) {
   const [, state] = STATES[pod.state];
   const place = [pod.cluster, pod.lowerNode].filter(Boolean).join(" / ");
-  return element("li", {},
+  return element(
+    "li",
+    {},
     link({ pod: `${pod.namespace}/${pod.name}` }, pod.name),
     chip(pod.state === "stale" ? `last seen: ${pod.status}` : pod.status, state),
     element("span", {}, `${pod.ready} ready`),
     element("span", {}, plural(pod.restarts, "restart")),
     element("span", {}, since(pod.created)),
-    element("span", { className: "muted" }, place));
+    element("span", { className: "muted" }, place),
+  );
 }
 
 function renderFilters(pods, clusters, now) {
-  options(byId("cluster"), "all clusters", clusters.map((cluster) => cluster.name), now.cluster);
+  options(
+    byId("cluster"),
+    "all clusters",
+    clusters.map((cluster) => cluster.name),
+    now.cluster,
+  );
   options(byId("namespace"), "all namespaces", pods.namespaces, now.namespace);
   const search = byId("search");
   if (document.activeElement !== search) search.value = now.search;
   const all = Object.values(pods.counts).reduce((sum, count) => sum + count, 0);
   const states = Object.keys(STATES).filter((state) => pods.counts[state] || state === now.status);
-  keyed(byId("states"), [["", "", all, !now.status], ...states.map((state) => [state, state, pods.counts[state] || 0, now.status === state])],
-    (state, count, isChosen) => element("button", { type: "button", "aria-pressed": String(isChosen), data: { status: state, state: state ? STATES[state][1] : "" } },
-      `${state ? STATES[state][0] : "all"} ${count.toLocaleString("en")}`));
+  keyed(
+    byId("states"),
+    [["", "", all, !now.status], ...states.map((state) => [state, state, pods.counts[state] || 0, now.status === state])],
+    (state, count, isChosen) =>
+      element(
+        "button",
+        { type: "button", "aria-pressed": String(isChosen), data: { status: state, state: state ? STATES[state][1] : "" } },
+        `${state ? STATES[state][0] : "all"} ${count.toLocaleString("en")}`,
+      ),
+  );
 }
 
 function options(select, all, names, chosen) {
   const known = chosen && !names.includes(chosen) ? [...names, chosen] : names;
   const text = JSON.stringify(known);
   if (select.dataset.options !== text) {
-    select.replaceChildren(element("option", { value: "" }, all), ...known.map((name) => element("option", { value: name }, name)));
+    select.replaceChildren(
+      element("option", { value: "" }, all),
+      ...known.map((name) => element("option", { value: name }, name)),
+    );
     select.dataset.options = text;
   }
   if (select.value !== chosen) select.value = chosen;
@@ -99,7 +178,8 @@ export function listen() {
     clearTimeout(typing);
     typing = setTimeout(() => go({ search: event.target.value, groups: "", open: "" }), 250);
   });
-  for (const key of ["cluster", "namespace"]) byId(key).addEventListener("change", (event) => go({ [key]: event.target.value, groups: "", open: "" }));
+  for (const key of ["cluster", "namespace"])
+    byId(key).addEventListener("change", (event) => go({ [key]: event.target.value, groups: "", open: "" }));
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("more").addEventListener("click", () => go({ groups: String(Number(view().groups || MORE_GROUPS) + MORE_GROUPS) }));
   byId("states").addEventListener("click", (event) => {
