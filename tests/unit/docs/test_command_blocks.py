@@ -1,0 +1,78 @@
+"""What counts as a command of a page, and what as a reason not to run it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import documents
+from tests.e2e.documents import PAGES, ROOT, blocks, commands
+
+PAGE = """# A page
+
+```sh
+one \\
+  --more
+```
+
+1. A step.
+
+   ```console
+   $ two --flag \\
+       value
+   what it says
+   $ three
+   ```
+
+<!-- not run: needs a moon -->
+```bash
+four
+```
+
+```yaml
+# values.yaml: a comment
+a: 1
+```
+
+```yaml
+b: 2
+```
+"""
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A page with a block of each sort."""
+    monkeypatch.setattr(documents, "ROOT", tmp_path)
+    path = tmp_path / "page.md"
+    path.write_text(PAGE, encoding="utf-8")
+    return path
+
+
+def test_blocks_are_what_a_reader_types_or_writes(page):
+    """Commands without what they print, files with a name, and the reason of a block that cannot run."""
+    one, two, four, values = blocks(page)
+    assert one.script == "one \\\n  --more\n"
+    assert (one.line, one.place, one.reason) == (4, "page.md:4", "")
+    assert two.script == "two --flag \\\n    value\nthree\n"
+    assert (four.script, four.reason) == ("four\n", "needs a moon")
+    assert (values.file, values.script) == ("values.yaml", "# values.yaml: a comment\na: 1\n")
+
+
+def test_a_script_is_cut_into_commands():
+    """Pipes, conjunctions, comments and continued lines; quotations stay whole."""
+    script = "kubectl get pods | grep 'a b'  # why\nhelm list && \\\n  helm test vn; true\n"
+    assert list(commands(script)) == [
+        ["kubectl", "get", "pods"],
+        ["grep", "a b"],
+        ["helm", "list"],
+        ["helm", "test", "vn"],
+        ["true"],
+    ]
+
+
+def test_most_blocks_run():
+    """A page on which nothing runs any more would be checked for nothing."""
+    found = [one for path in PAGES for one in blocks(path) if not one.file]
+    assert len(found) > 70
+    pages = {one.page.relative_to(ROOT).as_posix() for one in found if not one.reason}
+    assert {"README.md", "docs/install.md", "docs/add-a-cluster.md", "docs/services.md"} <= pages
