@@ -14,6 +14,7 @@ _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
 _REASON = re.compile(r"<!-- not run: (?P<reason>[^>]+) -->\s*\Z")
+_ALONE = re.compile(r"<!-- run on its own -->\s*\Z")
 _FILE = re.compile(r"^# (?P<name>[\w.-]+\.yaml)\b")
 _SHELLS = frozenset({"sh", "bash", "console"})
 _SEPARATORS = frozenset({"|", "&&", "||", ";", "&"})
@@ -31,6 +32,8 @@ class Block:
     """Name of the file that the block is; empty: it has commands."""
     reason: str = ""
     """Why the commands cannot run in a test; empty: they run."""
+    alone: bool = False
+    """An alternative to the blocks before it: it needs clusters without them."""
 
     @property
     def place(self) -> str:
@@ -45,10 +48,17 @@ def blocks(page: Path) -> Iterator[Block]:
         indent, language = found["indent"], found["language"]
         body = "".join(f"{line.removeprefix(indent)}\n" for line in found["body"].splitlines())
         line = text.count("\n", 0, found.start()) + 2
-        reason = _REASON.search(text, 0, found.start() + len(indent))
+        before = text[: found.start()]
+        reason = _REASON.search(before)
         if language in _SHELLS:
             script = _typed(body) if language == "console" else body
-            yield Block(page, line, script, reason=reason["reason"] if reason else "")
+            yield Block(
+                page,
+                line,
+                script,
+                reason=reason["reason"] if reason else "",
+                alone=bool(_ALONE.search(before)),
+            )
         elif language == "yaml" and (named := _FILE.match(body)):
             yield Block(page, line, body, file=named["name"])
 

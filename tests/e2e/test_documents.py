@@ -2,7 +2,8 @@
 
 The upper cluster has a simulated node, so the chart's pods are scheduled and never run. The same programs run beside it: a
 virtual node for each lower cluster, and the webhook. A block that cannot run says why, in a comment of the page:
-``<!-- not run: REASON -->``. Of those the flags are checked.
+``<!-- not run: REASON -->``. Of those the flags are checked. ``<!-- run on its own -->`` is for a way to install that is
+an alternative to the one before.
 """
 
 from __future__ import annotations
@@ -123,10 +124,16 @@ async def test_the_commands_of_a_page_work(clusters: Sandbox, folder: Path, page
         if page.name in BEFORE:
             done = await _bash(clusters, folder, BEFORE[page.name])
             assert done.returncode == 0, done.stderr
+        alone = False
         for block in blocks(page):
             if block.file:
                 (folder / block.file).write_text(block.script, encoding="utf-8")
             elif not block.reason:
+                if block.alone or alone:
+                    await _clean(clusters, folder, before)
+                if alone and not block.alone:
+                    await _bash(clusters, folder, INSTALLED)
+                alone = block.alone
                 done = await _bash(clusters, folder, block.script)
                 said = f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
                 assert done.returncode == 0, (
@@ -228,9 +235,11 @@ async def test_the_objects_of_the_pages_are_valid(clusters: Sandbox, folder: Pat
     }:
         await clusters.upper.kubectl("create", "namespace", space)
     refused = []
-    for page, one in _objects():
+    # Pods name their PriorityClass, so these are created.
+    for page, one in sorted(_objects(), key=lambda pair: pair[1]["kind"] != "PriorityClass"):
+        dry = [] if one["kind"] == "PriorityClass" else ["--dry-run=server"]
         done = await clusters.upper.kubectl(
-            "create", "--dry-run=server", "--validate=strict", "--filename", "-",
+            "create", *dry, "--validate=strict", "--filename", "-",
             input=json.dumps(one), check=False,
         )  # fmt: skip
         if (

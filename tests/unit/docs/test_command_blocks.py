@@ -23,6 +23,11 @@ one \\
    $ three
    ```
 
+<!-- run on its own -->
+```sh
+alone
+```
+
 <!-- not run: needs a moon -->
 ```bash
 four
@@ -50,10 +55,11 @@ def page(tmp_path, monkeypatch):
 
 def test_blocks_are_what_a_reader_types_or_writes(page):
     """Commands without what they print, files with a name, and the reason of a block that cannot run."""
-    one, two, four, values = blocks(page)
+    one, two, alone, four, values = blocks(page)
     assert one.script == "one \\\n  --more\n"
     assert (one.line, one.place, one.reason) == (4, "page.md:4", "")
     assert two.script == "two --flag \\\n    value\nthree\n"
+    assert (alone.alone, two.alone) == (True, False)
     assert (four.script, four.reason) == ("four\n", "needs a moon")
     assert (values.file, values.script) == ("values.yaml", "# values.yaml: a comment\na: 1\n")
 
