@@ -14,7 +14,7 @@ import gzip
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,8 +96,17 @@ def cluster(values: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     return next((one for one in clusters(values) if one.get("name") == name), None)
 
 
-def with_clusters(values: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return values with these lower clusters in place of theirs; without any, the keys that held them are left out."""
+def with_cluster(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with the entry of one more lower cluster."""
+    return _with_clusters(values, [*clusters(values), added])
+
+
+def without_cluster(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return values without a lower cluster; keys that hold nothing without it are left out."""
+    return _with_clusters(values, [one for one in clusters(values) if one.get("name") != name])
+
+
+def _with_clusters(values: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     changed = copy.deepcopy(dict(values))
     own = dict(changed.pop("virtualNode", None) or {})
     own.pop("clusters", None)
@@ -165,19 +174,26 @@ def require_helm() -> str:
 
 
 async def upgrade(
-    release: Release, values: Mapping[str, Any], options: argparse.Namespace, *, why: str
-) -> None:
-    """Give a release other values, and wait until its Deployments have taken them.
+    client: Client,
+    options: argparse.Namespace,
+    change: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    *,
+    why: str,
+) -> int:
+    """Give the release other values, wait until its Deployments have taken them, and return its new revision.
 
     Args:
-        release: with the chart that stays.
-        values: all that the user gives.
-        options: ``kubeconfig``, ``context`` and ``timeout`` of the command line.
+        client: of the upper cluster.
+        options: ``namespace``, ``release``, ``kubeconfig``, ``context`` and ``timeout`` of the command line.
+        change: from the values that the user gave to other ones. The release is read again for it: another command may
+            have upgraded it meanwhile, and Helm would let us overwrite that.
         why: for ``helm history``.
 
     Raises:
         ConfigError: helm failed; quotes it.
     """
+    release = await find(client, options.namespace, options.release)
+    values = change(release.values)
     with tempfile.TemporaryDirectory(prefix="virtual-node-helm-") as place:
         chart = Path(place) / "chart"
         for path, content in chart_files(release.chart).items():
@@ -209,3 +225,4 @@ async def upgrade(
             f"get pods; helm history {release.name} --namespace {release.namespace}. Then run the command again, or "
             "'helm rollback'."
         )
+    return release.revision + 1

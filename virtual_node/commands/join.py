@@ -208,9 +208,11 @@ class _Join:
             say("helm", f"would upgrade {release.name} with virtualNode.clusters: {text}")
             return
         say("helm", f"upgrading {release.name}; waiting for its pods")
-        values = helm_release.with_clusters(release.values, [*helm_release.clusters(release.values), entry])
-        await helm_release.upgrade(release, values, options, why=f"lower cluster {options.name} joined")
-        say("helm", f"revision {release.revision + 1} has it. A values file of yours needs it under "
+        revision = await helm_release.upgrade(
+            self._upper, options, lambda values: helm_release.with_cluster(values, entry),
+            why=f"lower cluster {options.name} joined",
+        )  # fmt: skip
+        say("helm", f"revision {revision} has it. A values file of yours needs it under "
             f"virtualNode.clusters, too: {text}")  # fmt: skip
 
     async def _ready(self, name: str) -> None:

@@ -157,17 +157,15 @@ class _Leave:
         if self._entry is None:
             say("helm", f"revision {release.revision} does not have cluster {options.name}")
             return
-        left = [one for one in helm_release.clusters(release.values) if one is not self._entry]
         if options.dry_run:
             say("helm", f"would upgrade {release.name} without cluster {options.name}")
             return
         say("helm", f"upgrading {release.name}; waiting for its pods")
-        values = helm_release.with_clusters(release.values, left)
-        await helm_release.upgrade(release, values, options, why=f"lower cluster {options.name} left")
-        say(
-            "helm",
-            f"revision {release.revision + 1} does not have it. Take it out of a values file of yours, too",
-        )
+        revision = await helm_release.upgrade(
+            self._plain, options, lambda values: helm_release.without_cluster(values, options.name),
+            why=f"lower cluster {options.name} left",
+        )  # fmt: skip
+        say("helm", f"revision {revision} does not have it. Take it out of a values file of yours, too")
 
     async def _remove(self) -> None:
         """Remove what the virtual nodes made in the lower cluster, and their Nodes."""

@@ -6,6 +6,7 @@ import argparse
 import base64
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,11 +60,74 @@ def test_a_recorded_chart_becomes_files_again():
 def test_joining_and_leaving_restores_the_values():
     """A cluster is added behind the others; taken out, all other values are as before."""
     before = {"virtualNode": {"clusters": [TOKYO], "replicas": 1}, "log": {"level": "debug"}}
-    joined = helm_release.with_clusters(before, [TOKYO, helm_release.entry("paris")])
+    joined = helm_release.with_cluster(before, helm_release.entry("paris"))
     assert [one["name"] for one in joined["virtualNode"]["clusters"]] == ["tokyo", "paris"]
     assert joined["virtualNode"]["replicas"] == 1
-    assert helm_release.with_clusters(joined, [TOKYO]) == before
-    assert helm_release.with_clusters(helm_release.with_clusters({}, [TOKYO]), []) == {}
+    assert helm_release.without_cluster(joined, "paris") == before
+    assert helm_release.without_cluster(helm_release.with_cluster({}, TOKYO), "tokyo") == {}
+
+
+@pytest.fixture
+def helm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A helm on the PATH that notes its arguments, the values and the chart's files; its exit code is in ``code``."""
+    program = tmp_path / "helm"
+    program.write_text(
+        f'#!/bin/sh\nP={tmp_path}\necho "$*" > $P/arguments; ls $3 > $P/chart; echo "Error: it broke" >&2\n'
+        'while [ "$1" != --values ]; do shift; done; cat "$2" > $P/values; exit $(cat $P/code)\n',
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    (tmp_path / "code").write_text("0", encoding="utf-8")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def _upgrading(**more: Any) -> argparse.Namespace:
+    return argparse.Namespace(
+        **{"namespace": SPACE, "release": None, "kubeconfig": "", "context": "", "timeout": 60.0, **more}
+    )
+
+
+async def test_an_upgrade_keeps_the_chart_and_all_other_values(helm: Path):
+    """Helm gets the recorded chart, and the values as they are now: another command may have changed them meanwhile."""
+    api: Any = Api(_record(config={"virtualNode": {"clusters": [TOKYO]}, "log": {"level": "debug"}}))
+    revision = await helm_release.upgrade(
+        api, _upgrading(kubeconfig="up.yaml", context="east"),
+        lambda values: helm_release.with_cluster(values, helm_release.entry("paris")), why="joined",
+    )  # fmt: skip
+    assert revision == 3
+    values = json.loads((helm / "values").read_text("utf-8"))
+    assert [one["name"] for one in values["virtualNode"]["clusters"]] == ["tokyo", "paris"]
+    assert values["log"] == {"level": "debug"}
+    assert "Chart.yaml" in (helm / "chart").read_text("utf-8")
+    arguments = (helm / "arguments").read_text("utf-8")
+    assert arguments.startswith("upgrade vn ")
+    assert "--reset-values" in arguments
+    assert "--kubeconfig up.yaml --kube-context east" in arguments
+
+
+async def test_a_failed_upgrade_says_what_helm_said_and_what_to_do(helm: Path):
+    """The error quotes helm, and names the commands to look with."""
+    (helm / "code").write_text("1", encoding="utf-8")
+    api: Any = Api(_record())
+    with pytest.raises(ConfigError, match=r"Error: it broke\n.*helm history vn --namespace"):
+        await helm_release.upgrade(api, _upgrading(), dict, why="")
+
+
+async def test_a_chart_with_a_file_outside_of_it_is_refused(helm: Path):
+    """A record decides about files of a temporary folder alone."""
+    chart = {**CHART, "files": [{"name": "../../outside", "data": ""}]}
+    api: Any = Api(_record(chart=chart))
+    with pytest.raises(ConfigError, match="a file outside of it"):
+        await helm_release.upgrade(api, _upgrading(), dict, why="")
+    assert not (helm / "arguments").exists()
+
+
+def test_without_helm_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch):
+    """It is looked for before anything is changed."""
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match="helm is not on the PATH"):
+        helm_release.require_helm()
 
 
 @pytest.mark.parametrize(
