@@ -69,6 +69,17 @@ class App:
         return {**({"": self._file.rejected} if self._file.rejected else {}), **self._refused}
 
     @property
+    def failed(self) -> Mapping[str, str]:
+        """Why lower clusters do not work though their API servers may answer, by name."""
+        unwritten = {
+            cluster: f"virtual node {name} cannot be registered or patched: {node.error}"
+            for cluster, running in self.clusters.items()
+            for name, node in running.nodes.items()
+            if node.error
+        }
+        return {**unwritten, **self.failures}
+
+    @property
     def configured(self) -> Sequence[str]:
         """Names of the lower clusters of the configuration that is applied."""
         return [cluster.name for cluster in self._config.clusters]
@@ -267,7 +278,7 @@ class App:
                 settings=config,
                 cluster_id=self._cluster_id,
                 endpoints=endpoints,
-                report=lambda: Report(self.rejected, self.failures),
+                report=lambda: Report(self.rejected, self.failed),
                 identity=self._identity(),
             )
             self.clusters[cluster.name] = lower

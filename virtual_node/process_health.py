@@ -141,7 +141,7 @@ class ProcessHealth:
         )
 
     def _cluster(self, name: str, cluster: LowerCluster | None) -> ClusterState:
-        error = self._app.failures.get(name, "")
+        error = self._app.failed.get(name, "")
         if error:
             return ClusterState(name=name, error=error, failed=True)
         health = cluster.health if cluster is not None else None
@@ -155,7 +155,7 @@ class ProcessHealth:
                 yield informer.name, f"upper cluster: {informer.last_error or 'not read yet'}"
         for name in self._app.configured:
             cluster = running.get(name)
-            if name not in self._app.failures and (
+            if name not in self._app.failed and (
                 cluster is None or cluster.pods is None or not cluster.nodes
             ):
                 yield f"cluster {name}", (cluster.waits_for if cluster is not None else "") or "it starts"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
 from controller_runtime import rights
 from controller_runtime.rights import Right
 from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.demo import configuration
+from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from tests.e2e.conftest import becomes, create, eventually, get, make_namespace, node_ready, pod, ready
 from virtual_node import config_file
@@ -27,13 +31,19 @@ NODE = "vn-lower1"
 SPACE = "inspected"
 
 
+@functools.cache
+def page_address() -> str:
+    """Where the virtual-node process serves its page."""
+    return f"{LOOPBACK}:{free_ports(1)[0]}"
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def small() -> AsyncIterator[tuple[Sandbox, Process]]:
     """One lower cluster of two simulated nodes and its virtual node, which the tests here may break."""
     async with Sandbox(lower=1, kwok_nodes=2) as running:
         file = running.directory / "virtual-node.yaml"
         file.write_text(json.dumps(configuration(running)), encoding="utf-8")
-        process = await running.start_virtual_node("--config", str(file))
+        process = await running.start_virtual_node("--config", str(file), f"--web-addr={page_address()}")
         upper = running.upper
         await node_ready(upper, NODE)
         await make_namespace(upper, SPACE)
@@ -56,6 +66,45 @@ async def inspect(sandbox: Sandbox, *arguments: str) -> tuple[int, str]:
     )  # fmt: skip
     out, _ = await process.communicate()
     return process.returncode or 0, out.decode()
+
+
+async def command(sandbox: Sandbox, *words: str) -> tuple[int, Any]:
+    """Exit code and data of a command that reads the upper cluster alone."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "virtual_node", *words, "-o", "json", f"--kubeconfig={sandbox.upper.kubeconfig}",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, error = await process.communicate()
+    assert out, error.decode()
+    return process.returncode or 0, json.loads(out)
+
+
+async def page() -> dict[str, Any]:
+    """The verdict on the live page."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{page_address()}/api/state") as answer,
+    ):
+        found: dict[str, Any] = (await answer.json())["health"]
+        return found
+
+
+async def verdicts(sandbox: Sandbox) -> dict[str, Any]:
+    """What each tool reports: the page's and status' kinds of faults, doctor's exit code and broken link, inspect's."""
+    shown = await page()
+    _, status = await command(sandbox, "status")
+    code, doctor = await command(sandbox, "doctor")
+    _, found = await findings(sandbox)
+    checks = {check for (check, _, _), one in found.items() if one["severity"] != "info"}
+    return {
+        "page": (shown["verdict"], {fault["kind"] for fault in shown["faults"]}),
+        "status": (status["health"]["verdict"], {fault["kind"] for fault in status["health"]["faults"]}),
+        "doctor": (code, doctor["brokenLink"]),
+        "inspect": checks,
+    }
+
+
+HEALTHY = {"page": ("healthy", set()), "status": ("healthy", set()), "doctor": (0, None), "inspect": set()}
 
 
 async def findings(
@@ -228,3 +277,78 @@ async def test_a_cluster_that_does_not_answer_is_exit_code_3(small: tuple[Sandbo
     assert ("capacity", "Node", NODE) in found
     code, out = await inspect(sandbox, f"--config={sandbox.directory / 'nowhere.yaml'}")
     assert (code, out.count("\n")) == (2, 1)
+
+
+async def test_every_tool_reports_a_pod_that_no_lower_node_takes(small: tuple[Sandbox, Process]):
+    """The page, status, doctor (exit code 1) and inspect agree before, during and after."""
+    sandbox, _ = small
+    upper = sandbox.upper
+    await becomes(lambda: verdicts(sandbox), HEALTHY, what="every tool reports health")
+    selector = json.dumps({"nodeSelector": {"disktype": "none-has-it"}})
+    picky = pod("picky", "sleep 3600", node=NODE, metadata={"annotations": {"clusterSelector": selector}})
+    await create(upper, SPACE, picky)
+    found = {"PodUnschedulable"}
+    await becomes(
+        lambda: verdicts(sandbox),
+        {
+            "page": ("faulty", found),
+            "status": ("faulty", found),
+            "doctor": (1, "lowerVerdict"),
+            "inspect": {"pods"},
+        },
+        what="every tool reports the pod",
+    )
+    _, why = await command(sandbox, "diagnose", f"pod/{SPACE}/picky")
+    assert why["findings"][0]["title"] == "The lower scheduler finds no node for the pod."
+    assert "get nodes --show-labels" in why["findings"][0]["nextSteps"][0]
+    await upper.kubectl("-n", SPACE, "delete", "pod", "picky", "--wait=true")
+    await becomes(lambda: verdicts(sandbox), HEALTHY, what="every tool reports health again")
+
+
+async def test_every_tool_reports_a_lost_cluster(small: tuple[Sandbox, Process]):
+    """Also of pods that wait for it: the cluster is lost, and nobody is told to label a pod that is labelled."""
+    sandbox, _ = small
+    upper, lower = sandbox.upper, sandbox.lower[0]
+    await lower.apiserver.kill()
+    try:
+
+        async def lost() -> bool:
+            told = await verdicts(sandbox)
+            kinds = [told["page"][1], told["status"][1]]
+            return (
+                all("ClusterLost" in one for one in kinds)
+                and told["doctor"] == (1, "nodeReady")
+                and "cluster" in told["inspect"]
+            )
+
+        await eventually(lost, what="every tool reports the lost cluster")
+        _, shown = await inspect(sandbox)
+        assert "ssl:default" not in shown
+        assert "nothing to worry about" not in shown
+        labelled = pod("later", "sleep 3600", node=NODE, metadata={"labels": {"virtual-pod": "true"}})
+        await create(upper, SPACE, labelled)
+
+        async def told() -> tuple[int, str]:
+            code, why = await command(sandbox, "diagnose", f"pod/{SPACE}/later")
+            assert "label" not in json.dumps([one["nextSteps"] for one in why["findings"]])
+            return code, why["findings"][0]["title"]
+
+        # Until the taint not-ready is there, the scheduler may still bind the pod.
+        lost_titles = {
+            (1, "The virtual node that the pod may run on is lost or not Ready."),
+            (1, "Lower cluster lower1 is lost: its API server does not answer."),
+        }
+
+        async def is_lost() -> bool:
+            return await told() in lost_titles
+
+        await eventually(is_lost, what="diagnose says that the cluster is lost")
+        code, why = await command(sandbox, "diagnose", f"pod/{SPACE}/web")
+        assert (code, why["findings"][0]["title"]) == (
+            1,
+            "Lower cluster lower1 is lost: its API server does not answer.",
+        )
+    finally:
+        await lower.restore()
+    await ready(upper, SPACE, "later")
+    await becomes(lambda: verdicts(sandbox), HEALTHY, what="every tool reports health again")

@@ -52,6 +52,8 @@ class NodeController:
         self._dirty = asyncio.Event()
         self.registered = asyncio.Event()
         self.uid = ""
+        self.error = ""
+        """Why the Node could not be registered or patched; empty: it could."""
         self.ready: bool | None = None
         self.capacity = CapacityController(
             node, nodes=lower_nodes, foreign_pods=foreign_pods, changed=self.refresh
@@ -95,10 +97,12 @@ class NodeController:
             try:
                 await self._write(heartbeat=loop.time() - self._written_at >= interval)
             except (ApiError, ConfigError) as error:
+                self.error = plain(str(error))
                 self._context.log.warning("node status not written", node=self._node.name, error=str(error))
                 await asyncio.sleep(_RETRY)
                 self._dirty.set()
                 continue
+            self.error = ""
             due = max(SHORTEST_PAUSE, interval - (loop.time() - self._written_at))
             try:
                 async with asyncio.timeout(due):

@@ -30,7 +30,7 @@ class Kind(enum.StrEnum):
     NO_LOWER_CLUSTER = "NoLowerCluster"
     """There is no virtual node, or no lower cluster is configured."""
     CLUSTER_FAILED = "ClusterFailed"
-    """The controllers of a lower cluster do not run, for example because its kubeconfig cannot be used."""
+    """The controllers of a lower cluster do not run, or cannot register its virtual node."""
     CLUSTER_LOST = "ClusterLost"
     """The API server of a lower cluster does not answer."""
     NODE_MISSING = "NodeMissing"
@@ -93,7 +93,7 @@ class Fault:
         return ", ".join([first, *others]) + (f" and {more} more" if more > 0 else "")
 
     def __str__(self) -> str:
-        is_predicate = self.cause.startswith(("is ", "has "))
+        is_predicate = self.cause.startswith(("is ", "has ", "does "))
         return f"{self.subject}{' ' if is_predicate else ': '}{self.cause}"
 
     def data(self) -> dict[str, Any]:

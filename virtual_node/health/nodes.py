@@ -27,7 +27,7 @@ def cluster_faults(facts: Facts) -> Iterator[Fault]:
             yield _cluster(
                 Kind.CLUSTER_FAILED,
                 cluster.name,
-                f"its controllers do not run: {cluster.error}",
+                f"does not work: {cluster.error}",
                 "correct its configuration or kubeconfig; the virtual node tries again by itself",
             )
         elif cluster.reachable is False:

@@ -61,7 +61,7 @@ class _Process:
             pods=object(),
         )
         self.app: Any = SimpleNamespace(
-            clusters={"a": self.cluster}, configured=["a"], failures={}, rejected={}
+            clusters={"a": self.cluster}, configured=["a"], failed={}, rejected={}
         )
         upper: Any = None
         self.health = ProcessHealth(
@@ -92,7 +92,7 @@ async def test_reports_what_controllers_and_caches_know():
     process = _Process()
     process.cluster.health = SimpleNamespace(reachable=False, error="nothing listens there")
     process.app.configured = ["a", "b"]
-    process.app.failures = {"b": "no such file: b.yaml"}
+    process.app.failed = {"b": "no such file: b.yaml"}
     process.app.rejected = {"": "unknown field lables"}
     _put(process.pods, pod(containers=[PULL], nodeName="vn-a"))
     _put(_Informer.made["waiting-pods"].store, pod("later", labels={"virtual-pod": "true"}))

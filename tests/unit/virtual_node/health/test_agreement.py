@@ -1,0 +1,311 @@
+"""All tools agree: where one reports a fault, no other one reports health. Worlds are drawn at random.
+
+Each tool reads a world in its own way: the working process (page, metrics) from its caches, the commands through the
+upper API server, as far as they may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+
+import prometheus_client
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.objects import Object, from_dict
+from controller_runtime.store import Store
+from tests.unit.virtual_node.commands.patients import healthy as patient
+from tests.unit.virtual_node.health.scene import NOW, condition, lease, node, pod, waits
+from virtual_node import metrics, process_health
+from virtual_node.commands import health_reading, inspection, inspection_facts
+from virtual_node.commands.doctoring import chain
+from virtual_node.commands.doctoring.facts import Installation
+from virtual_node.health.faults import Health, Verdict
+from virtual_node.health.reports import Report
+from virtual_node.process_health import ProcessHealth
+
+UNREACHABLE = condition("Ready", "False", "LowerClusterUnreachable", "nothing listens there")
+NODES: dict[str, dict[str, Any]] = {
+    "well": {},
+    "lost": {"ready": UNREACHABLE},
+    "not Ready": {"ready": condition("Ready", "False", "NoReadyLowerNodes", "None of 2")},
+    "cordoned": {"unschedulable": True},
+    "stale": {"taints": [{"key": names.TAINT_STALE_CLUSTER, "effect": "NoSchedule"}]},
+    "silent": {},
+    "no Lease": {},
+}
+SCHEDULED = condition("PodScheduled", "True")
+READY = condition("Ready", "True")
+LOOP = waits("CrashLoopBackOff", lastState={"terminated": {"exitCode": 1}})
+REFUSED = condition("virtual-node.io/Admitted", "False", "PodSecurity", "privileged")
+UNSCHEDULABLE = condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")
+BOUND: dict[str, dict[str, Any]] = {
+    "runs": {"phase": "Running", "conditions": [SCHEDULED, READY]},
+    "starts": {"age": 5, "conditions": [{**SCHEDULED, "lastTransitionTime": "2025-12-31T23:59:55Z"}]},
+    "does not start": {"conditions": [SCHEDULED]},
+    "has no image": {"conditions": [SCHEDULED], "containers": [waits("ErrImagePull", "denied")]},
+    "crashes": {"phase": "Running", "conditions": [SCHEDULED], "containers": [LOOP]},
+    "is refused": {"conditions": [REFUSED]},
+    "has no lower node": {"conditions": [UNSCHEDULABLE]},
+    "has failed": {"phase": "Failed", "conditions": [SCHEDULED]},
+}
+TAINTED = "0/1 nodes are available: 1 node(s) had untolerated taint {virtual-kubelet.io/provider: k8s}."
+WAITING: dict[str, dict[str, Any]] = {
+    "labelled": {"labels": {"virtual-pod": "true"}, "conditions": [UNSCHEDULABLE]},
+    "new": {"labels": {"virtual-pod": "true"}, "age": 5},
+    "unseen": {"labels": {"virtual-pod": "true"}, "schedulerName": "nobody"},
+    "selects": {"nodeSelector": {"type": "virtual-kubelet"}, "conditions": [UNSCHEDULABLE]},
+    "tainted": {"conditions": [condition("PodScheduled", "False", "Unschedulable", TAINTED)]},
+    "for real nodes": {"conditions": [UNSCHEDULABLE]},
+    "gated": {"labels": {"virtual-pod": "true"}, "schedulingGates": [{"name": "g"}]},
+}
+REPLICAS: dict[str, dict[str, Any]] = {
+    "runs": {"phase": "Running", "conditions": [READY]},
+    "crashes": {"phase": "Running", "containers": [LOOP]},
+    "cannot mount": {"containers": [waits("ContainerCreating")]},
+    "starts": {"age": 5, "containers": [waits("ContainerCreating")]},
+    "is a finished hook": {"phase": "Failed", "restartPolicy": "Never"},
+}
+KINDS = ("leases", "bound", "waiting", "components")
+
+
+@dataclass(frozen=True)
+class World:
+    """What is, whoever sees it."""
+
+    nodes: Sequence[str]
+    bound: Sequence[tuple[int, str]]
+    waiting: Sequence[str]
+    replicas: Sequence[str]
+    report: Report
+    forbidden: frozenset[str]
+    """What this person may not read."""
+
+    def node_objects(self) -> list[dict[str, Any]]:
+        """The Nodes."""
+        return [
+            node(f"vn-{number}", cluster=f"c{number}", **NODES[state])
+            for number, state in enumerate(self.nodes)
+        ]
+
+    def leases(self) -> dict[str, dict[str, Any]]:
+        """The Leases, with what their process reports."""
+        annotations = {names.ANNOTATION_FAULTS: self.report.text()}
+        return {
+            f"vn-{number}": {
+                **lease(300 if state == "silent" else 3),
+                "metadata": {"name": f"vn-{number}", "annotations": annotations},
+            }
+            for number, state in enumerate(self.nodes)
+            if state != "no Lease"
+        }
+
+    def bound_pods(self) -> list[dict[str, Any]]:
+        """The pods on virtual nodes."""
+        return [
+            pod(f"b{number}", nodeName=f"vn-{place % len(self.nodes)}", **BOUND[state])
+            for number, (place, state) in enumerate(self.bound)
+            if self.nodes
+        ]
+
+    def waiting_pods(self) -> list[dict[str, Any]]:
+        """The pods without a node."""
+        return [pod(f"w{number}", **WAITING[state]) for number, state in enumerate(self.waiting)]
+
+    def components(self) -> list[dict[str, Any]]:
+        """The pods of our components."""
+        return [
+            pod(f"r{number}", nodeName="real", **REPLICAS[state])
+            for number, state in enumerate(self.replicas)
+        ]
+
+
+CAUSES = st.dictionaries(st.sampled_from(["c0", "new"]), st.just("no such file"), max_size=1)
+WORLDS = st.builds(
+    World,
+    nodes=st.lists(st.sampled_from([*NODES, *["well"] * 5]), max_size=3),
+    bound=st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from([*BOUND, *["runs"] * 8])), max_size=3
+    ),
+    waiting=st.lists(st.sampled_from([*WAITING, *["for real nodes"] * 6]), max_size=2),
+    replicas=st.lists(st.sampled_from([*REPLICAS, *["runs"] * 5]), max_size=2),
+    report=st.builds(
+        Report,
+        st.one_of(st.just({}), st.just({}), st.just({"": "unknown field"}), CAUSES),
+        st.one_of(st.just({}), st.just({}), CAUSES),
+    ),
+    forbidden=st.one_of(
+        st.just(frozenset()), st.just(frozenset()), st.frozensets(st.sampled_from(KINDS), max_size=2)
+    ),
+)  # fmt: skip
+
+
+def by_process(world: World) -> Health:
+    """The verdict of the process that runs the virtual nodes: the page's headline and the metrics."""
+    running, leases = {}, world.leases()
+    for number, (state, found) in enumerate(zip(world.nodes, world.node_objects(), strict=True)):
+        name, store = found["metadata"]["name"], Store({})
+        for one in world.bound_pods():
+            if one["spec"]["nodeName"] == name:
+                _put(store, one)
+        running[f"c{number}"] = SimpleNamespace(
+            health=SimpleNamespace(reachable=state != "lost", error="nothing listens there"),
+            nodes={name: SimpleNamespace(node=found)},
+            leases={name: SimpleNamespace(spec=(leases.get(name) or {}).get("spec") or {})},
+            caches=SimpleNamespace(upper={name: SimpleNamespace(store=store)}),
+            pods=object(),
+        )
+    app = SimpleNamespace(
+        clusters=running,
+        configured=sorted({*running, *world.report.failed}),
+        failed=world.report.failed,
+        rejected=world.report.rejected,
+    )
+    pods = {"waiting-pods": world.waiting_pods(), "component-pods": world.components()}
+
+    def informer(_client: object, _resource: object, *, name: str, **_selection: Any) -> Any:
+        store = Store({})
+        for one in pods[name]:
+            _put(store, one)
+        return SimpleNamespace(store=store, has_synced=True, last_error=None, name=name)
+
+    with mock.patch.object(process_health, "Informer", informer):
+        health = ProcessHealth(cast("Any", app), upper=cast("Any", None), replicas_in="vn", clock=lambda: NOW)
+    asyncio.run(health._read_pods())
+    return health.health()
+
+
+class _Reader:
+    """One person's view of the upper cluster."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def all(
+        self, resource: object, *, field_selector: str = "", label_selector: str = "", **_more: Any
+    ) -> list[Object] | None:
+        if resource is not resources.PODS:
+            return []
+        kind = "components" if label_selector else "waiting"
+        found = self._world.components() if label_selector else self._world.waiting_pods()
+        return None if kind in self._world.forbidden else list(map(from_dict, map(_named, found)))
+
+    async def last_words(self, _pod: object) -> list[str]:
+        return []
+
+
+def by_status(world: World) -> Health:
+    """The verdict of ``virtual-node status``."""
+    reading = health_reading.judge(
+        cast("Any", _Reader(world)),
+        nodes=world.node_objects(),
+        bound=None if "bound" in world.forbidden else world.bound_pods(),
+        leases=None if "leases" in world.forbidden else world.leases(),
+        now=NOW,
+    )
+    return asyncio.run(reading)
+
+
+def by_doctor(world: World) -> tuple[bool, bool]:
+    """Whether ``doctor`` reports a fault, and whether it reports health: its exit code 0 and "Every link holds."."""
+    titles = {"leases": "leases", "bound": "bound", "waiting": "pending", "components": "installation"}
+    found = world.node_objects()
+    by_node = {
+        name: [one for one in world.bound_pods() if one["spec"]["nodeName"] == name]
+        for name in (one["metadata"]["name"] for one in found)
+    }
+    facts = patient(
+        nodes=found,
+        kubelets={},
+        leases=world.leases(),
+        pending=world.waiting_pods(),
+        installation=Installation(pods=world.components()),
+        unread={titles[kind]: "403" for kind in world.forbidden},
+    )
+    facts = cast("Any", type(facts))(
+        **{**{key: getattr(facts, key) for key in facts.__slots__}, "bound": by_node}
+    )
+    links = chain.examine(facts)
+    assert chain.holds(links) == (chain.sentence(links) == "Every link holds.")
+    return chain.first_broken(links) is not None, chain.holds(links)
+
+
+def by_inspect(world: World) -> tuple[bool, bool]:
+    """Whether ``inspect`` reports a fault, and whether it reports that there is nothing to worry about."""
+    kinds = {
+        "leases": "Lease",
+        "bound": "Pod",
+        "waiting": inspection_facts.WAITING_POD,
+        "components": inspection_facts.COMPONENT_POD,
+    }
+    objects = {
+        "Node": world.node_objects(),
+        "Lease": list(world.leases().values()),
+        "Pod": world.bound_pods(),
+        inspection_facts.WAITING_POD: world.waiting_pods(),
+        inspection_facts.COMPONENT_POD: world.components(),
+    }
+    unread = {kinds[kind]: "403" for kind in world.forbidden}
+    upper = inspection_facts.Cluster(
+        name="upper",
+        objects={kind: found for kind, found in objects.items() if kind not in unread},
+        unread=unread,
+    )
+    facts = inspection_facts.Facts(upper=upper, lowers=[], cluster_id="id", now=NOW)
+    found = inspection.inspect(facts)
+    faults = any(one.severity != "info" and one.check != "unread" for one in found)
+    return faults, inspection.summary(facts, found).endswith("nothing to worry about")
+
+
+@settings(max_examples=400, deadline=None)
+@given(WORLDS)
+def test_no_tool_reports_health_where_another_reports_a_fault(world: World) -> None:
+    """Faults of the page, status, doctor and inspect against their claims of health, and the metrics with the page."""
+    faulty: dict[str, bool] = {}
+    well: dict[str, bool] = {}
+    status = by_status(world)
+    faulty["status"], well["status"] = bool(status.faults), status.verdict is Verdict.HEALTHY
+    faulty["doctor"], well["doctor"] = by_doctor(world)
+    faulty["inspect"], well["inspect"] = by_inspect(world)
+    # Where the process does not renew its Leases it has ended, and with it its page.
+    if not {"silent", "no Lease"} & set(world.nodes):
+        page = by_process(world)
+        faulty["page"], well["page"] = bool(page.faults), page.verdict is Verdict.HEALTHY
+        metrics.show_health(page)
+        sample = prometheus_client.REGISTRY.get_sample_value
+        assert sample("virtual_node_health", {"verdict": "healthy"}) == well["page"]
+        assert bool(sum(map(int, page.counts().values()))) == faulty["page"]
+        metrics.forget_health()
+    event(
+        f"faulty: {any(faulty.values())}, healthy: {any(well.values())}, may read all: {not world.forbidden}"
+    )
+    assert not (any(faulty.values()) and any(well.values())), (faulty, well)
+    if not world.forbidden:
+        # With all rights the tools see the same, so they say the same.
+        assert len(set(faulty.values())) == 1, faulty
+        assert len(set(well.values())) == 1, well
+
+
+def test_a_healthy_world_is_healthy_to_all() -> None:
+    """The property above is not kept by tools that never report health."""
+    world = World(["well"], [(0, "runs")], ["for real nodes"], ["runs"], Report(), frozenset())
+    assert by_status(world).verdict is Verdict.HEALTHY
+    assert by_process(world).verdict is Verdict.HEALTHY
+    assert by_doctor(world) == (False, True)
+    assert by_inspect(world) == (False, True)
+
+
+def _named(one: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "Pod", **one, "metadata": {"resourceVersion": "1", **one["metadata"]}}
+
+
+def _put(store: Store, one: dict[str, Any]) -> None:
+    stored = from_dict(_named(one))
+    store.put(stored.key, stored)
