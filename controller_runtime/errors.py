@@ -9,11 +9,13 @@ import email.utils
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from controller_runtime.api.decoding import decode
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class ConfigError(Exception):
@@ -204,3 +206,15 @@ def _from_details(status: dict[str, Any]) -> float | None:
     details = status.get("details")
     seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
     return float(min(seconds, _LONGEST_PAUSE)) if isinstance(seconds, (int, float)) and seconds > 0 else None
+
+
+def without_frames(error: _Error) -> _Error:
+    """Return an error that will be kept, freed of its tracebacks and those of its causes.
+
+    Their frames keep what was being read: ten MiB for each informer of a server that sends too much.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error

@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from controller_runtime import backoff
 from controller_runtime.client import Client
-from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
+from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed, without_frames
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource
 from controller_runtime.slicer import Slicer
@@ -131,7 +131,7 @@ class Reflector:
                 await asyncio.sleep(_after_short(shorts))
                 continue
             except (ApiError, ConfigError) as error:
-                trouble = self.last_error = error
+                trouble = self.last_error = without_frames(error)
             if isinstance(trouble, ConnectionFailed):
                 outage.found_nobody(trouble)
             elif isinstance(trouble, ApiError):

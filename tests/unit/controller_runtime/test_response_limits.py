@@ -19,6 +19,7 @@ from controller_runtime import resources
 from controller_runtime.client import Client
 from controller_runtime.cluster_config import ClusterConfig
 from controller_runtime.errors import ApiError, ConnectionFailed, Invalid, ResponseTooLarge
+from controller_runtime.informer import Informer
 from controller_runtime.response_handler import CpuMeter
 from controller_runtime.response_limits import MIB, Limits, ResponseReader
 from tests.unit.controller_runtime.loopback import client_of, reply, serve
@@ -61,6 +62,29 @@ async def test_failed_read_leaves_no_cycle() -> None:
     assert kept is not None
     assert kept is not caught.value
     assert kept.__traceback__ is None
+
+
+async def test_informer_keeps_no_frames() -> None:
+    """The error that an informer shows while it waits has no traceback, nor have its causes."""
+
+    async def script(_request: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"[" * 1000, content_type="application/json")
+
+    async with (
+        serve(script) as server,
+        client_of(server, limits=SMALL) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        informer = Informer(client, resources.PODS)
+        task = group.create_task(informer.run())
+        await until(lambda: informer.last_error is not None)
+        error: BaseException | None = informer.last_error
+        causes = 0
+        while error is not None:
+            assert error.__traceback__ is None
+            error, causes = error.__cause__ or error.__context__, causes + 1
+        task.cancel()
+    assert causes > 1
 
 
 class TestBodies:
