@@ -45,6 +45,8 @@ class VolumeController:
         self._to_upper_class = {
             below: above for above, below in context.config.volumes.storage_classes.items()
         }
+        self._seen_at: dict[str, float] = {}
+        """Loop times at which virtual nodes of other processes were seen last."""
         queue: WorkQueue[str] = WorkQueue(
             f"volumes-{context.name}", rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
         )
@@ -138,9 +140,15 @@ class VolumeController:
         """
         claim = self._lower_claim(lower.to_dict())
         node = claim.labels.get(names.LABEL_NODE) if claim is not None else None
-        return bool(
-            node and node not in self._context.nodes and await is_virtual_node(self._context.upper, node)
-        )
+        if not node or node in self._context.nodes:
+            return False
+        # Asked once for all volumes of the node: there may be thousands, and each has several events.
+        now = asyncio.get_running_loop().time()
+        if now - self._seen_at.get(node, -_ANOTHERS_RETRY) >= _ANOTHERS_RETRY:
+            if not await is_virtual_node(self._context.upper, node):
+                return False
+            self._seen_at[node] = now
+        return True
 
     async def _create(self, desired: dict[str, Any]) -> dict[str, Any] | None:
         """Create a mirror; return the volume that has its name: the mirror, if its label was removed."""

@@ -383,6 +383,24 @@ async def test_mirror_of_claimed_volume_is_created_by_the_process_that_made_the_
         assert term["matchExpressions"][0]["values"] == ["vn"]
 
 
+async def test_virtual_node_of_another_process_is_asked_for_once_for_all_its_volumes():
+    """It may have thousands, each with several events."""
+    upper, lower = clusters()
+    upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower1"}}})
+    labels, bound = {**OURS, names.LABEL_NODE: "vn-other"}, {"phase": "Bound"}
+    for number in range(20):
+        upper.put("persistentvolumeclaims", claim(uid="c-1", name=f"data-{number}"))
+        reference = {"namespace": "shop", "name": f"data-{number}", "uid": f"l-{number}"}
+        lower.put("persistentvolumes", volume(f"pv-{number}", claimRef=reference))
+        body = claim(
+            uid=f"l-{number}", name=f"data-{number}", labels=labels, bound_to=f"pv-{number}", status=bound
+        )
+        lower.put("persistentvolumeclaims", body)
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        assert 1 <= len(upper.asked("get", "nodes")) <= 4  # as many as there are workers
+
+
 async def test_no_mirror_is_created_for_a_claim_that_is_bound_to_another_volume():
     """Another process has the lower cluster under another name; a second volume of the claim would be released."""
     upper, lower = clusters()
