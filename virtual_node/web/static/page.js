@@ -30,6 +30,8 @@ function render() {
   const isDetail = Boolean(now.pod || now.detail);
   byId("overview").hidden = isDetail;
   byId("detail").hidden = !isDetail;
+  byId("skip").href = isDetail ? "#detail" : "#pods-title";
+  byId("skip").textContent = isDetail ? "Skip to the details" : "Skip to the pods";
   renderHealth(health);
   summarize(health, clusters);
   if (isDetail) return renderDetail(now, clusters);
