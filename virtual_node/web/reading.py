@@ -58,6 +58,10 @@ class Reader:
         self._meant: dict[str, tuple[str, bool]] = {}
         """Of pods without a node: version, and whether a virtual node is meant, by uid."""
 
+    def forget(self) -> None:
+        """Drop all rows; the next reading makes them again."""
+        self._known, self._meant = {}, {}
+
     async def read(self) -> Reading:
         """Return all pods."""
         reading, slicer = Reading(), Slicer()

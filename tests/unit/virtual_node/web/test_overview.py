@@ -137,6 +137,21 @@ async def test_a_clusters_view_on_the_network_has_no_nodes() -> None:
     assert parts["detail"]["history"]["pods"][-1] == 2
 
 
+async def test_rows_are_dropped_when_nobody_looks() -> None:
+    """They take memory; the next browser gets the same again."""
+    overview = Scene(60).overview()
+    running = asyncio.create_task(overview.run())
+    before = await overview.parts(View())
+    await asyncio.sleep(45)
+    assert overview._reader._known
+    await asyncio.sleep(120)
+    assert not overview._reader._known
+    after = await overview.parts(View())
+    assert after["pods"] == before["pods"]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_the_first_page_of_ten_thousand_pods_is_small() -> None:
     """Workloads that are not shown are counted only."""
     parts = await Scene(10_000).overview().parts(View())
