@@ -103,6 +103,7 @@ class App:
             self._log.warning(warning)
         if not self._options.config_file:
             # With a single lower cluster there is nobody to protect from a bad kubeconfig: say so and end.
+            start_checks.refuse_files(self._config.kubelet)
             for cluster in self._config.clusters:
                 await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
         async with contextlib.AsyncExitStack() as stack:

@@ -7,10 +7,11 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controller_runtime import kubeconfig, resources
+from controller_runtime import key_pairs, kubeconfig, resources
+from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
-from virtual_node.config import ClusterConfig
+from virtual_node.config import ClusterConfig, KubeletConfig
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.credential_renewal import kube_system
 from virtual_node.translate.node import is_real
@@ -64,6 +65,19 @@ def refuse_same_cluster(name: str, lower: Mapping[str, Any], upper: Mapping[str,
             f"lower cluster {name}: its kubeconfig leads to the upper cluster, whose pods would be mirrored onto "
             "themselves; give the kubeconfig of another cluster"
         )
+
+
+def refuse_files(kubelet: KubeletConfig) -> None:
+    """Refuse files of the kubelet API that cannot be used.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    ca = kubelet.client_ca_file or None
+    if kubelet.tls_cert_file:
+        CertificateReloader(kubelet.tls_cert_file, kubelet.tls_private_key_file, client_ca=ca).forget()
+    elif ca:
+        CertificateReloader.from_pair(key_pairs.self_signed("files"), client_ca=ca).forget()
 
 
 async def refuse(cluster: ClusterConfig, *, upper: Client) -> None:

@@ -60,7 +60,7 @@ def _run(module: str, line: str, places: Mapping[str, str], **environment: str) 
         text=True,
         env={**os.environ, "KUBECONFIG": "", **environment},
         check=False,
-        timeout=60,
+        timeout=120,
     )
     before, _, last = done.stderr.rstrip("\n").rpartition("\n")
     return done.returncode, last, before
@@ -169,6 +169,17 @@ def test_what_only_the_user_can_correct_is_one_plain_line(
     assert not [one for one in before.splitlines() if json.loads(one)["level"] not in {"info", "warning"}]
 
 
+def test_files_that_the_environment_names_are_looked_at_before_the_start(places: dict[str, str]):
+    """As in tensile-kube's manifest, where the certificate of the kubelet API is one."""
+    files = {"APISERVER_CERT_LOCATION": places["missing"], "APISERVER_KEY_LOCATION": places["missing"]}
+    assert _run(NODE, _BOTH, places, **files)[:2] == (
+        2,
+        f"virtual-node: {places['missing']}: No such file or directory",
+    )
+    code, last, _ = _run(NODE, f"{_BOTH} --client-verify-ca={{broken}}", places)
+    assert (code, last.startswith(f"virtual-node: client CA {places['broken']} cannot be used")) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -213,7 +224,7 @@ def test_a_failure_that_nobody_expected_ends_with_1(module: str, places: dict[st
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     told = json.loads(done.stderr.splitlines()[-1])
     assert (done.returncode, told["level"], told["msg"]) == (1, "error", "unexpected error")

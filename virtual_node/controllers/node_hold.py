@@ -11,7 +11,6 @@ process tells which of them is alive.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import secrets
@@ -29,6 +28,7 @@ from virtual_node.controllers.context import ClusterContext
 
 NAMESPACE = "kube-node-lease"
 _POLL = 2.0
+_AGAIN = 0.1
 _LONG_AGO = 3
 """Durations of a Lease after which its holder is gone, also by a calendar that differs by a minute."""
 _RELEASING = 2.0
@@ -108,29 +108,27 @@ class NodeHold:
             ApiError: the upper cluster does not answer, or refuses.
         """
         loop = asyncio.get_running_loop()
-        seen: dict[str, Any] | None = None
+        seen: dict[str, Any] = {}
         seen_at = loop.time()
         try:
             while True:
                 self._lock()
-                lease = await self._get_or_create()
-                if lease is None:
-                    return
-                if lease_record.spec_of(lease) != seen:
-                    seen, seen_at = lease_record.spec_of(lease), loop.time()
+                lease = await self._read()
+                # A Lease that was deleted under its holder counts as it was: the holder makes it again.
+                if lease is not None and lease != seen:
+                    seen, seen_at = lease, loop.time()
                 if may_hold(
-                    lease,
+                    seen,
                     identity=self.holder,
                     node=self._name,
                     unchanged_for=loop.time() - seen_at,
                     now=datetime.now(UTC),
                 ):
-                    with contextlib.suppress(Conflict):
-                        await self._context.upper.update(resources.LEASES, self._held(lease))
+                    if await self._take(lease):
                         return
-                    continue
-                self._tell(lease_record.holder_of(lease))
-                await asyncio.sleep(_POLL)
+                else:
+                    self._tell(lease_record.holder_of(seen))
+                await asyncio.sleep(_POLL if self.waits_for else _AGAIN)
         finally:
             self.waits_for = ""
 
@@ -151,21 +149,26 @@ class NodeHold:
                 self._socket.close()
                 self._socket = None
 
-    async def _get_or_create(self) -> dict[str, Any] | None:
-        """Return the Lease; None when it has been made for us, or cannot be made."""
+    async def _read(self) -> dict[str, Any] | None:
+        try:
+            return await self._context.upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+        except NotFound:
+            return None
+
+    async def _take(self, lease: Mapping[str, Any] | None) -> bool:
+        """Make the Lease ours, or make it; return whether no other process was quicker."""
         upper = self._context.upper
         try:
-            return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
-        except NotFound:
-            pass
-        try:
-            body = self._held(lease_record.new(NAMESPACE, self._name))
-            await upper.create(resources.LEASES, body, namespace=NAMESPACE)
-        except AlreadyExists:
-            return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
-        except NotFound as error:
+            if lease is not None:
+                await upper.update(resources.LEASES, self._held(lease))
+            else:
+                body = self._held(lease_record.new(NAMESPACE, self._name))
+                await upper.create(resources.LEASES, body, namespace=NAMESPACE)
+        except (AlreadyExists, Conflict):
+            return False
+        except NotFound as error:  # an upper cluster without kube-node-lease has nothing to hold
             self._context.log.warning("lease not made", node=self._name, error=str(error))
-        return None
+        return True
 
     def _held(self, lease: Mapping[str, Any]) -> dict[str, Any]:
         duration = self._context.settings.lease_duration

@@ -128,6 +128,24 @@ async def test_waits_for_a_holder_that_renews_and_takes_over_when_it_stops():
 
 
 @pytest.mark.looptime
+async def test_a_deleted_lease_is_left_to_its_holder():
+    """It goes with a Node that somebody deletes. The holder makes both again; without one, the second begins in time."""
+    upper = Upper(**_fresh("a"))
+    second = _hold(upper, "b")
+    async with working(second.acquire()):
+        await asyncio.sleep(5)
+        upper.lease = None
+        await asyncio.sleep(10)
+        assert upper.lease is None
+        await upper.create(None, {"metadata": {"name": "vn"}, "spec": _fresh("a")})
+        await asyncio.sleep(30)
+        assert upper.holder == "a"
+        upper.lease = None
+        await asyncio.sleep(15)
+        assert upper.holder == "b"
+
+
+@pytest.mark.looptime
 async def test_a_process_that_stops_in_order_is_succeeded_at_once():
     """The times of the Lease stay: others judge by them whether the node is alive."""
     upper = Upper()
