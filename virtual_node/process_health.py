@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from controller_runtime import resources
+from controller_runtime.api.names import LABEL_HOSTNAME
 from controller_runtime.client import Client
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
@@ -20,12 +21,14 @@ from virtual_node.health.facts import ClusterState, Facts, PodSign
 from virtual_node.health.faults import Health
 from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.objects import Json
-from virtual_node.health.pods import WAITING, sign, waiting_sign
+from virtual_node.health.pods import WAITING, is_for_virtual_nodes, sign, waiting_sign
 from virtual_node.health.replicas import COMPONENTS
 
 if TYPE_CHECKING:
     from virtual_node.app import App
 
+Signs = dict[str, tuple[str, PodSign | None]]
+"""Version and sign of each pod, by uid."""
 _INTERVAL = 5.0
 """Seconds between two passes over the pods; clusters and nodes are read whenever somebody asks."""
 
@@ -57,6 +60,7 @@ class ProcessHealth:
             upper,
             resources.PODS,
             field_selector=WAITING,
+            transform=shrink_foreign,
             name="waiting-pods",
         )
         self._replicas = (
@@ -66,8 +70,13 @@ class ProcessHealth:
             if replicas_in
             else None
         )
-        self._signs: dict[str, tuple[str, PodSign | None]] | None = None
-        """Version and sign of each pod, by uid; None before the first pass."""
+        self._signs: Signs = {}
+        self._signs_of_waiting: Signs = {}
+        self._found: list[PodSign] | None = None
+        """Signs of trouble of the last pass; None before the first one. So is ``_found_waiting``."""
+        self._found_waiting: list[PodSign] | None = None
+        self._names: frozenset[str] = frozenset()
+        """The virtual nodes by which waiting pods were judged."""
         self._log = structlog.get_logger(component=COMPONENT)
 
     async def run(self) -> None:
@@ -100,8 +109,7 @@ class ProcessHealth:
     async def _read_pods(self) -> None:
         """Judge the pods that have changed since the last pass."""
         slicer = Slicer()
-        before = self._signs or {}
-        seen: dict[str, tuple[str, PodSign | None]] = {}
+        before, seen = self._signs, Signs()
         for cluster in list(self._app.clusters.values()):
             caches = cluster.caches
             for informer in list(caches.upper.values()) if caches is not None else ():
@@ -111,7 +119,17 @@ class ProcessHealth:
                         known = pod.resource_version, sign(pod.to_dict())
                     seen[pod.uid] = known
                     await slicer.tick()
-        self._signs = seen
+        self._signs, self._found = seen, _found(seen)
+        names = frozenset(name for cluster in self._app.clusters.values() for name in cluster.nodes)
+        before, seen = self._signs_of_waiting if names == self._names else {}, {}
+        for pod in self._waiting.store.list():
+            known = before.get(pod.uid)
+            if known is None or known[0] != pod.resource_version:
+                known = pod.resource_version, waiting_sign(pod.to_dict(), names)
+            seen[pod.uid] = known
+            await slicer.tick()
+        self._signs_of_waiting, self._names = seen, names
+        self._found_waiting = _found(seen)
 
     def _facts(self) -> Facts:
         running = dict(self._app.clusters)
@@ -121,19 +139,12 @@ class ProcessHealth:
             for name, controller in cluster.nodes.items()
             if (node := controller.node) is not None
         }
-        waiting: list[PodSign] = []
-        for pod in self._waiting.store.list():
-            found = waiting_sign(pod.to_dict(), nodes)
-            if found is not None:
-                waiting.append(found)
         return Facts(
             now=self._clock(),
             nodes=list(nodes.values()),
             leases=_leases(running),
-            signs=None
-            if self._signs is None
-            else [found for _, found in self._signs.values() if found is not None],
-            waiting=waiting,
+            signs=self._found,
+            waiting=self._found_waiting,
             replicas=[] if self._replicas is None else [pod.to_dict() for pod in self._replicas.store.list()],
             clusters=[self._cluster(name, running.get(name)) for name in self._app.configured],
             rejected=dict(self._app.rejected),
@@ -159,6 +170,21 @@ class ProcessHealth:
                 cluster is None or cluster.pods is None or not cluster.nodes
             ):
                 yield f"cluster {name}", (cluster.waits_for if cluster is not None else "") or "it starts"
+
+
+def shrink_foreign(pod: Object) -> Object:
+    """Return a pod without a node as it is if it may be for virtual nodes, otherwise without spec and status.
+
+    Users may create any number of pods that wait for real nodes.
+    """
+    whole = pod.to_dict()
+    spec = whole.get("spec") or {}
+    selects_by_name = LABEL_HOSTNAME in str((spec.get("nodeSelector"), spec.get("affinity")))
+    return pod if selects_by_name or is_for_virtual_nodes(whole) else pod.with_fields(spec={}, status={})
+
+
+def _found(signs: Signs) -> list[PodSign]:
+    return [found for _, found in signs.values() if found is not None]
 
 
 def _leases(running: Mapping[str, LowerCluster]) -> dict[str, Json]:

@@ -190,7 +190,9 @@ async def test_a_dead_process_is_the_broken_link_and_what_else_is_broken_is_told
     await eventually(unscheduled, what="no scheduler named nobody")
     code, out = await patient.run("doctor")
     assert code == 1
-    assert out.splitlines()[-1].startswith("The broken link: virtual nodes Ready, leases fresh: vn-doctor")
+    assert out.splitlines()[-1].startswith(
+        "The broken link: virtual nodes Ready, leases fresh: Node vn-doctor: its Lease"
+    )
 
 
 async def test_an_upper_cluster_that_is_away_is_the_broken_link(patient: Patient):

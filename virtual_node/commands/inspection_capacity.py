@@ -19,12 +19,12 @@ from virtual_node.commands.inspection_facts import (
     Facts,
     Finding,
     VirtualNode,
-    condition,
     key,
     labels_of,
     span,
 )
 from virtual_node.commands.inspection_pods import mirrored
+from virtual_node.health.objects import condition
 from virtual_node.translate import pod_status
 from virtual_node.translate.capacity import PODS, Capacity, node_counts
 

@@ -170,14 +170,6 @@ def is_deleting(one: Mapping[str, Any]) -> bool:
     return bool(one["metadata"].get("deletionTimestamp"))
 
 
-def condition(one: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """A condition of an object's status; empty where it has none."""
-    for found in (one.get("status") or {}).get("conditions") or ():
-        if found["type"] == kind:
-            return found  # type: ignore[no-any-return]
-    return {}
-
-
 def by_upper_uid(pods: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Lower pods by the uid of the upper pod that they were made for."""
     found: dict[str, list[dict[str, Any]]] = {}

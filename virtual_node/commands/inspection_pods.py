@@ -17,11 +17,11 @@ from virtual_node.commands.inspection_facts import (
     Finding,
     annotations_of,
     by_upper_uid,
-    condition,
     is_deleting,
     key,
     span,
 )
+from virtual_node.health.objects import condition
 from virtual_node.translate import claims, ownership, persistent_volumes, pod_status
 from virtual_node.web.rows import status_word
 

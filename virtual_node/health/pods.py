@@ -62,7 +62,8 @@ def sign(pod: Json) -> PodSign | None:
         return of(Kind.POD_REFUSED, reason, refused.get("message") or "", EXPLAINED, refused.get("lastTransitionTime"))  # fmt: skip
     for container in statuses(pod):
         if found := _container_trouble(container):
-            return of(Kind.POD_FAILING, *found, EXPLAINED)
+            loops = found[0] == "CrashLoopBackOff"
+            return of(Kind.POD_FAILING, *found, 0.0 if loops else EXPLAINED)
     if (pod.get("status") or {}).get("phase") != "Pending":
         return None
     scheduled = condition(pod, "PodScheduled")

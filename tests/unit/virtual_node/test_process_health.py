@@ -16,6 +16,7 @@ from tests.unit.background import working
 from tests.unit.virtual_node.health.scene import NOW, condition, lease, node, pod, waits
 from virtual_node import process_health as module
 from virtual_node.health.faults import Kind, Verdict
+from virtual_node.health.pods import waiting_sign
 from virtual_node.process_health import ProcessHealth
 
 pytestmark = pytest.mark.looptime
@@ -183,3 +184,17 @@ async def test_a_defect_in_judging_is_logged_and_passes(monkeypatch: pytest.Monk
         monkeypatch.undo()
         await asyncio.sleep(6)
         assert process.health.health().verdict is Verdict.HEALTHY
+
+
+async def test_a_pod_for_real_nodes_costs_no_memory():
+    """Users may create any number of them; those that may be for virtual nodes are kept as they are."""
+    kept = [
+        pod(labels={"virtual-pod": "true"}),
+        pod(nodeSelector={"kubernetes.io/hostname": "vn-later"}),
+        pod(tolerations=[{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]),
+    ]
+    for one in kept:
+        assert module.shrink_foreign(from_dict(one)).spec == one["spec"]
+    foreign = module.shrink_foreign(from_dict(pod(nodeSelector={"disktype": "ssd"})))
+    assert (foreign.spec, foreign.status, foreign.key) == ({}, {}, "shop/web")
+    assert waiting_sign(foreign.to_dict()) is None
