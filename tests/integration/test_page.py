@@ -129,6 +129,20 @@ async def test_filters_are_kept_in_the_address(tab: chromium.Page) -> None:
         )
 
 
+async def test_a_screen_reader_hears_the_result_of_a_filter(tab: chromium.Page) -> None:
+    """And not every change of a busy cluster."""
+    scene = Scene(60)
+    async with _shown(tab, scene):
+        await tab.wait_for(f"{_ROWS} > 5")
+        pod = next(pod for pod in scene.pods() if pod.name.startswith("web-")).to_dict()
+        pod["status"] = {"phase": "Failed", "reason": "Evicted"}
+        scene.put("tokyo", pod)
+        await tab.wait_for("document.querySelector('#states').innerText.includes('failed 1')")
+        assert await tab.evaluate("document.querySelector('#announced').textContent") == ""
+        await tab.evaluate("document.querySelector('#states button[data-status=running]').click()")
+        await tab.wait_for("document.querySelector('#announced').textContent.endsWith(' of 61 pods')")
+
+
 async def test_the_keyboard_reaches_everything(tab: chromium.Page, tmp_path: Path) -> None:
     """Tab goes through links, causes, filters and workloads in the order of the page."""
     async with _shown(tab, troubled(tmp_path)):

@@ -6,6 +6,14 @@ import { go, view } from "./live.js";
 const MORE_GROUPS = 40;
 const MORE_PODS = 100;
 
+// A screen reader hears the result of a filter, and not every change of a busy cluster.
+let unanswered = null; // the list that was shown when a filter was changed
+function choose(changes) {
+  unanswered = shownPods;
+  go({ groups: "", open: "", ...changes });
+}
+
+let shownPods = null;
 export function renderPods(parts) {
   const pods = parts.get("pods");
   if (!pods) return;
@@ -16,6 +24,11 @@ export function renderPods(parts) {
   byId("shown").textContent = pods.more
     ? `${total}; ${plural(pods.groups.length, "workload")} of ${pods.groups.length + pods.more} shown, trouble first`
     : total;
+  if (unanswered && unanswered !== pods) {
+    byId("announced").textContent = byId("shown").textContent;
+    unanswered = null;
+  }
+  shownPods = pods;
   const open = new Set(now.open.split(",").filter(Boolean));
   const items = pods.groups
     .filter((key) => parts.has(`group ${key}`))
@@ -176,15 +189,15 @@ export function listen() {
   let typing = 0;
   byId("search").addEventListener("input", (event) => {
     clearTimeout(typing);
-    typing = setTimeout(() => go({ search: event.target.value, groups: "", open: "" }), 250);
+    typing = setTimeout(() => choose({ search: event.target.value }), 250);
   });
   for (const key of ["cluster", "namespace"])
-    byId(key).addEventListener("change", (event) => go({ [key]: event.target.value, groups: "", open: "" }));
+    byId(key).addEventListener("change", (event) => choose({ [key]: event.target.value }));
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("more").addEventListener("click", () => go({ groups: String(Number(view().groups || MORE_GROUPS) + MORE_GROUPS) }));
   byId("states").addEventListener("click", (event) => {
     const button = event.target.closest("button");
-    if (button) go({ status: button.dataset.status, groups: "", open: "" });
+    if (button) choose({ status: button.dataset.status });
   });
   byId("pods").addEventListener("click", (event) => {
     const button = event.target.closest("button");
