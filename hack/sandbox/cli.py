@@ -36,7 +36,9 @@ class Reporter:
 
     def __call__(self, line: str) -> None:
         """Print one line of progress."""
-        self.console.print(f"[dim]{time.monotonic() - self._started:6.1f} s[/]  {line}", highlight=False)
+        self.console.print(
+            f"[dim]{time.monotonic() - self._started:6.1f} s[/]  {line}", highlight=False, soft_wrap=True
+        )
 
     @property
     def elapsed(self) -> float:

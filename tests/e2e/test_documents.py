@@ -44,6 +44,7 @@ INSTALLED = (
 BEFORE = {"add-a-cluster.md": INSTALLED, "cli.md": INSTALLED, "schedule.md": INSTALLED}
 """Page → what was done before it is read."""
 RUN = [page for page in PAGES if any(one.script and not one.file and not one.reason for one in blocks(page))]
+SHARED = ("default", "kube-system", "kube-node-lease")
 _SECONDS = 120.0
 _HELM = """#!/bin/sh
 # Programs do not run on simulated nodes, and a webhook that nobody serves would refuse every labelled pod.
@@ -132,7 +133,8 @@ async def test_the_commands_of_a_page_work(clusters: Sandbox, folder: Path, page
                 if block.alone or alone:
                     await _clean(clusters, folder, before)
                 if alone and not block.alone:
-                    await _bash(clusters, folder, INSTALLED)
+                    done = await _bash(clusters, folder, INSTALLED)
+                    assert done.returncode == 0, done.stderr
                 alone = block.alone
                 done = await _bash(clusters, folder, block.script)
                 said = f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
@@ -143,20 +145,28 @@ async def test_the_commands_of_a_page_work(clusters: Sandbox, folder: Path, page
         await _clean(clusters, folder, before)
 
 
-async def _clean(sandbox: Sandbox, folder: Path, before: Mapping[str, frozenset[str]]) -> None:
+async def _clean(sandbox: Sandbox, folder: Path, before: Mapping[str, frozenset[tuple[str, str]]]) -> None:
     """Delete what the clusters did not have before the page."""
     await _bash(
         sandbox, folder, "helm uninstall virtual-node --namespace virtual-node-system --no-hooks || true"
     )
     for cluster in sandbox.clusters:
-        made = sorted(await _there(cluster) - before[cluster.name])
-        if made:
-            await cluster.kubectl("delete", "--ignore-not-found", "--timeout=60s", *made)
+        made = await _there(cluster) - before[cluster.name]
+        for space in ("", *SHARED):
+            names = sorted(name for where, name in made if where == space)
+            if names:
+                await cluster.kubectl(
+                    "delete", f"--namespace={space}", "--ignore-not-found", "--timeout=60s", *names
+                )
 
 
-async def _there(cluster: Cluster) -> frozenset[str]:
-    """What a page may make in a cluster that is in no namespace, and the namespaces: ``kind/name``."""
-    return frozenset((await cluster.kubectl("get", KINDS, "-o", "name")).stdout.split())
+async def _there(cluster: Cluster) -> frozenset[tuple[str, str]]:
+    """What a page may make in a cluster, but in namespaces of its own: namespace and ``kind/name``."""
+    found = {("", name) for name in (await cluster.kubectl("get", KINDS, "-o", "name")).stdout.split()}
+    for space in SHARED:
+        listed = await cluster.kubectl("get", "roles,rolebindings,pods", f"--namespace={space}", "-o", "name")
+        found |= {(space, name) for name in listed.stdout.split()}
+    return frozenset(found)
 
 
 NESTED = {"kubectl": {"auth", "certificate", "config", "create", "rollout", "secret"}, "helm": {"get"}}

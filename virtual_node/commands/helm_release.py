@@ -154,8 +154,8 @@ async def find(client: Client, namespace: str, name: str | None) -> Release:
         )
     wanted = f"release {name}" if name else f"Helm release of the chart {_CHART}"
     raise ConfigError(
-        f"namespace {namespace} has no {wanted}. Install the chart first, or name its namespace with --namespace:\n"
-        f"  helm install {name or _CHART} charts/{_CHART} --namespace {namespace} --create-namespace --wait"
+        f"namespace {namespace} has no {wanted}. Install the chart first, or name its namespace with --namespace: "
+        f"'helm install {name or _CHART} charts/{_CHART} --namespace {namespace} --create-namespace --wait'"
     )
 
 
@@ -221,8 +221,8 @@ async def upgrade(
     if process.returncode:
         lines = said.decode(errors="replace").strip().splitlines()[-_SAID_LINES:]
         raise ConfigError(
-            f"helm upgrade {release.name} failed: {' '.join(lines)}\nLook: kubectl --namespace {release.namespace} "
-            f"get pods; helm history {release.name} --namespace {release.namespace}. Then run the command again, or "
+            f"helm upgrade {release.name} failed: {' '.join(lines)}; look: 'kubectl --namespace {release.namespace} "
+            f"get pods', 'helm history {release.name} --namespace {release.namespace}'. Then run the command again, or "
             "'helm rollback'."
         )
     return release.revision + 1

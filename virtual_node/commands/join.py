@@ -203,7 +203,7 @@ class _Join:
             say("helm", f"revision {release.revision} has cluster {options.name}")
             return
         entry = helm_release.entry(options.name)
-        text = yaml.safe_dump([entry], sort_keys=False, default_flow_style=None, width=1000).strip()
+        text = yaml.safe_dump([entry], sort_keys=False, default_flow_style=True, width=10**6).strip()
         if options.dry_run:
             say("helm", f"would upgrade {release.name} with virtualNode.clusters: {text}")
             return
@@ -235,7 +235,7 @@ class _Join:
                 why = str(ready.get("message") or "it has no condition Ready")
             await asyncio.sleep(_POLL)
         raise ConfigError(
-            f"virtual node {name} is not Ready after {loop.time() - started:.0f} s: {why}\nLook: "
-            f"{program.name('diagnose')} node {name}; kubectl --namespace {self._options.namespace} logs --selector "
-            "app.kubernetes.io/component=virtual-node. Then run the command again, or 'lower-cluster leave'."
+            f"virtual node {name} is not Ready after {loop.time() - started:.0f} s: {why}; look: "
+            f"'{program.name('diagnose')} node {name}', 'kubectl --namespace {self._options.namespace} logs --selector "
+            "app.kubernetes.io/component=virtual-node'. Then run the command again, or 'lower-cluster leave'."
         )

@@ -88,10 +88,9 @@ async def _why(upper: Client, found: dict[str, Any] | None, node: str, options: 
     facts = await diagnose_pod.gather(Reader(upper), found, lower="", timeout=options.request_timeout)
     verdict = diagnose(facts)
     lines = [f"virtual node {node} is Ready, but a pod does not run on it after {options.timeout:.0f} s:"]
-    for one in verdict:
-        lines += [f"  {one.title}", *(f"    → {step}" for step in one.next_steps)]
+    lines += [" → ".join((one.title, *one.next_steps)) for one in verdict]
     lines.append(f"Then run the command again; '{program.name('doctor')}' looks at the installation.")
-    return "\n".join(lines)
+    return " ".join(lines)
 
 
 async def _remove(upper: Client, lower: Client, namespace: str) -> None:

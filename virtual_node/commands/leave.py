@@ -142,11 +142,12 @@ class _Leave:
         if held and not self._options.force:
             for node in open_:
                 await self._upper.patch(resources.NODES, node, {"spec": {"unschedulable": None}})
+                self._progress("upper")(f"node {node} uncordoned")
             more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
             raise ConfigError(
                 f"cluster {self._options.name} is in use: {', '.join(held[:_NAMED])}{more}. Move the pods away first, "
-                f"then run the command again:\n  kubectl drain {' '.join(nodes)} --ignore-daemonsets "
-                "--delete-emptydir-data\nWith --force the pods are deleted, and data of volumes stays in the lower cluster"
+                f"then run the command again: 'kubectl drain {' '.join(nodes)} --ignore-daemonsets "
+                "--delete-emptydir-data'. With --force the pods are deleted, and data of volumes stays in the lower cluster"
             )
         await self._cleanup.delete_pods(deadline=asyncio.get_running_loop().time() + self._options.timeout)
         if not self._options.dry_run:

@@ -110,7 +110,7 @@ async def test_a_failed_upgrade_says_what_helm_said_and_what_to_do(helm: Path):
     """The error quotes helm, and names the commands to look with."""
     (helm / "code").write_text("1", encoding="utf-8")
     api: Any = Api(_record())
-    with pytest.raises(ConfigError, match=r"Error: it broke\n.*helm history vn --namespace"):
+    with pytest.raises(ConfigError, match=r"Error: it broke; .*helm history vn --namespace"):
         await helm_release.upgrade(api, _upgrading(), dict, why="")
 
 
