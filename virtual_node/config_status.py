@@ -17,11 +17,8 @@ from controller_runtime.file_changes import FileChanges
 from virtual_node import config_file, metrics
 from virtual_node.cluster import COMPONENT
 from virtual_node.config import Config
+from virtual_node.health.replicas import APPLIED, REJECTED
 
-REJECTED = "ConfigurationRejected"
-"""Reason of the Warning event of the replica's pod, repeated for as long as it holds."""
-APPLIED = "ConfigurationApplied"
-"""Reason of the Normal event that ends it."""
 _REPEAT = 600.0
 """Seconds between two events of the same rejection: API servers keep events for an hour."""
 

@@ -13,7 +13,7 @@ from virtual_node.health.faults import Health
 from virtual_node.health.model import examine
 from virtual_node.health.objects import Json, key
 from virtual_node.health.pods import WAITING, sign, waiting_sign
-from virtual_node.health.replicas import COMPONENTS, failing
+from virtual_node.health.replicas import COMPONENTS, explanation, failing
 
 
 async def judge(
@@ -65,8 +65,6 @@ async def _said(reader: Reader, pod: Json) -> str:
     events = await reader.all(
         resources.EVENTS,
         namespace=metadata["namespace"],
-        field_selector=f"involvedObject.uid={metadata['uid']},type=Warning",
+        field_selector=f"involvedObject.uid={metadata['uid']}",
     )
-    found = [event.to_dict() for event in events or ()]
-    found.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
-    return str(found[-1].get("message") or "") if found else ""
+    return explanation(event.to_dict() for event in events or ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from controller_runtime.api import timestamps
@@ -11,6 +11,11 @@ from virtual_node.web.rows import status_word
 
 COMPONENTS = "app.kubernetes.io/part-of=virtual-node"
 """Label selector of the pods of our components, as the chart labels them."""
+REJECTED = "ConfigurationRejected"
+"""Reason of the Warning event of a replica's pod while the replica does not use its configuration file."""
+APPLIED = "ConfigurationApplied"
+"""Reason of the Normal event that ends it."""
+_PROBE_FAILED = "Unhealthy"
 _PATIENCE = 60.0
 """Seconds for which a replica may start or not be Ready, as during an upgrade."""
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
@@ -59,6 +64,28 @@ def replica_trouble(
     if word == "Running":
         return one_line(f"is not Ready: {why}".rstrip(": ")), f"kubectl -n {namespace} logs {name}"
     return one_line(f"is {word}: {why}".rstrip(": ")), describe
+
+
+def explanation(events: Iterable[Json]) -> str:
+    """Return the message of the warning that explains best why a replica is not Ready; empty: there is none.
+
+    The newest one. A failed probe is an effect: it counts only where nothing else is reported. A configuration that was
+    rejected and is used now explains nothing.
+    """
+    found = sorted(events, key=_last_seen)
+    applied = max((_last_seen(event) for event in found if event.get("reason") == APPLIED), default="")
+    warnings = [
+        event
+        for event in found
+        if event.get("type") == "Warning"
+        and not (event.get("reason") == REJECTED and _last_seen(event) <= applied)
+    ]
+    causes = [event for event in warnings if event.get("reason") != _PROBE_FAILED] or warnings
+    return str(causes[-1].get("message") or "") if causes else ""
+
+
+def _last_seen(event: Json) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 def failing(pods: Sequence[Json], now: datetime) -> list[Json]:
