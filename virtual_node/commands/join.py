@@ -54,10 +54,12 @@ async def run(options: argparse.Namespace) -> None:
     ):
         release = await helm_release.find(upper, options.namespace, options.release)
         say("release", f"{release.name} in namespace {release.namespace}, revision {release.revision}")
-        await _Join(options, upper, lower, release).run()
+        await Join(options, upper, lower, release).run()
 
 
-class _Join:
+class Join:
+    """The steps of ``join``, each safe to repeat."""
+
     def __init__(self, options: argparse.Namespace, upper: Client, lower: Client, release: Release) -> None:
         self._options = options
         self._upper = upper
@@ -66,6 +68,11 @@ class _Join:
         self._entry = helm_release.cluster(release.values, options.name)
 
     async def run(self) -> None:
+        """Do all steps.
+
+        Raises:
+            ConfigError: one cannot be done; the steps before it stay done.
+        """
         options = self._options
         await self._check()
         await self._account()

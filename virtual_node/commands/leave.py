@@ -47,7 +47,7 @@ async def run(options: argparse.Namespace) -> None:
     ):
         release = await helm_release.find(upper, options.namespace, options.release)
         say("release", f"{release.name} in namespace {release.namespace}, revision {release.revision}")
-        await _Leave(options, upper, lower, release).run()
+        await Leave(options, upper, lower, release).run()
 
 
 def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
@@ -65,7 +65,9 @@ def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
     return [*running, *bound]
 
 
-class _Leave:
+class Leave:
+    """The steps of ``leave``, each safe to repeat."""
+
     def __init__(self, options: argparse.Namespace, upper: Client, lower: Client, release: Release) -> None:
         self._options = options
         self._plain = upper
@@ -76,6 +78,11 @@ class _Leave:
         self._entry = helm_release.cluster(release.values, options.name)
 
     async def run(self) -> None:
+        """Do all steps.
+
+        Raises:
+            ConfigError: the cluster is in use, join did not make it, or a step cannot be done.
+        """
         options = self._options
         secrets = await self._secrets()
         if self._entry is None and not secrets:

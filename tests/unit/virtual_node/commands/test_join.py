@@ -7,14 +7,23 @@ import base64
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
-from tests.unit.virtual_node.commands.installations import Api, thing
-from virtual_node.commands import helm_release, join_parts, join_probe, leave, leave_account, lower_account
+from tests.unit.virtual_node.commands.installations import Api, thing, virtual
+from virtual_node.commands import (
+    helm_release,
+    join,
+    join_parts,
+    join_probe,
+    leave,
+    leave_account,
+    lower_account,
+)
 from virtual_node.commands.helm_release import Release
 
 SPACE = "virtual-node-system"
@@ -273,3 +282,62 @@ async def test_an_account_of_others_is_kept(lower: Any, capsys: pytest.CaptureFi
     """What join did not make, or what another upper cluster uses, is not deleted."""
     assert await _leave(lower) == []
     assert "kept" in capsys.readouterr().out
+
+
+def _cluster(uid: str, *objects: dict[str, Any]) -> Any:
+    """A cluster with an identity, reached at an address that is not this machine's."""
+    system = thing("Namespace", "kube-system")
+    system["metadata"]["uid"] = uid
+    api: Any = Api(system, *objects)
+    api.config = SimpleNamespace(server="https://10.0.0.1:6443")
+    return api
+
+
+def _secret(**metadata: Any) -> dict[str, Any]:
+    return thing("Secret", "virtual-node-tokyo", namespace=SPACE, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "words"),
+    [
+        ([], "upper", "leads to the upper cluster itself"),
+        ([thing("Node", "tokyo", spec={})], "lower", "a real node called tokyo"),
+        ([_secret()], "lower", "that join did not make"),
+    ],
+)
+async def test_what_could_not_work_is_refused_before_anything_changes(
+    upper: list[Any], lower: str, words: str
+):
+    """The upper kubeconfig given for the lower one, the name of a real node, a Secret of `register`."""
+    above, below = _cluster("upper", *upper), _cluster(lower)
+    options = _options()
+    vars(options).update(server="", client_kubeconfig="f.yaml", namespace=SPACE)
+    with pytest.raises(ConfigError, match=words):
+        await join.Join(options, above, below, Release("vn", SPACE, 1)).run()
+    assert (above.patched, below.patched, above.deleted, below.deleted) == ([], [], [], [])
+
+
+async def test_a_cluster_that_join_did_not_make_does_not_leave():
+    """The Secrets of `register` carry no mark: the error leads to the steps by hand, and nothing is cordoned."""
+    above = _cluster("upper", _secret(), virtual("tokyo"))
+    options = _options()
+    vars(options).update(namespace=SPACE)
+    release = Release("vn", SPACE, 1, {"virtualNode": {"clusters": [TOKYO]}})
+    with pytest.raises(ConfigError, match="Remove it by hand"):
+        await leave.Leave(options, above, _cluster("lower"), release).run()
+    assert above.patched == []
+
+
+async def test_a_cluster_with_pods_does_not_leave_and_is_open_again():
+    """The cordon, without which pods would come meanwhile, is taken back."""
+    mark = {"annotations": {"virtual-node.io/created-by": "join"}}
+    running = thing("Pod", "web", namespace="shop", spec={"nodeName": "tokyo"}, status={"phase": "Running"})
+    above = _cluster("upper", _secret(**mark), virtual("tokyo"), running)
+    options = _options()
+    vars(options).update(namespace=SPACE, force=False, timeout=1.0)
+    release = Release("vn", SPACE, 1, {"virtualNode": {"clusters": [TOKYO]}})
+    with pytest.raises(ConfigError, match=r"in use: pod shop/web.*kubectl drain tokyo"):
+        await leave.Leave(options, above, _cluster("lower"), release).run()
+    cordons = [patch["spec"]["unschedulable"] for _, patch in above.patched]
+    assert cordons == [True, None]
+    assert above.deleted == []
