@@ -41,7 +41,7 @@ FILES = {
 INSTALLED = (
     "helm install virtual-node charts/virtual-node --namespace virtual-node-system --create-namespace --wait"
 )
-BEFORE = {"add-a-cluster.md": INSTALLED, "cli.md": INSTALLED, "schedule.md": INSTALLED}
+BEFORE = {"add-a-cluster.md": INSTALLED, "schedule.md": INSTALLED}
 """Page → what was done before it is read."""
 RUN = [page for page in PAGES if any(one.script and not one.file and not one.reason for one in blocks(page))]
 SHARED = ("default", "kube-system", "kube-node-lease")
