@@ -186,7 +186,7 @@ def test_files_that_the_environment_names_are_looked_at_before_the_start(places:
         ("stats", "virtual-node: unknown command 'stats', did you mean status?"),
         ("virtual", "virtual-node: unknown command 'virtual'; see 'virtual-node help'"),
         ("cleanup --dryrun", "virtual-node cleanup: unknown flag --dryrun, did you mean --dry-run?"),
-        ("lower-cluster", "virtual-node lower-cluster: missing argument, one of register, "),
+        ("lower-cluster", "virtual-node lower-cluster: missing argument, one of join, "),
         ("diagnose pood web", "virtual-node diagnose: TYPE[/NAME]: 'pood' is none of pod, node"),
         (
             "status --output jsn",

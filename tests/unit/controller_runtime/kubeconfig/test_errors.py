@@ -22,7 +22,7 @@ def broken(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a: [", "cannot be read: while parsing"),
+        ("a: [", "cannot be read: line 2, column 1"),
         ("- a", "must be a mapping"),
         ("\x00", "cannot be read:"),
         (broken(contexts="x"), "contexts: must be a list of mappings"),
