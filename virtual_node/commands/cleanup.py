@@ -57,6 +57,11 @@ def main(argv: Sequence[str]) -> int:
         config = options.config
         if options.rejected:
             say(f"configuration rejected: {options.rejected}; cleaning up by what can be used of it")
+            if not config.clusters:
+                say(
+                    "no lower cluster can be read from it: virtual nodes, and objects in lower clusters, are left; run "
+                    f"`{parser.prog} --config FILE` with a corrected file"
+                )
     asyncio.run(_run(config, own))
     return 0
 

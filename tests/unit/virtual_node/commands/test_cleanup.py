@@ -243,6 +243,10 @@ def test_the_hook_cleans_up_after_a_configuration_that_is_rejected(monkeypatch, 
     assert "lables" in told
     with pytest.raises(ConfigError, match="lables"):
         cleanup.main([f"--config={file}"])
+    assert "no lower cluster can be read" not in told
+    file.write_text("{", encoding="utf-8")
+    assert cleanup.main(["--as-hook", f"--config={file}"]) == 0
+    assert "no lower cluster can be read from it" in capsys.readouterr().err
 
 
 async def test_a_cluster_without_a_kubeconfig_is_not_looked_for_elsewhere(monkeypatch, capsys):
