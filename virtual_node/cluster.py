@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -138,10 +138,8 @@ class LowerCluster:
             # Asked before anything is written; a cluster that does not answer yet is asked again later.
             with contextlib.suppress(Unavailable):
                 await refuse_upper_as_lower(context)
-            self.holds = {
-                name: NodeHold(context, name, self._identity or this_process())
-                for name in sorted(context.nodes)
-            }
+            identity = self._identity or this_process()
+            self.holds = {name: NodeHold(context, name, identity) for name in sorted(context.nodes)}
             services: list[KubeletService] = []
             try:
                 for hold in self.holds.values():
@@ -175,7 +173,7 @@ class LowerCluster:
     async def _run_controllers(self, context: ClusterContext, services: list[KubeletService]) -> None:
         caches = cluster_caches(context)
         controllers: list[PodController] = []
-        health = HealthController(context, changed=lambda: _refresh(self.nodes.values()))
+        health = HealthController(context, changed=self._refresh)
         namespaces = Namespaces(
             context,
             upper=caches.upper_namespaces,
@@ -261,11 +259,15 @@ class LowerCluster:
                 group.create_task(mirror.run(), name=f"{context.name} events down")
                 group.create_task(mirrored.run(), name=f"{context.name} services")
                 if self._settings.full_resync_period:
-                    group.create_task(_resync(pods, self._settings.full_resync_period))
+                    group.create_task(pods.resync(self._settings.full_resync_period))
                 self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.pods.lower.store))
         finally:
             self.nodes.clear()
             self.leases.clear()
+
+    def _refresh(self) -> None:
+        for node in self.nodes.values():
+            node.refresh()
 
     async def _serve_nodes(
         self,
@@ -295,15 +297,3 @@ class LowerCluster:
             )
             group.create_task(controller.run(), name=f"node {name}")
             group.create_task(lease.run(), name=f"lease {name}")
-
-
-def _refresh(nodes: Iterable[NodeController]) -> None:
-    for node in nodes:
-        node.refresh()
-
-
-async def _resync(pods: PodController, period: float) -> None:
-    """Compare every pod again now and then, from the caches: the safety net under every watch."""
-    while True:
-        await asyncio.sleep(period)
-        pods.enqueue_all()

@@ -83,6 +83,12 @@ class PodController:
         """Have the upper pod of that uid looked at."""
         self.controller.queue.add(uid)
 
+    async def resync(self, period: float) -> None:
+        """Compare every pod again each ``period`` seconds, from the caches: the safety net under every watch."""
+        while True:
+            await asyncio.sleep(period)
+            self.enqueue_all()
+
     def enqueue_all(self) -> None:
         """Have every pod looked at, those of the lower cluster without an upper pod included."""
         for informer in self._caches.upper.values():
