@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 
@@ -18,6 +20,7 @@ from tests.e2e.test_faults import MIRRORING, in_log
 
 NODE = "vn-twice"
 WAITING = "another process mirrors this virtual node"
+_SHORT = 8.0
 _SOON = 15.0
 """Seconds, on a busy machine; the Lease lasts 40."""
 
@@ -92,6 +95,38 @@ async def test_the_second_waits_and_succeeds_a_killed_first_without_waiting_for_
     assert WAITING not in second.log.read_text(encoding="utf-8").rpartition(MIRRORING)[2]
     await second.stop()
     assert await _holder(upper) == NODE
+
+
+async def test_another_installation_waits_until_the_lease_of_a_killed_one_expires(twice: Sandbox):
+    """Two elections know nothing of each other. Neither works beside the other, and the second needs no help."""
+    config = {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "VirtualNodeConfiguration",
+        "leaseDuration": _SHORT,
+        "clusters": [{"name": NODE, "kubeconfig": str(twice.lower[0].kubeconfig)}],
+    }
+    file = twice.directory / "short.yaml"
+    file.write_text(json.dumps(config), encoding="utf-8")
+
+    async def start(name: str) -> Process:
+        return await twice.start_virtual_node(
+            f"--config={file}", "--leader-elect", f"--leader-elect-resource-name={name}", name=name,
+            env={"KUBELET_PORT": "0"},
+        )  # fmt: skip
+
+    first = await start("one")
+    await in_log(first, MIRRORING)
+    second = await start("two")
+    await in_log(second, WAITING)
+    await asyncio.sleep(2 * _SHORT)
+    assert MIRRORING not in second.log.read_text(encoding="utf-8")
+    begin = time.monotonic()
+    await first.kill()
+    await in_log(second, MIRRORING)
+    # From the last renewal, which was up to a quarter of the Lease's duration ago.
+    assert 0.75 * _SHORT - 1 < time.monotonic() - begin < _SHORT + _SOON
+    assert await _holder(twice.upper) == "kube-system/two"
+    await second.stop()
 
 
 @pytest.mark.parametrize("elected", [True, False])
