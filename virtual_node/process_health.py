@@ -17,6 +17,7 @@ from controller_runtime.objects import Object
 from controller_runtime.slicer import Slicer
 from virtual_node import metrics
 from virtual_node.cluster import COMPONENT, LowerCluster
+from virtual_node.health.connections import plain
 from virtual_node.health.facts import ClusterState, Facts, PodSign
 from virtual_node.health.faults import Health
 from virtual_node.health.model import examine, rejected_faults
@@ -163,7 +164,7 @@ class ProcessHealth:
     def _unknown(self, running: Mapping[str, LowerCluster]) -> Iterator[tuple[str, str]]:
         for informer in filter(None, (self._waiting, self._replicas)):
             if not informer.has_synced or informer.last_error is not None:
-                yield informer.name, f"upper cluster: {informer.last_error or 'not read yet'}"
+                yield informer.name, f"upper cluster: {plain(str(informer.last_error or 'not read yet'))}"
         for name in self._app.configured:
             cluster = running.get(name)
             if name not in self._app.failed and (

@@ -7,7 +7,7 @@ from virtual_node import program
 from virtual_node.commands.doctoring.facts import Facts
 from virtual_node.commands.doctoring.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.commands.doctoring.verdict import unless
-from virtual_node.health.connections import Failure, failure
+from virtual_node.health.connections import Failure, failure, plain
 from virtual_node.health.faults import PODS, Kind
 from virtual_node.health.objects import Json, condition
 
@@ -26,7 +26,7 @@ def lower_api(facts: Facts) -> Outcome:
                 Failure.UNTRUSTED: "give the kubeconfig the CA of that API server",
             }
             return broken(
-                f"{lower.file}: {lower.answer.text}",
+                f"{lower.file}: {plain(lower.answer.text)}",
                 steps.get(
                     failure(lower.answer.text, lower.answer.code),
                     "is that API server up, and reachable from here and from the virtual node?",

@@ -174,7 +174,7 @@ BROKEN: list[tuple[Facts, str, str, str]] = [
         healthy(leases={"vn": {**lease(), "metadata": {"annotations": {"virtual-node.io/faults": REPORT}}}}),
         "configuration", "Configuration is not applied: unknown field lables", "correct it",
     ),
-    (healthy(lower=[lower_cluster(answer=Probe(0, "connection refused"))]), "lowerApi", "a.yaml: connection", "up"),
+    (healthy(lower=[lower_cluster(answer=Probe(0, "connection refused"))]), "lowerApi", "a.yaml: nothing listens there", "up"),
     (
         healthy(lower=[lower_cluster(answer=Probe(0, "kubeconfig a.yaml: no such file"), usable=False)]),
         "lowerApi", "kubeconfig a.yaml: no such file", "correct that kubeconfig",
