@@ -10,7 +10,8 @@ from controller_runtime.errors import ApiError
 from controller_runtime.resources import Resource
 from virtual_node.commands import last_words
 from virtual_node.commands.doctoring.facts import INSTALLED_AS, LABEL_NAME, Installation
-from virtual_node.health.objects import Json, key
+from virtual_node.health.objects import Json, condition, key
+from virtual_node.health.replicas import explanation
 
 _LABEL_PART_OF = "app.kubernetes.io/part-of"
 """With the chart's nameOverride the name is another; this stays."""
@@ -37,7 +38,18 @@ async def look_at_installation(upper: Client) -> Installation:
 
 
 async def _said(upper: Client, pod: Json) -> list[str]:
+    """Return the last log lines of a pod that has ended, otherwise why it is not Ready as far as events tell."""
     try:
-        return await last_words.of(upper, pod)
+        if lines := await last_words.of(upper, pod):
+            return lines
+        if condition(pod, "Ready").get("status") == "True":
+            return []
+        metadata = pod["metadata"]
+        events = await upper.list(
+            resources.EVENTS,
+            namespace=metadata["namespace"],
+            field_selector=f"involvedObject.uid={metadata['uid']}",
+        )
     except ApiError:
         return []
+    return [explanation(event.to_dict() for event in events.items)]

@@ -177,6 +177,27 @@ async def test_a_failing_installation_is_asked_for_its_last_words():
     assert facts.installation.logs == {"shop/vn": []}
 
 
+async def test_a_replica_that_waits_is_asked_for_its_events():
+    """One that rejects its configuration runs, is not Ready, and has said why in an event; the probe's failure is none."""
+    mine = pod("vn", labels={"app.kubernetes.io/name": "virtual-node"})
+    mine["status"] = {"containerStatuses": [{"name": "c", "state": {"running": {}}}]}
+
+    def event(reason: str, second: int) -> dict[str, Any]:
+        metadata = {"name": reason.lower(), "namespace": "shop", "uid": reason}
+        when = f"2026-01-01T00:00:0{second}Z"
+        return {
+            "metadata": metadata,
+            "reason": reason,
+            "type": "Warning",
+            "message": f"{reason} message",
+            "lastTimestamp": when,
+        }
+
+    events = _listed(event("ConfigurationRejected", 1), event("Unhealthy", 2))
+    facts, _ = await _look(**{f"{CORE}/pods": _listed(mine), f"{CORE}/namespaces/shop/events": events})
+    assert facts.installation.logs == {"shop/vn": ["ConfigurationRejected message"]}
+
+
 @pytest.mark.parametrize("label", ["app.kubernetes.io/name", "app.kubernetes.io/part-of"])
 async def test_only_what_runs_virtual_nodes_is_looked_at(label: str):
     """Neither a failed `helm test` nor a descheduler that is scaled to 0 says why there is no virtual node.
