@@ -1,13 +1,16 @@
-"""Fixtures every test shares: no task and no loop error is ever forgotten."""
+"""Fixtures every test shares: no task and no loop error is ever forgotten, and logging is put back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from asyncio.sslproto import SSLProtocol
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.evidence import evidence, sandboxes
@@ -36,6 +39,23 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
         for sandbox in sandboxes(arguments):
             report.sections += evidence(sandbox, namespace if isinstance(namespace, str) else None)
     return report
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """Put the process' logging and TLS buffers back as they were.
+
+    A log that stays configured writes to a file descriptor that was closed and belongs to a connection now.
+    """
+    size = SSLProtocol.max_size
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    SSLProtocol.max_size = size
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
 
 
 @pytest_asyncio.fixture(autouse=True)

@@ -1,27 +1,11 @@
-"""Logging as it was before, after every test."""
+"""Logging into memory."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
-import structlog
 
 from controller_runtime import log
 from tests.unit.controller_runtime.log.capture import Lines
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    """Put the process' logging back as it was."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
 
 
 @pytest.fixture
