@@ -191,7 +191,11 @@ async def test_faults_are_told_below_the_table(person: Person):
 async def test_a_replica_that_cannot_mount_names_the_secret(person: Person):
     """By the last warning about it, as it has no log."""
     replica = pod("vn-0", labels={"app.kubernetes.io/part-of": "virtual-node"}, nodeName="real", status={})
-    event = {"metadata": {"name": "e", "namespace": "shop"}, "message": 'secret "tokoy" not found'}
+    event = {
+        "metadata": {"name": "e", "namespace": "shop"},
+        "type": "Warning",
+        "message": 'secret "tokoy" not found',
+    }
     code, _, err = await person.types("status", objects={**_objects(), SHOP: [replica], EVENTS: [event]})
     assert code == 1
     assert 'Pod shop/vn-0 is Pending: secret "tokoy" not found' in err
