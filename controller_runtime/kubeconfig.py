@@ -15,7 +15,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from controller_runtime import kubeconfig_file, lifecycle
 from controller_runtime.client_tls import TlsMaterial
@@ -33,7 +32,7 @@ from controller_runtime.exec_credentials import API_VERSIONS, ExecCredentials, P
 from controller_runtime.impersonation import Impersonating
 from controller_runtime.impersonation import headers_of as impersonation_headers
 from controller_runtime.kubeconfig_file import Context, Section
-from controller_runtime.proxies import proxy_for, without_password
+from controller_runtime.proxies import proxy_for, split_url, without_password
 
 __all__ = ["ClusterConfig", "Credentials", "load"]
 
@@ -130,7 +129,7 @@ def _from_context(context: Context, *, server: str) -> ClusterConfig:
     if not url:
         raise ConfigError(f"{cluster.at('server')}: is missing")
     proxy = cluster.text("proxy-url")
-    if proxy and urlsplit(proxy).scheme not in {"http", "https"}:
+    if proxy and split_url(proxy).scheme not in {"http", "https"}:
         raise ConfigError(
             f"{cluster.at('proxy-url')}: {without_password(proxy)!r} is not an http(s) URL; others are not supported"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from controller_runtime.errors import ConfigError
 
@@ -31,9 +31,19 @@ def proxy_for(server: str, *, environment: Mapping[str, str]) -> str | None:
     if not proxy or _goes_direct(host, port, _variable("NO_PROXY", environment)):
         return None
     url = proxy if "://" in proxy else f"http://{proxy}"
-    if urlsplit(url).scheme not in {"http", "https"}:
-        raise ConfigError(f"${name}: only http and https proxies are supported, not {urlsplit(url).scheme}")
+    if split_url(url).scheme not in {"http", "https"}:
+        raise ConfigError(
+            f"${name}: {without_password(url)!r} is not an http(s) URL; others are not supported"
+        )
     return url
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a URL; one that cannot be read has none."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 def without_password(url: str) -> str:

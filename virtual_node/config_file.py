@@ -10,6 +10,9 @@ from controller_runtime.flags import read_text
 from virtual_node.config import Config
 from virtual_node.config_validation import validate
 
+_TOLD = 20
+"""Problems that an error lists."""
+
 
 def load(path: str | Path) -> Config:
     """Read a YAML configuration file. Relative kubeconfig paths are relative to the file.
@@ -46,7 +49,8 @@ def parse(text: str, *, source: str = "config") -> Config:
         raise ConfigError(f"{source}: {error}") from None
     problems = validate(parsed)
     if problems:
-        raise ConfigError(f"{source}: " + "; ".join(problems))
+        more = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
+        raise ConfigError(f"{source}: " + "; ".join(problems[:_TOLD]) + more)
     return parsed
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import urlsplit
 
 from controller_runtime.api import matching, quantity
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.errors import ConfigError
 from controller_runtime.leader_election import JITTER
 from controller_runtime.listening import parse_address
+from controller_runtime.proxies import split_url
 from virtual_node import namespace_validation
 from virtual_node.config import (
     API_VERSION,
@@ -23,6 +23,8 @@ from virtual_node.config import (
 
 _DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
+_CLUSTERS = 500
+"""Of one process; each has watches and caches of its own, and pairs of them are compared."""
 _CSR_NODE_NAME = 64 - len("system:node:")
 """RFC 5280 ends a common name at 64 characters."""
 
@@ -50,7 +52,7 @@ def validate(config: Config) -> list[str]:
             "leaderElection: leaseDuration must be greater than renewDeadline, and that greater than "
             f"{JITTER} × retryPeriod"
         )
-    if config.kubernetes_service_url and not urlsplit(config.kubernetes_service_url).hostname:
+    if config.kubernetes_service_url and not split_url(config.kubernetes_service_url).hostname:
         problems.append(
             f"kubernetesServiceUrl: {config.kubernetes_service_url!r} is not a URL such as https://10.0.0.1:6443"
         )
@@ -62,6 +64,11 @@ def validate(config: Config) -> list[str]:
             "kubelet.limits.connections: must be greater than streams and than unauthorizedConnections, "
             "or connections of open streams would leave no room for others"
         )
+    if len(config.clusters) > _CLUSTERS:
+        return [
+            *problems,
+            f"clusters: {len(config.clusters)} are too many for one process; at most {_CLUSTERS}",
+        ]
     problems += _certificate_problems(config)
     return problems + _cluster_problems(config)
 

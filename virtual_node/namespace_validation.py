@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+import msgspec
+
 from controller_runtime.api import namespace_map
 from virtual_node.config import ClusterConfig, NamespaceConfig
 
@@ -23,7 +25,12 @@ def problems(clusters: Sequence[ClusterConfig]) -> Iterator[str]:
     """Yield everything that is wrong, each as ``field: what``."""
     for position, cluster in enumerate(clusters):
         yield from _of_one(f"clusters[{position}].namespaces", cluster.namespaces)
-    for (first, one), (second, other) in combinations(enumerate(clusters), 2):
+    different = {
+        (one.kubeconfig, one.context, msgspec.json.encode(one.namespaces)): position
+        for position, one in reversed(list(enumerate(clusters)))
+    }
+    for first, second in combinations(sorted(different.values()), 2):
+        one, other = clusters[first], clusters[second]
         if one.kubeconfig == other.kubeconfig and one.context == other.context:
             meeting = _meeting(one.namespaces, other.namespaces)
             if meeting:

@@ -62,6 +62,9 @@ clusters:
         ),
         ("enableControllers: [Foo]", "enableControllers: unknown 'Foo'"),
         ("pingTimeout: 0", "pingTimeout"),
+        ("kubernetesServiceUrl: 'http://12[[7.0.0.1:1'", "kubernetesServiceUrl: .* is not a URL"),
+        (f"clusters: [{'{name: a},' * 501}]", "clusters: 501 are too many for one process; at most 500"),
+        (f"clusters: [{'{name: a},' * 50}]", "and [0-9]+ more$"),
         ("kind: Pod", "kind: expected VirtualNodeConfiguration"),
     ],
 )

@@ -110,6 +110,10 @@ def broken(**changes: Any) -> dict[str, Any]:
             ),
             r"user\.exec\.args: must be a list of texts",
         ),
+        (
+            whole(cluster={"server": "https://x", "proxy-url": "http://12[[7.0.0.1:1"}),
+            r"cluster\.proxy-url: 'http://12\[\[7.0.0.1:1' is not an http\(s\) URL",
+        ),
     ],
 )
 async def test_errors_name_file_and_field(tmp_path: Path, content: Any, message: str) -> None:
