@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox import helm as charts
+from hack.sandbox.command import command
 from hack.sandbox.helm import NAMESPACE, RELEASE, helm
 
 from .conftest import eventually, node_ready
@@ -181,11 +183,18 @@ async def test_an_upgrade_leads_out_of_a_rejected_configuration(installed: Sandb
 
 
 async def test_a_rollback_leads_out_of_a_rejected_configuration(installed: Sandbox):
-    """Though no replica is left that works."""
+    """Though no replica is left that works; the doctor says why."""
     upper = installed.upper
     await _rollback(installed, 2)
     for pod in await _replaced(upper, *await _pods(upper)):
         await _waiting(upper, pod)
+    arguments = [sys.executable, "-m", "virtual_node", "doctor", f"--kubeconfig={upper.kubeconfig}"]
+
+    async def is_found() -> bool:
+        found = await command(arguments, check=False)
+        return found.returncode == 1 and TOLD in " ".join(found.stdout.split())
+
+    await eventually(is_found, what="the doctor's word about the configuration")
     await _rollback(installed, 1, "--wait")
     await _all_ready(upper)
     await node_ready(upper, NODE)
