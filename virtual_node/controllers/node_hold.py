@@ -11,6 +11,7 @@ process tells which of them is alive.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
@@ -27,6 +28,7 @@ from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from virtual_node.controllers.context import ClusterContext
 
 NAMESPACE = "kube-node-lease"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL = 2.0
 _AGAIN = 0.1
 _LONG_AGO = 3
@@ -45,12 +47,17 @@ class Identity:
 
 
 def this_process() -> Identity:
-    """Return the identity of every process with this host name in this network namespace."""
-    try:
-        network = f"_{Path('/proc/self/ns/net').stat().st_ino}"
-    except OSError:
-        network = ""
-    return Identity(f"{socket.gethostname()}{network}", is_exclusive=False)
+    """Return the identity of every process with this host name in this network namespace of this machine.
+
+    Machines may have the same host name, and the number of the first network namespace is the same on all of them. So
+    the kernel's boot id is part of it: the local socket decides between processes of one kernel only.
+    """
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts.append(_BOOT_ID.read_text(encoding="ascii").strip())
+    with contextlib.suppress(OSError):
+        parts.append(str(Path("/proc/self/ns/net").stat().st_ino))
+    return Identity("_".join(parts), is_exclusive=False)
 
 
 def may_hold(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import structlog
 from controller_runtime.api import timestamps
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from tests.unit.background import working
+from virtual_node.controllers import node_hold
 from virtual_node.controllers.node_hold import Identity, NodeHold, may_hold, this_process
 from virtual_node.controllers.node_lease import HeldElsewhereError, NodeLeaseController
 
@@ -212,3 +214,14 @@ async def test_the_second_process_of_a_machine_waits_and_succeeds_a_killed_one_a
         assert not second.waits_for
         assert second.holder == upper.holder == this_process().name
     await second.release()
+
+
+def test_processes_of_two_machines_with_one_host_name_have_two_identities(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Clones of a machine have its name and its number of the network namespace; both would mirror the node."""
+    here = this_process()
+    (tmp_path / "boot_id").write_text("3f1c8b1e-0000-4000-8000-000000000001\n", encoding="ascii")
+    monkeypatch.setattr(node_hold, "_BOOT_ID", tmp_path / "boot_id")
+    assert this_process().name != here.name
+    assert this_process() == this_process()
