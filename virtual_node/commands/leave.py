@@ -23,7 +23,7 @@ from virtual_node.commands.cleanup_rehearsal import rehearsed
 from virtual_node.commands.cleanup_upper import UpperCleanup
 from virtual_node.commands.helm_release import Release
 from virtual_node.commands.join_parts import AGENT, get, identity, is_marked, say
-from virtual_node.commands.leave_account import remove_account
+from virtual_node.commands.leave_account import refuse_another_cluster, remove_account
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 _GONE_SECONDS = 5.0
@@ -81,7 +81,8 @@ class Leave:
         """Do all steps.
 
         Raises:
-            ConfigError: the cluster is in use, join did not make it, or a step cannot be done.
+            ConfigError: the cluster is in use, join did not make it, the kubeconfig leads to another one, or a step
+                cannot be done.
         """
         options = self._options
         secrets = await self._secrets()
@@ -93,6 +94,10 @@ class Leave:
                 f"join did not make cluster {options.name}: its Secrets carry no annotation "
                 f"{names.ANNOTATION_CREATED_BY}. Remove it by hand: docs/add-a-cluster.md, Remove a cluster"
             )
+        self._id = str(self._release.values.get("clusterId") or await identity(self._plain))
+        await refuse_another_cluster(
+            options, self._lower, cluster_id=self._id, is_in_use=self._entry is not None
+        )
         nodes = await self._nodes()
         self._cleanup = UpperCleanup(
             self._upper, nodes=nodes, clusters=[options.name], say=self._progress("upper")
@@ -177,11 +182,9 @@ class Leave:
 
     async def _remove(self) -> None:
         """Remove what the virtual nodes made in the lower cluster, and their Nodes."""
-        cluster_id = str(self._release.values.get("clusterId") or await identity(self._plain))
-        self._id = cluster_id
         lower = LowerCleanup(
             self._lower,
-            cluster_id=cluster_id,
+            cluster_id=self._id,
             nodes=await self._nodes() or [self._options.name],
             upper_claims=await self._cleanup.claims(),
             say=self._progress("lower"),

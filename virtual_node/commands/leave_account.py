@@ -1,4 +1,4 @@
-"""Removing the accounts that ``lower-cluster join`` created in a lower cluster."""
+"""The accounts that ``lower-cluster join`` created in a lower cluster: whether they are the right ones, their removal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,39 @@ import argparse
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client import Client
-from virtual_node import manifests
+from controller_runtime.errors import ConfigError
+from virtual_node import manifests, program
 from virtual_node.commands import lower_account
 from virtual_node.commands.join_parts import get, is_marked, joined_as, say
 from virtual_node.controllers.leftovers import Leftovers, UnknownError
+
+
+async def refuse_another_cluster(
+    options: argparse.Namespace, lower: Client, *, cluster_id: str, is_in_use: bool
+) -> None:
+    """Refuse a lower cluster that was not joined under the name that leaves: its accounts are those of another one.
+
+    Args:
+        options: ``account_namespace``, ``client_kubeconfig`` and ``name`` of the command line.
+        lower: client of the lower cluster.
+        cluster_id: identity of the upper cluster that leaves.
+        is_in_use: the release still has the cluster, so no ``leave`` has removed the account's mark.
+
+    Raises:
+        ConfigError: the kubeconfig leads to another lower cluster.
+    """
+    account = await get(
+        lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace
+    )
+    joined = joined_as(account or {}).get(cluster_id, "")
+    if joined == options.name or not (joined or is_in_use):
+        return
+    found = f"is joined as {joined}" if joined else "is not joined to this upper cluster"
+    raise ConfigError(
+        f"the lower cluster of {options.client_kubeconfig} {found}, by the account in namespace "
+        f"{options.account_namespace}: give the kubeconfig of {options.name} and the --account-namespace that it joined "
+        f"with. If {options.name} was installed anew, '{program.name('lower-cluster')} join {options.name}' first"
+    )
 
 
 async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> None:
@@ -28,9 +57,9 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
         if cluster_id in users:
             patch = {"metadata": {"annotations": {f"{names.JOINED_PREFIX}{cluster_id}": None}}}
             await lower.patch(resources.SERVICE_ACCOUNTS, manifests.NAME, patch, namespace=space)
-        others = {*users} - {cluster_id} or await _strangers(lower, cluster_id)
+        others = {*users} - {cluster_id} or await _strangers(lower)
         if others:
-            say("account", f"is kept: other upper clusters use it: {', '.join(sorted(others))}")
+            say("account", f"is kept: others use it: {', '.join(sorted(others))}")
             return
     done, kept = [], []
     # The namespace is the first object, and goes last: only when it is empty.
@@ -55,10 +84,17 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
     say("account", "; ".join(parts) or "is gone already")
 
 
-async def _strangers(lower: Client, cluster_id: str) -> set[str]:
-    """Return other upper clusters that have pods in the lower one: they may use the account without a mark."""
+async def _strangers(lower: Client) -> set[str]:
+    """Return virtual nodes that have pods in the lower cluster: they may use the account without a mark.
+
+    Pods of the cluster that leaves are gone by now.
+    """
     listed = await lower.list(resources.PODS, label_selector=names.LABEL_UPPER_CLUSTER)
-    return {one.labels[names.LABEL_UPPER_CLUSTER] for one in listed.items} - {cluster_id}
+    return {
+        f"virtual node {one.labels.get(names.LABEL_NODE, 'unknown')} of upper cluster "
+        f"{one.labels[names.LABEL_UPPER_CLUSTER]}"
+        for one in listed.items
+    }
 
 
 async def _delete_namespace(lower: Client, name: str, *, cluster_id: str, dry_run: bool) -> str | None:

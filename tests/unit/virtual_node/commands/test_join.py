@@ -275,8 +275,18 @@ async def test_an_account_that_join_made_is_deleted():
             marked=True,
             more=(thing("Pod", "web", namespace="shop", labels={"virtual-node.io/upper-cluster": "other"}),),
         ),
+        _lower(
+            users={"me": "tokyo"},
+            marked=True,
+            more=(thing("Pod", "web", namespace="shop", labels={"virtual-node.io/upper-cluster": "me"}),),
+        ),
     ],
-    ids=["made by register", "joined by another upper cluster", "pods of another upper cluster"],
+    ids=[
+        "made by register",
+        "joined by another upper cluster",
+        "pods of another upper cluster",
+        "of another node",
+    ],
 )
 async def test_an_account_of_others_is_kept(lower: Any, capsys: pytest.CaptureFixture[str]):
     """What join did not make, or what another upper cluster uses, is not deleted."""
@@ -334,10 +344,33 @@ async def test_a_cluster_with_pods_does_not_leave_and_is_open_again():
     running = thing("Pod", "web", namespace="shop", spec={"nodeName": "tokyo"}, status={"phase": "Running"})
     above = _cluster("upper", _secret(**mark), virtual("tokyo"), running)
     options = _options()
-    vars(options).update(namespace=SPACE, force=False, timeout=1.0)
+    vars(options).update(namespace=SPACE, force=False, timeout=1.0, client_kubeconfig="f.yaml")
     release = Release("vn", SPACE, 1, {"virtualNode": {"clusters": [TOKYO]}})
     with pytest.raises(ConfigError, match=r"in use: pod shop/web.*kubectl drain tokyo"):
-        await leave.Leave(options, above, _cluster("lower"), release).run()
+        await leave.Leave(options, above, _lower(users={"upper": "tokyo"}, marked=True), release).run()
     cordons = [patch["spec"]["unschedulable"] for _, patch in above.patched]
     assert cordons == [True, None]
     assert above.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("users", "entries", "words"),
+    [
+        ({"upper": "paris"}, [TOKYO], "is joined as paris"),
+        ({"upper": "paris"}, [], "is joined as paris"),
+        ({"other": "tokyo"}, [TOKYO], "is not joined to this upper cluster"),
+    ],
+    ids=["another member", "another member, after an interruption", "no member"],
+)
+async def test_the_kubeconfig_of_another_lower_cluster_is_refused(
+    users: dict[str, str], entries: list[Any], words: str
+):
+    """Otherwise the account of a cluster that stays would be deleted; nothing is changed in either cluster."""
+    mark = {"annotations": {"virtual-node.io/created-by": "join"}}
+    above, below = _cluster("upper", _secret(**mark), virtual("tokyo")), _lower(users=users, marked=True)
+    options = _options()
+    vars(options).update(namespace=SPACE, force=True, timeout=1.0, client_kubeconfig="paris.yaml")
+    release = Release("vn", SPACE, 1, {"virtualNode": {"clusters": entries}})
+    with pytest.raises(ConfigError, match=words):
+        await leave.Leave(options, above, below, release).run()
+    assert (above.patched, above.deleted, below.patched, below.deleted) == ([], [], [], [])
