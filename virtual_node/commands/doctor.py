@@ -19,7 +19,7 @@ from controller_runtime.errors import ApiError, ConfigError
 from virtual_node import program
 from virtual_node.command_line import label
 from virtual_node.commands import connect, doctor_probes, output
-from virtual_node.commands.doctoring.chain import examine, first_broken, holds, sentence
+from virtual_node.commands.doctoring.chain import CHAIN, examine, first_broken, holds, sentence
 from virtual_node.commands.doctoring.facts import Facts, Lower, Probe
 from virtual_node.commands.doctoring.links import Link, State
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: the upper cluster's kubeconfig cannot be used; exit code 2.
     """
     options = _parser().parse_args(argv)
-    links = examine(asyncio.run(_look(options)))
+    links = [link for link in examine(asyncio.run(_look(options))) if link.name not in options.ignore]
     broken = first_broken(links)
     if options.output == "table":
         _print(links, headers=not options.no_headers)
@@ -129,6 +129,15 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
+    )
+    parser.add_argument(
+        "--ignore",
+        default=[],
+        action="append",
+        choices=[rule.name for rule in CHAIN],
+        metavar="LINK",
+        help="leave a link out of the verdict, by the name that -o json gives it; may be given more than once. "
+        "`helm test` ignores capacity, scheduled and lowerVerdict: pods of users that do not run",
     )
     parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
     return parser

@@ -40,6 +40,22 @@ def test_the_command_prints_and_exits(
     assert capsys.readouterr().out.startswith(f"brokenLink: {'nodeReady' if code else 'null'}\n")
 
 
+def test_an_ignored_link_decides_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """It is not shown either; a name that no link has is refused."""
+
+    async def look(_options: object) -> Facts:
+        return healthy(leases={})
+
+    monkeypatch.setattr(doctor, "_look", look)
+    assert cli.main(["doctor", "--ignore=nodeReady"]) == 0
+    out = capsys.readouterr().out
+    assert "Every link holds." in out
+    assert "leases fresh" not in out
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["doctor", "--ignore=nodesReady"])
+    assert "nodeReady" in capsys.readouterr().err
+
+
 async def test_a_lower_clusters_kubeconfig_that_leads_nowhere_is_a_broken_link(person: Person):
     """A credential plugin that fails, say: what the upper cluster and the other lower ones tell is told."""
     answers = {"/version": lambda _request: reply({"gitVersion": "v1.34.1"})}
