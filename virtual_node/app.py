@@ -343,11 +343,11 @@ class App:
     async def _reconfigure(self, fresh: Config, endpoints: KubeletEndpoints) -> None:
         wanted = {cluster.name: cluster for cluster in fresh.clusters}
         going = [name for name, (old, _) in self._tasks.items() if wanted.get(name) != old]
-        current = msgspec.structs.replace(self._config, clusters=fresh.clusters)
+        # First of all: a replica that loses its lease while clusters stop has read the change, and would not read it again.
+        self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
         before = set(self._tasks)
         await self._stop(going)
-        self._apply(current, endpoints)
-        self._config = current
+        self._apply(self._config, endpoints)
         self._log.info(
             "configuration applied",
             added=sorted(set(wanted) - before),

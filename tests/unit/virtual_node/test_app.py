@@ -242,3 +242,28 @@ async def test_a_standby_leads_with_the_last_good_configuration(tmp_path: Path):
         async with _working(app, _Endpoints()):
             (cluster,) = _Cluster.started
             assert cluster().config.labels == {"zone": "b"}  # type: ignore[union-attr]
+
+
+@pytest.mark.looptime
+async def test_a_change_is_kept_by_a_replica_that_loses_its_lease_while_applying_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its clusters take their time to stop; when it leads again, nobody tells it of the change a second time."""
+
+    async def run(_self: _Cluster) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(5)
+
+    monkeypatch.setattr(_Cluster, "run", run)
+    file = tmp_path / "config.yaml"
+    file.write_text(_FILE.format(more="nodeSelector"), encoding="utf-8")
+    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
+    async with _working(app, _Endpoints()):
+        file.write_text(_FILE.format(more="labels"), encoding="utf-8")
+        await asyncio.sleep(3)  # the cluster is stopping
+    _Cluster.started.clear()
+    async with _working(app, _Endpoints()):
+        (cluster,) = _Cluster.started
+        assert cluster().config.labels == {"zone": "b"}  # type: ignore[union-attr]
