@@ -44,9 +44,12 @@ class ObjectBudget:
         self._sums -= Counter({key.namespace: self._sizes.pop(key, 0)})
 
     def has_room_again(self, key: ObjectKey) -> bool:
-        """Return whether an object that is kept as a stub would fit now."""
+        """Return whether an object that is kept as a stub would fit now: once, to the caller who reads it again."""
         size = self._stubs.get(key)
-        return size is not None and self._fits(key, size)
+        if size is None or not self._fits(key, size):
+            return False
+        del self._stubs[key]
+        return True
 
     def _fits(self, key: ObjectKey, size: int) -> bool:
         return self._sums[key.namespace] - self._sizes.get(key, 0) + size <= self._limit

@@ -132,6 +132,30 @@ async def test_pods_wait_for_objects_that_are_too_large_together(watches):
         assert scene.is_below("two")
 
 
+async def test_many_pods_that_waited_for_room_start_together():
+    """The first of them reads the object again; were each to begin a watch, it would end those that others wait for."""
+    limits = LimitsConfig(bytes_per_namespace=3000)
+    async with running(limits=limits) as scene:
+        put_config_maps(scene, 1, 2, 3, value="x" * 1200)
+        scene.bind("one", uid="u-1", containers=referencing(1, 2))
+        await asyncio.sleep(1)
+        names = [f"p-{number}" for number in range(30)]
+        for number, name in enumerate(names):
+            scene.bind(name, uid=f"u-{name}-{number}", containers=referencing(3, optional=True))
+        await asyncio.sleep(10)
+        assert not any(map(scene.is_below, names))
+        scene.upper.vanish("configmaps", "shop/c-3")
+        scene.upper.vanish("pods", "shop/one")
+        scene.lower.vanish("pods", "shop/one")
+        await asyncio.sleep(90)
+        before = len(scene.upper.asked("list", "configmaps"))
+        for number in range(30):
+            scene.bind(f"q-{number}", uid=f"u-q-{number}", containers=referencing(3, optional=True))
+        await asyncio.sleep(5)
+        assert all(scene.is_below(f"q-{number}") for number in range(30))
+        assert len(scene.upper.asked("list", "configmaps")) - before <= 1
+
+
 @pytest.mark.parametrize("watches", [50, 0], ids=["watched", "polled"])
 async def test_object_that_grows_beyond_the_limit_keeps_its_copy_as_it_is(watches):
     """Neither cache keeps the new content; the copy follows again when the object is smaller."""
