@@ -76,6 +76,20 @@ def make_bridge() -> Bridge:
     raise SandboxError("no free 10.200.x.0/24 on this machine for a real node")
 
 
+def connect(one: Bridge, other: Bridge) -> None:
+    """Have the nodes and pods of two sandboxes reach each other, by a cable that goes with the first of them.
+
+    The machine itself does not route between them.
+    """
+    here, there = f"to{other.number}", f"to{one.number}"
+    run(*f"ip -n {one.name} link add {here} type veth peer name {there} netns {other.name}".split())
+    for near, far, device in ((one, other, here), (other, one, there)):
+        ip = f"ip -n {near.name}"
+        run(*f"{ip} link set {device} up".split())
+        run(*f"{ip} route add {far.node_address}/32 dev {device} src {near.node_address}".split())
+        run(*f"{ip} route add {far.subnet} via {far.node_address} dev {device}".split())
+
+
 def remove_bridge(name: str) -> None:
     """Remove a bridge and the namespace behind it; what is gone already is fine."""
     for what in (("link", "delete", f"{name}-node"), ("netns", "delete", name), ("link", "delete", name)):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import Cluster, Sandbox, network
 from hack.sandbox.cluster import LOOPBACK
 from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, node_ready, pod, ready
 
@@ -159,9 +158,10 @@ async def test_pods_of_two_clusters_reach_each_other_by_name(
     sandbox: Sandbox, upper: Cluster, namespace: str
 ):
     """Two real nodes in two lower clusters on a flat network: requests by service name go both ways."""
-    if Path("/proc/sys/net/ipv4/ip_forward").read_text(encoding="utf-8").strip() != "1":
-        pytest.skip("this machine does not route between the two nodes (net.ipv4.ip_forward)")
     async with Sandbox(lower=1, real_node=True) as far:
+        assert sandbox.bridge is not None
+        assert far.bridge is not None
+        network.connect(sandbox.bridge, far.bridge)
         await far.upper.controller_manager.stop()  # only its lower cluster is of use here
         configuration = {
             "apiVersion": "virtual-node.io/v1alpha1",
