@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from controller_runtime.errors import ResponseTooLarge
+from controller_runtime.errors import ResponseTooLarge, without_frames
 from controller_runtime.slicer import Slicer
 from controller_runtime.transport_metrics import TransportMetrics
 
@@ -105,7 +105,7 @@ class ResponseReader:
         except aiohttp.ClientError as error:
             # The stream keeps its exception, whose traceback would keep the frames that hold the stream and what was
             # read, until a garbage collection: 200 MiB beside a hostile server.
-            raise copy.copy(error) from error.with_traceback(None)
+            raise copy.copy(error) from without_frames(error)
         except RuntimeError as error:  # aiohttp's, when the connection is lost between two of its steps
             raise response.content.exception() or aiohttp.ClientConnectionError(str(error)) from error
 
