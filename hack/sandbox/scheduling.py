@@ -88,7 +88,7 @@ async def start_multi_scheduler(
     *flags: str,
     bind: bool = False,
     tls: bool = False,
-    policies: Mapping[str, Any] | None = None,
+    clusters: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Process:
     """Run the multi-scheduler for all lower clusters, and the upper cluster's scheduler with it.
 
@@ -97,7 +97,7 @@ async def start_multi_scheduler(
         flags: further flags of the multi-scheduler.
         bind: the extender binds pods, too.
         tls: both prove themselves by certificates that it makes.
-        policies: what pods may ask of each lower cluster, by its name; not named: the default.
+        clusters: further configuration of lower clusters, by their names, such as their policies.
     """
     file = sandbox.directory / "multi-scheduler.yaml"
     configuration = {
@@ -108,7 +108,7 @@ async def start_multi_scheduler(
                 "name": cluster.name,
                 "kubeconfig": str(cluster.kubeconfig),
                 "nodes": [{"name": f"vn-{cluster.name}"}],
-                "policy": (policies or {}).get(cluster.name, {}),
+                **(clusters or {}).get(cluster.name, {}),
             }
             for cluster in sandbox.lower
         ],

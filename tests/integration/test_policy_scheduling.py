@@ -14,7 +14,7 @@ from tests.waiting import becomes, create, eventually, get, make_namespace, node
 
 pytestmark = [pytest.mark.e2e]
 NAMESPACE = "shop"
-POLICIES = {"lower2": {"hostNamespaces": ["hostNetwork"]}}
+CLUSTERS = {"lower2": {"policy": {"hostNamespaces": ["hostNetwork"]}}}
 
 
 def _pod(name: str, **spec: Any) -> dict[str, Any]:
@@ -35,13 +35,13 @@ async def test_pods_go_where_the_policy_takes_them():
     async with Sandbox(lower=2, kwok_nodes=1) as sandbox:
         config = configuration(sandbox)
         for cluster in config["clusters"]:
-            cluster["policy"] = POLICIES.get(cluster["name"], {})
+            cluster.update(CLUSTERS.get(cluster["name"], {}))
         file = sandbox.directory / "virtual-node.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")
         await sandbox.start_virtual_node("--config", str(file))
         for cluster in sandbox.lower:
             await node_ready(sandbox.upper, f"vn-{cluster.name}")
-        await start_multi_scheduler(sandbox, policies=POLICIES)
+        await start_multi_scheduler(sandbox, clusters=CLUSTERS)
         await make_namespace(sandbox.upper, NAMESPACE)
         sharing = [_pod(f"sharing-{number}", hostNetwork=True) for number in range(4)]
         nobody = _pod("nobody", hostPID=True)

@@ -24,6 +24,8 @@ from tests.waiting import becomes, create, eventually, get, node_ready, own_name
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 A, B = "vn-lower1", "vn-lower2"
+ADOPTING = {name: {"namespaces": {"adopt": True}} for name in ("lower1", "lower2")}
+"""As the virtual node is configured: pods may use the namespaces that the tests make in lower clusters."""
 REPLICAS = 3
 
 
@@ -158,7 +160,7 @@ async def test_the_descheduler_moves_what_a_cannot_schedule(
 
 async def test_the_multi_scheduler_sends_them_to_b_at_once(sandbox: Sandbox, upper: Cluster, namespace):
     """(b) Looking before binding: no pod is ever bound to A."""
-    await start_multi_scheduler(sandbox)
+    await start_multi_scheduler(sandbox, clusters=ADOPTING)
     await create(upper, namespace, deployment("large", cpu="2", prefer=A))
 
     async def all_at_b() -> bool:
@@ -281,7 +283,7 @@ async def binding(sandbox: Sandbox) -> Process:
     for process in sandbox.processes:
         if process.name == "multi-scheduler" and process.running:
             await process.stop()
-    return await start_multi_scheduler(sandbox, bind=True)
+    return await start_multi_scheduler(sandbox, bind=True, clusters=ADOPTING)
 
 
 async def test_the_extender_binds_where_the_scheduler_has_it_bind(
