@@ -7,8 +7,9 @@ import base64
 import contextlib
 import json
 import shutil
+import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +19,10 @@ from hack.sandbox.errors import SandboxError
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _START_SECONDS = 90
+_ANSWER_SECONDS = 90
+_END_SECONDS = 5
+_LAST_WORDS = 300
+"""Characters of the browser's log that an error shows."""
 _KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
 """Windows key code, and the text that the key writes."""
 
@@ -28,10 +33,18 @@ def is_here() -> bool:
 
 
 class Page:
-    """One tab."""
+    """One tab.
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    Args:
+        socket: to its DevTools.
+        ended: returns why the browser has ended; empty while it runs.
+    """
+
+    def __init__(
+        self, socket: aiohttp.ClientWebSocketResponse, *, ended: Callable[[], Awaitable[str]]
+    ) -> None:
         self._socket = socket
+        self._ended = ended
         self._last = 0
         self.console: list[str] = []
         """Errors that the page has logged."""
@@ -40,12 +53,15 @@ class Page:
         """One command of the protocol.
 
         Raises:
-            SandboxError: the browser refuses it.
+            SandboxError: the browser refuses it, does not answer in time, or has ended.
         """
         self._last += 1
-        await self._socket.send_json({"id": self._last, "method": method, "params": parameters})
+        with contextlib.suppress(ConnectionError):  # then nothing is received either
+            await self._socket.send_json({"id": self._last, "method": method, "params": parameters})
         while True:
-            message = await self._socket.receive_json(timeout=90)
+            message = await self._received(method)
+            if message.get("method") == "Inspector.targetCrashed":
+                raise SandboxError(f"chromium: {method}: the tab crashed, often for want of memory")
             if message.get("method") == "Log.entryAdded":
                 self.console.append(message["params"]["entry"]["text"])
             if message.get("method") == "Runtime.exceptionThrown":
@@ -56,8 +72,21 @@ class Page:
                 result: dict[str, Any] = message["result"]
                 return result
 
+    async def _received(self, method: str) -> dict[str, Any]:
+        """Return the browser's next message."""
+        try:
+            received = await self._socket.receive(timeout=_ANSWER_SECONDS)
+        except TimeoutError:
+            raise SandboxError(f"chromium: {method}: no answer within {_ANSWER_SECONDS} s") from None
+        if received.type is not aiohttp.WSMsgType.TEXT:
+            why = await self._ended() or f"it closed the connection ({received.type.name})"
+            raise SandboxError(f"chromium: {method}: {why}")
+        message: dict[str, Any] = json.loads(received.data)
+        return message
+
     async def open(self, url: str) -> Self:
         """Go to a page."""
+        await self.call("Inspector.enable")
         await self.call("Log.enable")
         await self.call("Runtime.enable")
         await self.call("Page.navigate", url=url)
@@ -121,19 +150,27 @@ async def page() -> AsyncIterator[Page]:
     if program is None:
         raise SandboxError("no Chromium here: apt-get install --no-install-recommends chromium")
     with tempfile.TemporaryDirectory(prefix="virtual-node-chromium-", ignore_cleanup_errors=True) as profile:
-        process = await asyncio.create_subprocess_exec(
-            program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-            "--no-first-run", "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank",
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+        words = Path(profile) / "stderr"
+        with words.open("wb") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                "--no-first-run", "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank",
+                stdout=asyncio.subprocess.DEVNULL, stderr=stderr,
+            )  # fmt: skip
+
+        async def ended() -> str:
+            with contextlib.suppress(TimeoutError):  # the connection is closed before the process ends
+                await asyncio.wait_for(process.wait(), _END_SECONDS)
+            return _why_ended(process.returncode, words.read_text(encoding="utf-8", errors="replace"))
+
         try:
-            address = await _debugger(Path(profile) / "DevToolsActivePort", process)
+            address = await _debugger(Path(profile) / "DevToolsActivePort", process, ended)
             async with aiohttp.ClientSession() as session:
                 async with session.get(f"http://{address}/json/list") as answer:
                     tabs = await answer.json()
                 tab = next(tab for tab in tabs if tab["type"] == "page")
                 async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                    yield Page(socket)
+                    yield Page(socket, ended=ended)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -141,11 +178,22 @@ async def page() -> AsyncIterator[Page]:
             await asyncio.sleep(0.2)  # its children write to the profile until they notice
 
 
-async def _debugger(file: Path, process: asyncio.subprocess.Process) -> str:
+async def _debugger(
+    file: Path, process: asyncio.subprocess.Process, ended: Callable[[], Awaitable[str]]
+) -> str:
     for _ in range(_START_SECONDS * 10):
         if file.is_file() and (lines := file.read_text(encoding="utf-8").splitlines()):
             return f"127.0.0.1:{lines[0]}"
         if process.returncode is not None:
-            break
+            raise SandboxError(f"chromium does not start: {await ended()}")
         await asyncio.sleep(0.1)
-    raise SandboxError("chromium does not start")
+    raise SandboxError(f"chromium does not start within {_START_SECONDS} s")
+
+
+def _why_ended(code: int | None, words: str) -> str:
+    """Return why a browser has ended; empty while it runs."""
+    if code is None:
+        return ""
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    last = " ".join(words.split())[-_LAST_WORDS:]
+    return f"the browser {how}" + (f": {last}" if last else "")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hack import chromium
 from hack.page.scene import Scene
+from hack.sandbox.errors import SandboxError
 from virtual_node.web.server import WebServer
 
 _DOCS = Path(__file__).parents[2] / "docs"
@@ -84,10 +85,15 @@ async def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with chromium.page() as tab:
             if arguments:
-                await cases(tab, Path(directory), Path(arguments[0]))
+                target = Path(arguments[0])
+                target.mkdir(parents=True, exist_ok=True)
+                await cases(tab, Path(directory), target)
             else:
                 await documentation(tab, Path(directory))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    try:
+        asyncio.run(main(sys.argv[1:]))
+    except SandboxError as problem:
+        sys.exit(f"hack.page: {problem}")

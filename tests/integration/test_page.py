@@ -17,6 +17,7 @@ import pytest_asyncio
 from hack import chromium
 from hack.page.__main__ import served, troubled
 from hack.page.scene import Scene
+from hack.sandbox.errors import SandboxError
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 _POD = "shop/checkout-7d4b9c6f5-8"
@@ -240,3 +241,13 @@ async def test_a_page_that_lost_its_server_says_since_when(tab: chromium.Page) -
         "document.querySelector('#connection').textContent.startsWith('connection lost; as of ')"
     )
     assert await tab.evaluate(f"{_ROWS} > 0")
+
+
+@pytest.mark.parametrize(
+    ("crash", "why"), [("Page.crash", "the tab crashed"), ("Browser.crash", "killed by SIG")]
+)
+async def test_a_browser_that_ends_is_an_error_with_its_reason(crash: str, why: str) -> None:
+    """Not a wait for an answer that never comes."""
+    async with chromium.page() as browser:
+        with pytest.raises(SandboxError, match=why):
+            await browser.call(crash)
