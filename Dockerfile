@@ -20,6 +20,7 @@ COPY virtual_node virtual_node
 COPY webhook webhook
 COPY descheduler descheduler
 COPY multi_scheduler multi_scheduler
+COPY swarm swarm
 RUN python3 -m hack.image.rootfs /rootfs
 
 FROM scratch

@@ -1,0 +1,1 @@
+"""Library and sidecar for the workers of a Swarm. Depends on aiohttp only."""
