@@ -1,0 +1,170 @@
+"""Objectives over all nodes by kube-safe-scheduler's pigeon-hole library: balance, consolidate, or pack adaptively. Pure.
+
+Each candidate is tried: what would the objective be with the pod on it? Differences from the original: double precision,
+resources that no node has are left out, and objectives that differ by rounding only are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from multi_scheduler.formulas.numbers import clamp, rounded
+
+Objective = Literal["LoadBalance", "Consolidate", "AdaptiveBinPack"]
+Vector = Sequence[float]
+_SAMPLES = 100
+"""Demands that count alike; later ones are averaged exponentially with a weight of 1/100."""
+_EQUAL = 1e-9
+BEST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """One node, or one cluster."""
+
+    capacity: Vector
+    """By resource, always in the same order."""
+    usage: Vector
+
+
+class DemandHistory:
+    """Mean and second moments of what pods demanded."""
+
+    def __init__(self, resources: int) -> None:
+        self.count = 0
+        self.mean = [0.0] * resources
+        self.second = [[0.0] * resources for _ in range(resources)]
+
+    def add(self, demand: Vector) -> None:
+        """Count one pod."""
+        self.count += 1
+        weight = 1 / min(self.count, _SAMPLES)
+        for row, one in enumerate(demand):
+            self.mean[row] += weight * (one - self.mean[row])
+            for column, other in enumerate(demand):
+                self.second[row][column] += weight * (one * other - self.second[row][column])
+
+    def variation(self, capacity: Vector) -> float | None:
+        """Return the demands' coefficient of variation, in shares of a capacity; None: there were none."""
+        if not self.count:
+            return None
+        mean = [one / size for one, size in zip(self.mean, capacity, strict=True)]
+        covariance = [
+            [
+                value / (capacity[row] * capacity[column]) - mean[row] * mean[column]
+                for column, value in enumerate(values)
+            ]
+            for row, values in enumerate(self.second)
+        ]
+        return _variation(covariance, mean)
+
+
+def objectives(
+    bins: Mapping[str, Bin],
+    candidates: Sequence[str],
+    demand: Vector,
+    objective: Objective,
+    *,
+    primary: int = 0,
+    history: DemandHistory | None = None,
+) -> dict[str, float | None]:
+    """Return the objective with the pod on each candidate, less is better; None: it does not fit there.
+
+    Args:
+        bins: all nodes.
+        candidates: those that are tried.
+        demand: the pod's, by resource.
+        objective: which one.
+        primary: the resource that LoadBalance and Consolidate look at.
+        history: of demands, for AdaptiveBinPack; without one all candidates are equal.
+    """
+    tried: dict[str, float | None] = {}
+    for name in candidates:
+        one = bins[name]
+        if any(
+            used + asked > size for size, used, asked in zip(one.capacity, one.usage, demand, strict=True)
+        ):
+            tried[name] = None
+            continue
+        moved = Bin(one.capacity, [used + asked for used, asked in zip(one.usage, demand, strict=True)])
+        found = [moved if other == name else bins[other] for other in bins]
+        if objective == "AdaptiveBinPack":
+            tried[name] = _mismatch(found, history)
+        else:
+            shares = [
+                other.usage[primary] / other.capacity[primary] if other.capacity[primary] else 1.0
+                for other in found
+            ]
+            tried[name] = _deviation(shares) if objective == "LoadBalance" else _unevenness(shares)
+    return tried
+
+
+def points(found: Mapping[str, float | None]) -> dict[str, int]:
+    """Return scores from 10 for the best candidate to 1 for the worst; 0 where the pod does not fit."""
+    values = [value for value in found.values() if value is not None]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return {
+        name: 0
+        if value is None
+        else BEST
+        if high - low < _EQUAL
+        else min(BEST, rounded(1 + (BEST - 1) * (high - value) / (high - low)))
+        for name, value in found.items()
+    }
+
+
+def _deviation(shares: Vector) -> float:
+    mean = sum(shares) / len(shares)
+    return math.sqrt(sum((share - mean) ** 2 for share in shares) / len(shares))
+
+
+def _unevenness(shares: Vector) -> float:
+    """Return 1 less the scaled deviation: 0 where nodes are full or empty, 1 where all are alike."""
+    mean = sum(shares) / len(shares)
+    if not 0 < mean < 1:
+        return 0.0
+    scaled = ((mean - share) / mean if share < mean else (share - mean) / (1 - mean) for share in shares)
+    return 1 - math.sqrt(sum(one * one for one in scaled) / len(shares))
+
+
+def _mismatch(bins: Sequence[Bin], history: DemandHistory | None) -> float:
+    """Return how much the variation of nodes' utilisation differs from that of demands."""
+    if history is None or not history.count:
+        return 0.0
+    # What no node has would make the variation undefined.
+    present = [index for index in range(len(history.mean)) if any(one.capacity[index] > 0 for one in bins)]
+    if not present:
+        return 0.0
+    sizes = {
+        index: sum(one.capacity[index] for one in bins) / sum(one.capacity[index] > 0 for one in bins)
+        for index in present
+    }
+    shares = [
+        [
+            clamp(one.usage[index] / one.capacity[index])
+            if one.capacity[index]
+            else float(one.usage[index] > 0)
+            for one in bins
+        ]
+        for index in present
+    ]
+    mean = [sum(row) / len(row) for row in shares]
+    covariance = [
+        [
+            sum((a - mean[i]) * (b - mean[j]) for a, b in zip(shares[i], shares[j], strict=True)) / len(bins)
+            for j in range(len(present))
+        ]
+        for i in range(len(present))
+    ]
+    demanded = history.variation([sizes.get(index, math.inf) for index in range(len(history.mean))])
+    return abs(_variation(covariance, mean) - (demanded or 0.0))
+
+
+def _variation(covariance: Sequence[Vector], mean: Vector) -> float:
+    """Return Albert and Zhang's multivariate coefficient of variation."""
+    form = sum(mean[i] * covariance[i][j] * mean[j] for i in range(len(mean)) for j in range(len(mean)))
+    square = sum(one * one for one in mean)
+    return math.sqrt(form) / square if form > 0 and square > 0 else 0.0

@@ -1,0 +1,80 @@
+"""Pressure of a node: how full of pods it is, and how long tasks waited for CPU, memory and IO (PSI). Pure.
+
+Sources: the kernel's ``Documentation/accounting/psi.rst``; KEP-4205; KEP-5394 for when pressure starts and ends. CPU
+pressure counts on busy nodes only: throttled containers raise it on idle ones, too (kubernetes/enhancements#5062).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from multi_scheduler.formulas.numbers import clamp
+
+BUSY = 0.7
+"""CPU utilisation from which CPU pressure counts."""
+_PODS, _CPU, _MEMORY, _IO = 0.4, 0.2, 0.25, 0.15
+"""Shares of the four in a node's load; kubeleet publishes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Share of time, in percent, in which some or all tasks waited for one resource."""
+
+    some10: float = 0.0
+    some60: float = 0.0
+    full10: float = 0.0
+    full60: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What a node reports of all three resources."""
+
+    cpu: Stall = Stall()
+    memory: Stall = Stall()
+    io: Stall = Stall()
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Percentages from which a node is pressed."""
+
+    cpu: float = 50.0
+    """Of ``some``; a node's ``full`` is always 0."""
+    memory: float = 10.0
+    """Of ``full``."""
+    io: float = 40.0
+    """Of ``full``."""
+
+
+def load(pods: float, found: Pressure, *, utilisation: float | None) -> float:
+    """Return a node's load from 0 to 1.
+
+    Args:
+        pods: share of the pods that it may have.
+        found: its pressure.
+        utilisation: of its CPUs, 0 to 1; None: not known, then CPU pressure does not count.
+    """
+    cpu = found.cpu.some10 if _is_busy(utilisation) else 0.0
+    memory = 0.5 * found.memory.some10 + 0.5 * found.memory.full10
+    waiting = _CPU * cpu + _MEMORY * memory + _IO * found.io.some10
+    return clamp(_PODS * pods + waiting / 100)
+
+
+def is_pressed(
+    found: Pressure, thresholds: Thresholds, *, utilisation: float | None, was_pressed: bool = False
+) -> bool:
+    """Return whether a node is pressed: from both averages at a threshold until the longer one is below it."""
+    pairs = (
+        (found.cpu.some10, found.cpu.some60, thresholds.cpu, _is_busy(utilisation)),
+        (found.memory.full10, found.memory.full60, thresholds.memory, True),
+        (found.io.full10, found.io.full60, thresholds.io, True),
+    )
+    return any(
+        counts and long >= threshold and (was_pressed or short >= threshold)
+        for short, long, threshold, counts in pairs
+    )
+
+
+def _is_busy(utilisation: float | None) -> bool:
+    return utilisation is not None and utilisation > BUSY
