@@ -14,11 +14,13 @@ import gzip
 import json
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from controller_runtime import resources
@@ -44,6 +46,16 @@ class Release:
     """The chart as Helm has recorded it."""
 
 
+class _Record(msgspec.Struct):
+    """What is read of a record. Helm writes ``null`` for empty maps."""
+
+    name: str
+    namespace: str
+    version: int
+    config: dict[str, Any] | None = None
+    chart: dict[str, Any] | None = None
+
+
 def decode(data: str) -> Release:
     """Return the release of a record.
 
@@ -53,15 +65,18 @@ def decode(data: str) -> Release:
     Raises:
         ValueError: it is not such a record.
     """
-    packed = base64.b64decode(base64.b64decode(data))
-    found = json.loads(gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed)
-    return Release(
-        name=found["name"],
-        namespace=found["namespace"],
-        revision=found["version"],
-        values=found.get("config") or {},
-        chart=found.get("chart") or {},
-    )
+    try:
+        packed = base64.b64decode(base64.b64decode(data))
+        text = gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed
+        found = msgspec.json.decode(text, type=_Record)
+    except (ValueError, OSError, EOFError, zlib.error, msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not a Helm release record: {error}") from None
+    return Release(found.name, found.namespace, found.version, found.config or {}, found.chart or {})
+
+
+def _is_ours(release: Release) -> bool:
+    metadata = release.chart.get("metadata")
+    return isinstance(metadata, Mapping) and metadata.get("name") == _CHART
 
 
 def chart_files(chart: Mapping[str, Any]) -> dict[str, bytes]:
@@ -135,9 +150,16 @@ async def find(client: Client, namespace: str, name: str | None) -> Release:
     """
     selector = f"owner=helm,name={name}" if name else "owner=helm"
     listed = await client.list(resources.SECRETS, namespace=namespace, label_selector=selector)
-    records = [(one.labels.get("status", ""), one.to_dict()["data"]["release"]) for one in listed.items]
-    every = [(status, decode(data)) for status, data in records]
-    ours = [(status, one) for status, one in every if one.chart.get("metadata", {}).get("name") == _CHART]
+    ours: list[tuple[str, Release]] = []
+    unreadable: list[str] = []
+    for record in listed.items:
+        try:
+            release = decode(str((record.to_dict().get("data") or {}).get("release") or ""))
+        except ValueError:
+            unreadable.append(record.name)  # perhaps of another chart
+            continue
+        if _is_ours(release):
+            ours.append((record.labels.get("status", ""), release))
     deployed = [one for status, one in ours if status == "deployed"]
     if len(deployed) == 1:
         return deployed[0]
@@ -153,6 +175,11 @@ async def find(client: Client, namespace: str, name: str | None) -> Release:
             f"--namespace {namespace}', then 'helm rollback' or 'helm upgrade' it"
         )
     wanted = f"release {name}" if name else f"Helm release of the chart {_CHART}"
+    if unreadable:
+        raise ConfigError(
+            f"namespace {namespace} has no {wanted} that can be read; not a Helm release record: Secret "
+            f"{', '.join(sorted(unreadable))}. Look: 'helm list --all --namespace {namespace}'"
+        )
     raise ConfigError(
         f"namespace {namespace} has no {wanted}. Install the chart first, or name its namespace with --namespace: "
         f"'helm install {name or _CHART} charts/{_CHART} --namespace {namespace} --create-namespace --wait'"

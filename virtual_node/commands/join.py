@@ -18,7 +18,7 @@ from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
 from virtual_node import manifests, program
-from virtual_node.commands import connect, helm_release, join_probe, lower_account
+from virtual_node.commands import connect, helm_release, join_probe, lower_account, values_file
 from virtual_node.commands.helm_release import Release
 from virtual_node.commands.join_parts import (
     AGENT,
@@ -31,6 +31,7 @@ from virtual_node.commands.join_parts import (
     require_reachable,
     say,
 )
+from virtual_node.commands.join_release import find_release, write_values
 
 _POLL = 0.5
 
@@ -46,15 +47,14 @@ async def run(options: argparse.Namespace) -> None:
     """
     if options.legacy_token:
         raise ConfigError("--legacy-token: not with join, which makes tokens that the virtual node renews")
-    helm_release.require_helm()
+    if not options.values:
+        helm_release.require_helm()
     lower_file = {"context": options.client_context, "agent": AGENT, "cluster": options.name}
     async with (
         connect.upper(options, agent=AGENT) as upper,
         connect.by_file(options.client_kubeconfig, **lower_file) as lower,
     ):
-        release = await helm_release.find(upper, options.namespace, options.release)
-        say("release", f"{release.name} in namespace {release.namespace}, revision {release.revision}")
-        await Join(options, upper, lower, release).run()
+        await Join(options, upper, lower, await find_release(upper, options)).run()
 
 
 class Join:
@@ -78,6 +78,11 @@ class Join:
         await self._account()
         for account in lower_account.ACCOUNTS:
             await self._secret(account)
+        if options.values and self._entry is None:
+            write_values(options, lambda text, name, *, source: values_file.added(
+                text, helm_release.entry(name), source=source
+            ))  # fmt: skip
+            return
         await self._values()
         (node,) = helm_release.node_names(self._entry or helm_release.entry(options.name))[:1]
         if options.dry_run:
@@ -111,6 +116,11 @@ class Join:
             labels = ((found or {}).get("metadata") or {}).get("labels") or {}
             if found and labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
                 raise ConfigError(f"the upper cluster has a real node called {node}: choose another NAME")
+        for body in lower_account.objects(options):
+            resource, metadata = lower_account.KINDS[body["kind"]], body["metadata"]
+            found = await get(self._lower, resource, metadata["name"], namespace=metadata.get("namespace"))
+            if found and (why := lower_account.conflict(found, body)):
+                raise ConfigError(why)
         version = (await self._lower.version())["gitVersion"]
         say("lower", f"{self._lower.config.server} {version}")
 
@@ -148,10 +158,6 @@ class Join:
         patch = changes(found, body)
         if not patch:
             return ""
-        if (found["metadata"].get("labels") or {}).get("app.kubernetes.io/name") != manifests.NAME:
-            raise ConfigError(
-                f"the lower cluster has a {what} that is not virtual-node's: remove or rename it first"
-            )
         if not dry:
             await self._lower.patch(resource, metadata["name"], patch, **where)
         return f"{'would update' if dry else 'updated'} {what}"
@@ -207,7 +213,8 @@ class Join:
         """Add the cluster to the release."""
         options, release = self._options, self._release
         if self._entry is not None:
-            say("helm", f"revision {release.revision} has cluster {options.name}")
+            place = options.values or f"revision {release.revision}"
+            say("values" if options.values else "helm", f"{place} has cluster {options.name}")
             return
         entry = helm_release.entry(options.name)
         text = yaml.safe_dump([entry], sort_keys=False, default_flow_style=True, width=10**6).strip()

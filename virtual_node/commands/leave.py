@@ -17,18 +17,29 @@ from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object
-from virtual_node.commands import cleanup, connect, helm_release, lower_account
+from virtual_node.commands import cleanup, connect, helm_release, lower_account, values_file
 from virtual_node.commands.cleanup_lower import LowerCleanup
 from virtual_node.commands.cleanup_rehearsal import rehearsed
 from virtual_node.commands.cleanup_upper import UpperCleanup
 from virtual_node.commands.helm_release import Release
 from virtual_node.commands.join_parts import AGENT, get, identity, is_marked, say
+from virtual_node.commands.join_release import find_release, refuse_working, write_values
 from virtual_node.commands.leave_account import refuse_another_cluster, remove_account
+from virtual_node.commands.leave_lost import is_joined, left_behind, require_answer, require_silence
+from virtual_node.translate.node import is_real
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 _GONE_SECONDS = 5.0
 """A process that has not ended yet registers its Node again within this time."""
 _NAMED = 5
+_NEXT = (
+    "Move the pods away first, then run the command again: 'kubectl drain {nodes} --ignore-daemonsets "
+    "--delete-emptydir-data'. With --force the pods are deleted, and data of volumes stays in the lower cluster"
+)
+_LOST_NEXT = (
+    "The lower cluster does not answer, so they cannot end in order: with --force the pods are removed from the upper "
+    "cluster, and their controllers make new ones. They may still run in the lower cluster, and data of volumes is there"
+)
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -40,14 +51,18 @@ async def run(options: argparse.Namespace) -> None:
     Raises:
         ConfigError: pods or data are there, or a step cannot be done; says what to do next.
     """
+    if options.lost:
+        await require_silence(options)
+        async with connect.upper(options, agent=AGENT) as upper:
+            await Leave(options, upper, None, await find_release(upper, options)).run()
+        return
     lower_file = {"context": options.client_context, "agent": AGENT, "cluster": options.name}
     async with (
         connect.upper(options, agent=AGENT) as upper,
         connect.by_file(options.client_kubeconfig, **lower_file) as lower,
     ):
-        release = await helm_release.find(upper, options.namespace, options.release)
-        say("release", f"{release.name} in namespace {release.namespace}, revision {release.revision}")
-        await Leave(options, upper, lower, release).run()
+        await require_answer(options, lower)
+        await Leave(options, upper, lower, await find_release(upper, options)).run()
 
 
 def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
@@ -68,12 +83,22 @@ def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
 class Leave:
     """The steps of ``leave``, each safe to repeat."""
 
-    def __init__(self, options: argparse.Namespace, upper: Client, lower: Client, release: Release) -> None:
+    def __init__(
+        self, options: argparse.Namespace, upper: Client, lower: Client | None, release: Release
+    ) -> None:
+        """Prepare.
+
+        Args:
+            options: the parsed command line.
+            upper: client of the upper cluster.
+            lower: client of the lower cluster; None: it is lost, and only the upper cluster is changed.
+            release: the release, or what a values file says of it.
+        """
         self._options = options
         self._plain = upper
         dry = options.dry_run
         self._upper = rehearsed(upper, _would("upper")) if dry else upper
-        self._lower = rehearsed(lower, _would("lower")) if dry else lower
+        self._lower = rehearsed(lower, _would("lower")) if dry and lower else lower
         self._release = release
         self._entry = helm_release.cluster(release.values, options.name)
 
@@ -84,30 +109,44 @@ class Leave:
             ConfigError: the cluster is in use, join did not make it, the kubeconfig leads to another one, or a step
                 cannot be done.
         """
-        options = self._options
+        options, lower = self._options, self._lower
         secrets = await self._secrets()
+        self._id = str(self._release.values.get("clusterId") or await identity(self._plain))
         if self._entry is None and not secrets:
-            say("left", f"{options.name} is not in the release, and has no Secret: nothing to do")
-            return
-        if not any(is_marked(one) for one in secrets):
+            # After --lost the account in the lower cluster is all that still knows of the cluster.
+            if lower is None or not await is_joined(options, lower, cluster_id=self._id):
+                say("left", f"{options.name} is not in the release, and has no Secret: nothing to do")
+                return
+        elif not any(is_marked(one) for one in secrets):
             raise ConfigError(
                 f"join did not make cluster {options.name}: its Secrets carry no annotation "
                 f"{names.ANNOTATION_CREATED_BY}. Remove it by hand: docs/add-a-cluster.md, Remove a cluster"
             )
-        self._id = str(self._release.values.get("clusterId") or await identity(self._plain))
-        await refuse_another_cluster(
-            options, self._lower, cluster_id=self._id, is_in_use=self._entry is not None
-        )
+        if lower is not None:
+            await refuse_another_cluster(
+                options, lower, cluster_id=self._id, is_in_use=self._entry is not None
+            )
         nodes = await self._nodes()
         self._cleanup = UpperCleanup(
             self._upper, nodes=nodes, clusters=[options.name], say=self._progress("upper")
         )
         await self._end_pods(nodes)
+        if options.values and self._entry is not None:
+            write_values(options, values_file.removed)
+            return
+        if options.values and not options.dry_run:
+            await refuse_working(self._plain, nodes)
         await self._values()
+        if lower is not None:
+            await self._clean(lower)
         await self._remove()
-        await remove_account(options, self._lower, cluster_id=self._id)
+        if lower is not None:
+            await remove_account(options, lower, cluster_id=self._id)
         for one in secrets:
             await self._delete_secret(one)
+        if lower is None:
+            for line in left_behind(options, cluster_id=self._id, nodes=nodes):
+                say("lower", line)
         say("left", f"{options.name}{' would leave' if options.dry_run else ' has left'}")
 
     def _progress(self, step: str) -> Callable[[str], None]:
@@ -127,11 +166,16 @@ class Leave:
         return [one for one in found if one is not None]
 
     async def _nodes(self) -> list[str]:
-        """Return the cluster's virtual nodes: those of its entry, and those that are registered for it."""
+        """Return the cluster's virtual nodes: those of its entry, and those that are registered for it.
+
+        A real Node of such a name is not among them: the virtual node has refused its name.
+        """
         selector = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL},{names.LABEL_LOWER_CLUSTER}={self._options.name}"
         listed = await self._upper.list(resources.NODES, label_selector=selector)
         known = helm_release.node_names(self._entry) if self._entry else []
-        return sorted({*known, *(one.name for one in listed.items)})
+        found = {*known, *(one.name for one in listed.items)}
+        objects = {name: await get(self._upper, resources.NODES, name) for name in found}
+        return sorted(name for name, one in objects.items() if one is None or not is_real(one))
 
     async def _end_pods(self, nodes: Sequence[str]) -> None:
         """Cordon the nodes, then refuse while something runs there, or end it.
@@ -157,18 +201,20 @@ class Leave:
                 self._progress("upper")(f"node {node} uncordoned")
             more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
             raise ConfigError(
-                f"cluster {self._options.name} is in use: {', '.join(held[:_NAMED])}{more}. Move the pods away first, "
-                f"then run the command again: 'kubectl drain {' '.join(nodes)} --ignore-daemonsets "
-                "--delete-emptydir-data'. With --force the pods are deleted, and data of volumes stays in the lower cluster"
+                f"cluster {self._options.name} is in use: {', '.join(held[:_NAMED])}{more}. "
+                + (_LOST_NEXT if self._lower is None else _NEXT.format(nodes=" ".join(nodes)))
             )
-        await self._cleanup.delete_pods(deadline=asyncio.get_running_loop().time() + self._options.timeout)
+        # Nothing ends a pod of a lost cluster in order.
+        seconds = self._options.timeout if self._lower is not None else -1.0
+        await self._cleanup.delete_pods(deadline=asyncio.get_running_loop().time() + seconds)
         if not self._options.dry_run:
             say("pods", "none run there" if not held else f"ended: {len(held)} were there")
 
     async def _values(self) -> None:
         options, release = self._options, self._release
         if self._entry is None:
-            say("helm", f"revision {release.revision} does not have cluster {options.name}")
+            if not options.values:
+                say("helm", f"revision {release.revision} does not have cluster {options.name}")
             return
         if options.dry_run:
             say("helm", f"would upgrade {release.name} without cluster {options.name}")
@@ -180,16 +226,19 @@ class Leave:
         )  # fmt: skip
         say("helm", f"revision {revision} does not have it. Take it out of a values file of yours, too")
 
-    async def _remove(self) -> None:
-        """Remove what the virtual nodes made in the lower cluster, and their Nodes."""
-        lower = LowerCleanup(
-            self._lower,
+    async def _clean(self, lower: Client) -> None:
+        """Remove what the virtual nodes made in the lower cluster."""
+        cleaning = LowerCleanup(
+            lower,
             cluster_id=self._id,
             nodes=await self._nodes() or [self._options.name],
             upper_claims=await self._cleanup.claims(),
             say=self._progress("lower"),
         )
-        await lower.run()
+        await cleaning.run()
+
+    async def _remove(self) -> None:
+        """Remove the Nodes, and mirrors that nobody uses."""
         await self._cleanup.remove(namespace="", leases=[], secrets=[], driver=False)
         for _ in range(0 if self._options.dry_run else int(_GONE_SECONDS)):
             await asyncio.sleep(1)

@@ -32,6 +32,7 @@ KINDS = {
     "RoleBinding": Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
 }
 _FILLED_SECONDS = 30
+_LABEL = "app.kubernetes.io/name"
 
 
 def objects(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -62,16 +63,60 @@ def secret_name(cluster: str, account: str = manifests.NAME) -> str:
     return f"virtual-node-{cluster}{ACCOUNTS[account]}"
 
 
+def conflict(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Return why an object of the lower cluster must not become one of the account's; empty: it may.
+
+    Args:
+        found: the object as it is.
+        wanted: of ``objects``, of the same kind and name. Namespaces and Secrets may be anybody's.
+    """
+    kind, metadata = wanted["kind"], found.get("metadata") or {}
+    if kind in {"Namespace", "Secret"}:
+        return ""
+    space = metadata.get("namespace")
+    what = f"{kind} {f'{space}/' if space else ''}{metadata.get('name')}"
+    if (metadata.get("labels") or {}).get(_LABEL) != manifests.NAME:
+        return (
+            f"the lower cluster has a {what} that is not virtual-node's (no label {_LABEL}: {manifests.NAME}): remove "
+            "or rename it first, or label it if it is to be used"
+        )
+    had, role = found.get("roleRef"), wanted.get("roleRef")
+    if role and had != role:
+        bound = f"{(had or {}).get('kind')} {(had or {}).get('name')}"
+        where = f" --namespace {space}" if space else ""
+        return (
+            f"{what} of the lower cluster binds {bound} instead of {role['kind']} {role['name']}, and Kubernetes does "
+            f"not change that: 'kubectl delete {kind.lower()} {metadata.get('name')}{where}' there, then run the "
+            "command again"
+        )
+    spaces = {str(one.get("namespace")) for one in wanted.get("subjects") or ()}
+    others = [one for one in found.get("subjects") or () if str(one.get("namespace")) not in spaces]
+    if others:
+        named = ", ".join(f"{one.get('kind')} {one.get('namespace', '')}/{one.get('name')}" for one in others)
+        return (
+            f"{what} of the lower cluster is for {named}, which would lose its rights: give the --account-namespace of "
+            "that account"
+        )
+    return ""
+
+
 async def apply(client: Client, body: Mapping[str, Any], *, say: Callable[[str], None]) -> None:
     """Create an object, or bring its rules, subjects and ``stringData`` up to date.
 
     A token Secret that exists is left to its controller.
+
+    Raises:
+        ConfigError: an object of that name belongs to others.
     """
     resource, metadata = KINDS[body["kind"]], body["metadata"]
     try:
         await client.create(resource, body, namespace=metadata.get("namespace"))
         say(f"created {body['kind']} {metadata['name']}")
     except AlreadyExists:
+        if body["kind"] not in {"Namespace", "Secret"}:
+            found = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
+            if why := conflict(found, body):
+                raise ConfigError(why) from None
         patch = {key: body[key] for key in ("rules", "stringData", "subjects") if key in body}
         if patch:
             await client.patch(resource, metadata["name"], patch, namespace=metadata.get("namespace"))

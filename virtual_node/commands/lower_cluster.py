@@ -42,7 +42,9 @@ def main(argv: Sequence[str]) -> int:
     if options.action == "manifest":
         print(yaml.safe_dump_all(lower_account.objects(options), sort_keys=False).rstrip())  # noqa: T201 - the answer
         return 0
-    if not options.client_kubeconfig:
+    if (options.lost or options.force) and options.action != "leave":
+        raise ConfigError(f"{'--lost' if options.lost else '--force'}: only with leave")
+    if not options.client_kubeconfig and not options.lost:
         raise ConfigError("--client-kubeconfig: required: an administrator's kubeconfig of the lower cluster")
     match options.action:
         case "join":
@@ -200,4 +202,17 @@ def _add_joining_flags(parser: Parser) -> None:
         "--force",
         action="store_true",
         help="leave although pods run there, which are deleted, or volumes with data are bound",
+    )
+    own.add_argument(
+        "--lost",
+        action="store_true",
+        help="leave though the lower cluster does not answer any more: change the upper cluster alone, and print what "
+        "is left in the lower one; without --client-kubeconfig",
+    )
+    own.add_argument(
+        "--values",
+        default="",
+        metavar="FILE",
+        help="edit this values file instead of upgrading the release, for releases that Argo CD, Flux or a pipeline "
+        "upgrades. Run the command again once the file is applied",
     )

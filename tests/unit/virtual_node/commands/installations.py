@@ -22,6 +22,7 @@ class Api:
         self.deleted: list[str] = []
         self.forced: list[str] = []
         self.patched: list[tuple[str, Any]] = []
+        self.created: list[str] = []
         self.stubborn: set[str] = set()
         """Names of pods that do not end until they are forced."""
         self.daemon_sets: set[str] = set()
@@ -62,6 +63,13 @@ class Api:
 
     async def patch(self, _resource, name, patch, *, namespace=None, subresource=None):
         self.patched.append((name, patch))
+
+    async def create(self, _resource, body, **_where):
+        self.created.append(f"{body['kind']}/{body.get('metadata', {}).get('name', '')}")
+        return {**body, "status": {"token": "t", "expirationTimestamp": "later", "authenticated": False}}
+
+    async def version(self):
+        return {"gitVersion": "v1.34.4"}
 
     async def read(self, path, **_more):
         lists: dict[str, Any] = {"/api/v1": {"resources": []}, "/apis": {"groups": []}}

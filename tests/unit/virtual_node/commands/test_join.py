@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.errors import ConfigError
+from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.commands.installations import Api, thing, virtual
 from virtual_node.commands import (
@@ -20,9 +20,12 @@ from virtual_node.commands import (
     join,
     join_parts,
     join_probe,
+    join_release,
     leave,
     leave_account,
+    leave_lost,
     lower_account,
+    values_file,
 )
 from virtual_node.commands.helm_release import Release
 
@@ -155,6 +158,32 @@ async def test_the_deployed_release_of_the_chart_is_found():
         _record(version=1, status="superseded"), _record(), _record("cache", version=1, chart=other)
     )
     assert (await helm_release.find(api, SPACE, None)).revision == 2
+
+
+def _broken(data: str, name: str = "cache") -> dict[str, Any]:
+    record = _record(name)
+    return {**record, "data": {"release": base64.b64encode(data.encode()).decode()}}
+
+
+BROKEN = (
+    "",
+    "no base64!",
+    base64.b64encode(b"\x1f\x8bcut").decode(),
+    base64.b64encode(b"[]").decode(),
+    base64.b64encode(b'{"name": "cache", "namespace": "a", "version": "one"}').decode(),
+    base64.b64encode(b'{"name": "cache"}').decode(),
+)
+
+
+async def test_malformed_records_of_other_charts_do_not_matter():
+    """Anything may be in a Secret that is labelled as Helm's; without our release, the error names the Secrets."""
+    odd = [_broken(one) for one in BROKEN]
+    strange = _record("odd", chart={"metadata": []})
+    api: Any = Api(*odd, {**odd[0], "data": None}, strange, _record())
+    assert (await helm_release.find(api, SPACE, None)).name == "vn"
+    api = Api(*odd)
+    with pytest.raises(ConfigError, match=r"not a Helm release record: Secret .*\.cache\.v2"):
+        await helm_release.find(api, SPACE, None)
 
 
 @pytest.mark.parametrize(
@@ -320,18 +349,167 @@ async def test_what_could_not_work_is_refused_before_anything_changes(
 ):
     """The upper kubeconfig given for the lower one, the name of a real node, a Secret of `register`."""
     above, below = _cluster("upper", *upper), _cluster(lower)
-    options = _options()
-    vars(options).update(server="", client_kubeconfig="f.yaml", namespace=SPACE)
+    options = _joining()
     with pytest.raises(ConfigError, match=words):
         await join.Join(options, above, below, Release("vn", SPACE, 1)).run()
     assert (above.patched, below.patched, above.deleted, below.deleted) == ([], [], [], [])
 
 
+def _joining(**more: Any) -> argparse.Namespace:
+    options = _options()
+    given = {"server": "", "client_kubeconfig": "f.yaml", "namespace": SPACE, "values": "", "force": False}
+    vars(options).update({**given, "timeout": 1.0, "lost": False, "token_duration": 60.0, **more})
+    return options
+
+
+def _accounts(kind: str, change: Any) -> list[dict[str, Any]]:
+    """The account's objects as they are in a lower cluster; those of a kind are changed."""
+    found = [dict(one) for one in lower_account.objects(_options())]
+    for one in found:
+        one["metadata"] = {**one["metadata"], "namespace": one["metadata"].get("namespace", ""), "uid": "u"}
+        if one["kind"] == kind:
+            change(one)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("ServiceAccount", lambda one: one["metadata"].pop("labels"), "ServiceAccount virtual-node/virtual-node that is not"),
+        ("ClusterRole", lambda one: one["metadata"].update(labels={}), "ClusterRole virtual-node that is not"),
+        (
+            "ClusterRoleBinding",
+            lambda one: one.update(roleRef={**one["roleRef"], "name": "cluster-admin"}),
+            "binds ClusterRole cluster-admin instead .* 'kubectl delete clusterrolebinding virtual-node' there",
+        ),
+        (
+            "RoleBinding",
+            lambda one: one.update(roleRef={**one["roleRef"], "kind": "ClusterRole"}),
+            "kubectl delete rolebinding virtual-node-tokens --namespace virtual-node' there",
+        ),
+        (
+            "ClusterRoleBinding",
+            lambda one: one.update(subjects=[{**one["subjects"][0], "namespace": "other"}]),
+            "is for ServiceAccount other/virtual-node, which would lose its rights: give the --account-namespace",
+        ),
+    ],
+)  # fmt: skip
+async def test_an_account_that_is_not_ours_is_refused_before_anything_changes(
+    kind: str, change: Any, words: str
+):
+    """A namesake of another tool would be marked and given rights; a binding to another role would stay unnoticed."""
+    above, below = _cluster("upper"), _cluster("lower", *_accounts(kind, change))
+    with pytest.raises(ConfigError, match=words):
+        await join.Join(_joining(), above, below, Release("vn", SPACE, 1)).run()
+    assert (above.created, below.created, above.patched, below.patched) == ([], [], [], [])
+    found = next(one for one in below.objects if one.kind == kind).to_dict()
+    body = next(one for one in lower_account.objects(_options()) if one["kind"] == kind)
+    assert lower_account.conflict(found, body)  # `register` asks it, too
+
+
+@pytest.mark.parametrize("action", ["join", "leave"])
+async def test_values_are_edited_instead_of_an_upgrade(
+    action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """The release of Argo CD or Flux is not touched; the command says what comes next, and a dry run writes nothing."""
+    file = tmp_path / "values.yaml"
+    options = _joining(values=str(file), release=None, dry_run=True, server="https://10.0.0.1")
+    mark = {"annotations": {"virtual-node.io/created-by": "join"}}
+    if action == "join":
+        file.write_text("# ours\n", encoding="utf-8")
+        above, below = _cluster("upper"), _cluster("lower", *_accounts("", None))
+        below.objects.append(
+            from_dict(thing("ConfigMap", "kube-root-ca.crt", namespace="virtual-node", data={"ca.crt": "c"}))
+        )
+    else:
+        file.write_text(
+            "virtualNode:\n  clusters:\n    - name: tokyo\n      kubeconfig: k  # its own\n", encoding="utf-8"
+        )
+        above, below = (
+            _cluster("upper", _secret(**mark), virtual("tokyo")),
+            _lower(users={"upper": "tokyo"}, marked=True),
+        )
+    before = file.read_text("utf-8")
+    for dry in (True, False):
+        options.dry_run = dry
+        release = await join_release.find_release(above, options)
+        step: Any = join.Join if action == "join" else leave.Leave
+        await step(options, above, below, release).run()
+        assert (file.read_text("utf-8") == before) == dry
+    assert "then run this command again" in capsys.readouterr().out
+    left = helm_release.clusters(values_file.parse(file.read_text("utf-8"), source=""))
+    assert [one["name"] for one in left] == (["tokyo"] if action == "join" else [])
+    assert above.deleted == []
+
+
+async def test_of_a_lost_cluster_the_upper_part_is_removed(helm: Path, capsys: pytest.CaptureFixture[str]):
+    """Without the lower cluster: Node and Secrets go, and the commands that clean the lower cluster are printed."""
+    mark = {"annotations": {"virtual-node.io/created-by": "join"}}
+    release = {
+        "virtualNode": {
+            "clusters": [{**TOKYO, "config": {"nodes": [{"name": "tokyo"}, {"name": "tokyo-gpu"}]}}]
+        }
+    }
+    running = thing("Pod", "web", namespace="shop", spec={"nodeName": "tokyo"}, status={"phase": "Running"})
+    above = _cluster(
+        "upper", _secret(**mark), virtual("tokyo"), virtual("tokyo-gpu"), running, _record(config=release)
+    )
+    above.stubborn.add("web")
+    options = _joining(lost=True, client_kubeconfig="", release=None, kubeconfig="", context="")
+    found = Release("vn", SPACE, 2, release)
+    with pytest.raises(ConfigError, match="does not answer, so they cannot end in order: with --force"):
+        await leave.Leave(options, above, None, found).run()
+    options.force = True
+    await leave.Leave(options, above, None, found).run()
+    assert {"Pod/shop/web", "Node/tokyo", "Node/tokyo-gpu", f"Secret/{SPACE}/virtual-node-tokyo"} <= {
+        *above.deleted
+    }
+    assert above.forced == ["web"]
+    assert "tokyo" not in (helm / "values").read_text("utf-8")
+    said = capsys.readouterr().out
+    assert "virtual-node.io/upper-cluster=upper,virtual-node.io/node in (tokyo-gpu)'" in said
+    assert "lower-cluster leave tokyo --client-kubeconfig ADMIN_KUBECONFIG" in said
+
+
+async def test_a_cluster_that_was_lost_is_cleaned_once_it_answers():
+    """After --lost only the account in the lower cluster knows of it: that is enough for `leave` to remove the rest."""
+    above, below = _cluster("upper"), _lower(users={"upper": "tokyo"}, marked=True)
+    await leave.Leave(_joining(), above, below, Release("vn", SPACE, 1)).run()
+    assert "Namespace/virtual-node" in below.deleted
+
+
+async def test_a_cluster_that_does_not_answer_is_refused_with_the_flag_for_lost_ones():
+    """Nothing is changed before the lower cluster has answered."""
+    below = _cluster("lower")
+
+    async def version() -> None:
+        raise ApiError("no route to host")
+
+    below.version = version
+    below.config = SimpleNamespace(server="https://10.0.0.1", source="f.yaml", context_name="", proxy_url="")
+    with pytest.raises(ConfigError, match="leave tokyo --lost' changes the upper cluster alone"):
+        await leave_lost.require_answer(_joining(client_context=""), below)
+
+
+async def test_a_real_node_of_the_name_is_neither_cordoned_nor_opened():
+    """The virtual node has refused its name: its pods are others' and do not keep the cluster from leaving."""
+    mark = {"annotations": {"virtual-node.io/created-by": "join"}}
+    above = _cluster(
+        "upper", _secret(**mark), virtual("tokyo"), thing("Node", "metal", spec={}),
+        thing("Pod", "db", namespace="shop", spec={"nodeName": "metal"}, status={"phase": "Running"}),
+        thing("Pod", "web", namespace="shop", spec={"nodeName": "tokyo"}, status={"phase": "Running"}),
+    )  # fmt: skip
+    entry = {**TOKYO, "config": {"nodes": [{"name": "metal"}, {"name": "tokyo"}]}}
+    release = Release("vn", SPACE, 1, {"virtualNode": {"clusters": [entry]}})
+    with pytest.raises(ConfigError, match=r"in use: pod shop/web\. Move"):
+        await leave.Leave(_joining(), above, _lower(users={"upper": "tokyo"}, marked=True), release).run()
+    assert {name for name, _ in above.patched} == {"tokyo"}
+
+
 async def test_a_cluster_that_join_did_not_make_does_not_leave():
     """The Secrets of `register` carry no mark: the error leads to the steps by hand, and nothing is cordoned."""
     above = _cluster("upper", _secret(), virtual("tokyo"))
-    options = _options()
-    vars(options).update(namespace=SPACE)
+    options = _joining()
     release = Release("vn", SPACE, 1, {"virtualNode": {"clusters": [TOKYO]}})
     with pytest.raises(ConfigError, match="Remove it by hand"):
         await leave.Leave(options, above, _cluster("lower"), release).run()
@@ -343,8 +521,7 @@ async def test_a_cluster_with_pods_does_not_leave_and_is_open_again():
     mark = {"annotations": {"virtual-node.io/created-by": "join"}}
     running = thing("Pod", "web", namespace="shop", spec={"nodeName": "tokyo"}, status={"phase": "Running"})
     above = _cluster("upper", _secret(**mark), virtual("tokyo"), running)
-    options = _options()
-    vars(options).update(namespace=SPACE, force=False, timeout=1.0, client_kubeconfig="f.yaml")
+    options = _joining()
     release = Release("vn", SPACE, 1, {"virtualNode": {"clusters": [TOKYO]}})
     with pytest.raises(ConfigError, match=r"in use: pod shop/web.*kubectl drain tokyo"):
         await leave.Leave(options, above, _lower(users={"upper": "tokyo"}, marked=True), release).run()
@@ -368,8 +545,7 @@ async def test_the_kubeconfig_of_another_lower_cluster_is_refused(
     """Otherwise the account of a cluster that stays would be deleted; nothing is changed in either cluster."""
     mark = {"annotations": {"virtual-node.io/created-by": "join"}}
     above, below = _cluster("upper", _secret(**mark), virtual("tokyo")), _lower(users=users, marked=True)
-    options = _options()
-    vars(options).update(namespace=SPACE, force=True, timeout=1.0, client_kubeconfig="paris.yaml")
+    options = _joining(force=True, client_kubeconfig="paris.yaml")
     release = Release("vn", SPACE, 1, {"virtualNode": {"clusters": entries}})
     with pytest.raises(ConfigError, match=words):
         await leave.Leave(options, above, below, release).run()

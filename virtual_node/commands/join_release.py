@@ -1,0 +1,77 @@
+"""What ``lower-cluster join`` and ``leave`` change: the Helm release, or a values file that others apply (``--values``)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from controller_runtime import resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ConfigError
+from controller_runtime.flags import read_text
+from virtual_node.commands import helm_release, values_file
+from virtual_node.commands.helm_release import Release
+from virtual_node.commands.join_parts import get, say
+
+_LEASES = "kube-node-lease"
+
+
+class Edit(Protocol):
+    """Changes the text of a values file for one cluster."""
+
+    def __call__(self, text: str, name: str, *, source: str) -> str:
+        """Return the changed text."""
+
+
+async def find_release(upper: Client, options: argparse.Namespace) -> Release:
+    """Return the release, or the values of ``--values``.
+
+    Raises:
+        ConfigError: there is no release, or the file is not one of values.
+    """
+    if options.values:
+        values = values_file.parse(read_text("--values", options.values), source=options.values)
+        say("values", f"{options.values}; no release is upgraded")
+        return Release(options.release or "virtual-node", options.namespace, 0, values)
+    release = await helm_release.find(upper, options.namespace, options.release)
+    say("release", f"{release.name} in namespace {release.namespace}, revision {release.revision}")
+    return release
+
+
+def write_values(options: argparse.Namespace, edit: Edit) -> None:
+    """Change the values file, and say what comes next. A dry run prints the changed file instead.
+
+    Raises:
+        ConfigError: its layout is not edited, or it cannot be written.
+    """
+    text = edit(read_text("--values", options.values), options.name, source=options.values)
+    if options.dry_run:
+        say("values", f"would write {options.values}:")
+        print(text, end="")  # noqa: T201 - the answer
+        return
+    try:
+        Path(options.values).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--values {options.values}: {error.strerror}") from None
+    say("values", f"{options.values} is changed. Apply it (helm upgrade --values, or commit it), then run this "
+        "command again: it does the rest")  # fmt: skip
+
+
+async def refuse_working(upper: Client, nodes: Sequence[str]) -> None:
+    """Refuse to remove what a virtual node still works with: its Lease is held and renewed.
+
+    Raises:
+        ConfigError: one works.
+    """
+    for node in nodes:
+        spec = (await get(upper, resources.LEASES, node, namespace=_LEASES) or {}).get("spec") or {}
+        if not spec.get("holderIdentity") or not spec.get("renewTime"):
+            continue
+        age = datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])
+        if age < timedelta(seconds=spec.get("leaseDurationSeconds") or 40):
+            raise ConfigError(
+                f"virtual node {node} still works: apply the values file without it, then run the command again"
+            )

@@ -1,0 +1,90 @@
+"""``lower-cluster leave`` of a cluster that does not answer: when it is allowed, and what is left in the lower cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized
+from virtual_node import manifests, program
+from virtual_node.commands import connect
+from virtual_node.commands.join_parts import AGENT, joined_as
+
+_KINDS = "pods,services,endpointslices.discovery.k8s.io,configmaps,secrets"
+
+
+async def require_answer(options: argparse.Namespace, lower: Client) -> None:
+    """Ask the lower cluster for its version, before anything is changed.
+
+    Raises:
+        ConfigError: it does not answer; names ``--lost``.
+    """
+    try:
+        await lower.version()
+    except (Forbidden, Unauthorized):
+        raise
+    except ApiError as error:
+        told = connect.explain(
+            error, lower.config, path=options.client_kubeconfig, context=options.client_context
+        )
+        raise ConfigError(
+            f"{told}. If the lower cluster is lost for good: '{program.name('lower-cluster')} leave {options.name} "
+            "--lost' changes the upper cluster alone"
+        ) from None
+
+
+async def require_silence(options: argparse.Namespace) -> None:
+    """Refuse ``--lost`` for a cluster that answers by the kubeconfig that was given, if one was.
+
+    Raises:
+        ConfigError: it answers.
+    """
+    if not options.client_kubeconfig:
+        return
+    where = {"context": options.client_context, "agent": AGENT, "cluster": options.name}
+    try:
+        async with connect.by_file(options.client_kubeconfig, **where) as lower:
+            await lower.version()
+    except ConfigError:
+        return
+    raise ConfigError(
+        f"the lower cluster of {options.client_kubeconfig} answers: run the command without --lost, so that it is "
+        "cleaned, too"
+    )
+
+
+def left_behind(options: argparse.Namespace, *, cluster_id: str, nodes: Sequence[str]) -> list[str]:
+    """Return what a lower cluster still has of an upper one, and the commands that remove it, in lines.
+
+    Args:
+        options: ``name``, ``account_namespace`` and ``client_kubeconfig`` of the command line.
+        cluster_id: identity of the upper cluster.
+        nodes: virtual nodes of the lower cluster.
+    """
+    file = options.client_kubeconfig or "ADMIN_KUBECONFIG"
+    own = options.account_namespace
+    again = f"{program.name('lower-cluster')} leave {options.name} --client-kubeconfig {file}"
+    again += "" if own == "virtual-node" else f" --account-namespace {own}"
+    head = (
+        f"is not cleaned: pods and objects with label {names.LABEL_UPPER_CLUSTER}={cluster_id}, and the accounts in "
+        f"namespace {own}, are left there. When it answers again, this removes them:"
+    )
+    found = [head]
+    if more := sorted({*nodes} - {options.name}):
+        selector = f"{names.LABEL_UPPER_CLUSTER}={cluster_id},{names.LABEL_NODE} in ({','.join(more)})"
+        found.append(f"kubectl --kubeconfig {file} delete {_KINDS} --all-namespaces --selector '{selector}'")
+    return [*found, again]
+
+
+async def is_joined(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> bool:
+    """Return whether the lower cluster has an account that joined under the name that leaves."""
+    try:
+        account = await lower.get(
+            resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace
+        )
+    except NotFound:
+        return False
+    return bool(joined_as(account).get(cluster_id) == options.name)
