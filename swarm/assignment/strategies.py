@@ -1,0 +1,58 @@
+"""Divides jobs over workers by one of the strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from swarm.assignment import contiguous, dedicated, rendezvous, sticky
+from swarm.assignment.model import Assignment, Job, Problem, Reason
+
+STICKY = "Sticky"
+CONTIGUOUS = "Contiguous"
+RENDEZVOUS = "Rendezvous"
+
+_SHARED: Mapping[str, Callable[[Problem], Assignment]] = {
+    STICKY: sticky.assign,
+    CONTIGUOUS: contiguous.assign,
+    RENDEZVOUS: rendezvous.assign,
+}
+
+
+def assign(
+    jobs: Sequence[Job],
+    workers: Sequence[str],
+    *,
+    previous: Mapping[str, str] | None = None,
+    strategy: str = STICKY,
+    max_per_worker: int = 0,
+) -> Assignment:
+    """Return an assignment that depends on nothing but the arguments.
+
+    Args:
+        jobs: with unique names, in the order of the list.
+        workers: names in the order of their index. Equal names mean equal workers in successive calls.
+        previous: job → worker of the assignment before. Only ``Sticky`` uses it.
+        strategy: one of the constants of this module.
+        max_per_worker: 0 means no limit.
+    """
+    if not workers:
+        return Assignment(unassigned={job.name: Reason.NO_WORKERS for job in jobs})
+    before: Mapping[str, str] = (previous or {}) if strategy == STICKY else {}
+    choose = rendezvous.best if strategy == RENDEZVOUS else dedicated.least_moves(jobs, before)
+    result = dedicated.place(jobs, workers, before, choose)
+    taken = set(result.workers.values())
+    free = [worker for worker in workers if worker not in taken]
+    shared = []
+    for job in jobs:
+        if job.dedicated:
+            continue
+        if job.allowed is None or not job.allowed.isdisjoint(free):
+            shared.append(job)
+        else:
+            result.unassigned[job.name] = Reason.NO_MATCHING_WORKER
+    if shared:
+        cap = max_per_worker or len(shared)
+        divided = _SHARED[strategy](Problem(shared, free, before, cap))
+        result.workers.update(divided.workers)
+        result.unassigned.update(divided.unassigned)
+    return result

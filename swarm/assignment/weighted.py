@@ -1,0 +1,158 @@
+"""Sticky division of jobs with different weights or affinities.
+
+The exact optimum is NP-hard (multiprocessor scheduling). Jobs keep their workers, jobs without one go to the least
+loaded worker, heaviest first, and then single jobs move from overloaded to underloaded workers.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+
+from swarm.assignment.model import Assignment, Job, Problem, Reason
+
+TOLERANCE = 0.1
+"""Fraction of the mean by which a worker's load may differ without a move."""
+
+
+def assign(problem: Problem) -> Assignment:
+    """Divide by weight. No worker has more than 1.1 × the mean if no job weighs more than 0.1 × the mean."""
+    division = _Division(problem)
+    loose = division.keep()
+    unplaced = division.place(loose)
+    division.level()
+    result = Assignment(
+        {job.name: division.worker_of[job.name] for job in problem.jobs if job not in unplaced}
+    )
+    result.unassigned = dict.fromkeys((job.name for job in unplaced), Reason.CAPACITY)
+    return result
+
+
+@dataclass(slots=True)
+class _Division:
+    problem: Problem
+    worker_of: dict[str, str] = field(default_factory=dict)
+    held: dict[str, dict[str, Job]] = field(init=False)
+    load: dict[str, int] = field(init=False)
+    order: list[tuple[int, int]] = field(default_factory=list)
+    """(load, index of worker), ascending, while leveling."""
+    mean: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = {worker: {} for worker in self.problem.workers}
+        self.load = dict.fromkeys(self.problem.workers, 0)
+        self.mean = sum(job.weight for job in self.problem.jobs) / len(self.problem.workers)
+
+    def keep(self) -> list[Job]:
+        """Leave jobs with their workers as far as affinity, cap and load allow; return the others."""
+        loose = []
+        for job in self.problem.jobs:
+            worker = self.problem.previous.get(job.name, "")
+            if worker in self.held and job.fits(worker) and len(self.held[worker]) < self.problem.cap:
+                self._add(job, worker)
+            else:
+                loose.append(job)
+        for worker, jobs in self.held.items():
+            loose += self._surplus(worker, jobs)
+        return loose
+
+    def _surplus(self, worker: str, jobs: dict[str, Job]) -> list[Job]:
+        """Take the heaviest jobs from an overloaded worker, but not so many that it is underloaded."""
+        surplus = []
+        if self.load[worker] > self.mean * (1 + TOLERANCE):
+            for job in sorted(jobs.values(), key=lambda job: (-job.weight, job.name)):
+                if self.load[worker] - job.weight >= self.mean * (1 - TOLERANCE / 2):
+                    self._remove(job)
+                    surplus.append(job)
+                if self.load[worker] <= self.mean * (1 + TOLERANCE):
+                    break
+        return surplus
+
+    def place(self, loose: list[Job]) -> set[Job]:
+        """Give each job to its least loaded worker, heaviest job first; return those that have no room."""
+        unplaced = set()
+        indexes = {worker: index for index, worker in enumerate(self.problem.workers)}
+        order = sorted((self.load[worker], index) for worker, index in indexes.items())
+        # Jobs that ran before come first: if there is no room for all, new jobs wait.
+        for job in sorted(loose, key=lambda job: (job.name not in self.problem.previous, -job.weight)):
+            found = next(
+                (
+                    place
+                    for place, (_, index) in enumerate(order)
+                    if self._has_room(job, self.problem.workers[index])
+                ),
+                None,
+            )
+            if found is None:
+                unplaced.add(job)
+                continue
+            _, index = order.pop(found)
+            worker = self.problem.workers[index]
+            self._add(job, worker)
+            bisect.insort(order, (self.load[worker], index))
+        self.order = order
+        return unplaced
+
+    def level(self) -> None:
+        """Move jobs while a worker is outside of the tolerance and a single move makes the loads more equal."""
+        # Every move lowers the sum of squares, so this ends; the limit is for the time that it takes.
+        for _ in range(2 * len(self.problem.jobs)):
+            if not (self._relieve() or self._fill()):
+                return
+
+    def _relieve(self) -> bool:
+        for heavy, high in reversed(self.order):
+            if heavy <= self.mean * (1 + TOLERANCE):
+                return False
+            for light, low in self.order:
+                if heavy - light <= 1:
+                    break
+                if self._move(high, low):
+                    return True
+        return False
+
+    def _fill(self) -> bool:
+        for light, low in self.order:
+            if light >= self.mean * (1 - TOLERANCE):
+                return False
+            for heavy, high in reversed(self.order):
+                if heavy - light <= 1:
+                    break
+                if self._move(high, low):
+                    return True
+        return False
+
+    def _move(self, high: int, low: int) -> bool:
+        """Move the job whose weight is closest to what is missing; False if none makes the loads more equal."""
+        source, target = self.problem.workers[high], self.problem.workers[low]
+        difference = self.load[source] - self.load[target]
+        over, under = self.load[source] - self.mean, self.mean - self.load[target]
+        ideal = min(over, under) if over > 0 and under > 0 else difference / 2
+        candidates = [
+            job
+            for job in self.held[source].values()
+            if job.weight < difference and self._has_room(job, target)
+        ]
+        if not candidates:
+            return False
+        job = min(candidates, key=lambda job: (abs(job.weight - ideal), job.name))
+        self.order.remove((self.load[source], high))
+        self.order.remove((self.load[target], low))
+        self._remove(job)
+        self._add(job, target)
+        bisect.insort(self.order, (self.load[source], high))
+        bisect.insort(self.order, (self.load[target], low))
+        return True
+
+    def _has_room(self, job: Job, worker: str) -> bool:
+        return job.fits(worker) and len(self.held[worker]) < self.problem.cap
+
+    def _add(self, job: Job, worker: str) -> None:
+        self.held[worker][job.name] = job
+        self.load[worker] += job.weight
+        self.worker_of[job.name] = worker
+
+    def _remove(self, job: Job) -> None:
+        worker = self.worker_of.pop(job.name)
+        del self.held[worker][job.name]
+        self.load[worker] -= job.weight
