@@ -96,6 +96,14 @@ class VolumeConfig(_Base):
     """Image of the placeholder that has the lower scheduler choose a node for new volumes."""
 
 
+class ClusterServicesConfig(_Base):
+    """How Services appear in this cluster."""
+
+    cluster_ip: Literal["own", "same"] = msgspec.field(default="own", name="clusterIP")
+    """own: this cluster chooses the addresses of copies. same: a new copy gets the upper Service's address if this cluster's
+    Service range contains it and it is free; otherwise one of its own, with event ``OtherClusterIP``."""
+
+
 class TokenSecret(_Base):
     """A Secret of the upper cluster with a token for a lower cluster, as ``lower-cluster register`` makes it."""
 
@@ -130,6 +138,7 @@ class ClusterConfig(_Base):
     pod_selector: dict[str, Any] = {}
     """LabelSelector (``matchLabels``, ``matchExpressions``) of the pods that may run in this cluster. Empty: all."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
+    services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
     policy: Policy = msgspec.field(default_factory=Policy)
     nodes: list[NodeConfig] = []
     """Several virtual nodes for one lower cluster, so that no giant node becomes a scheduling black hole."""

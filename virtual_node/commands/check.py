@@ -17,7 +17,7 @@ from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.rights import Right
 from controller_runtime.weaknesses import weaknesses
 from virtual_node import program, rights, start_checks
-from virtual_node.commands import beside_daemon, connect, output, probes
+from virtual_node.commands import beside_daemon, connect, output, probes, service_ranges
 from virtual_node.config import ClusterConfig, Config
 from virtual_node.flag_declarations import DEFAULT_NODE_NAME
 
@@ -70,6 +70,8 @@ async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[Find
     pending += [_collect(cluster.name, _lower(cluster, patience)) for cluster in config.clusters]
     gathered = await asyncio.gather(*pending)
     findings = [finding for group in gathered for finding in group]
+    ranges = await service_ranges.check(config, patience)
+    findings += [Finding(name, "service range", *verdict) for name, verdict in ranges.items()]
     return findings + _same_cluster(findings)
 
 

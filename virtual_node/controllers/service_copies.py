@@ -157,18 +157,49 @@ class ServiceCopies:
             with contextlib.suppress(NotFound):
                 return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
         try:
-            try:
-                await lower.create(resources.SERVICES, desired, namespace=namespace)
-            except Invalid as error:
-                if "ipFamil" not in str(error):
-                    raise
-                # The lower cluster has other families: it gives what it can.
-                fallback = self._desired(whole, namespace, with_families=False)
-                await lower.create(resources.SERVICES, fallback, namespace=namespace)
+            created, refused = await self._create_first_accepted(whole, desired)
         except AlreadyExists:
             return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
         except NotFound:
             self._namespaces.forget(namespace)
             raise
         self._context.log.debug("service created below", service=f"{namespace}/{name}")
+        self._report_address(whole, created, refused)
         return None
+
+    async def _create_first_accepted(
+        self, whole: dict[str, Any], desired: dict[str, Any]
+    ) -> tuple[dict[str, Any], str]:
+        """Create the copy as close to the upper Service as the server accepts; return it, and the first refusal's cause.
+
+        Addresses are asked for only here: they cannot be changed later.
+        """
+        create, namespace = self._context.lower.create, desired["metadata"]["namespace"]
+        first = translate.at_upper_addresses(whole, desired) if self._asks_for_same(whole) else []
+        refused = ""
+        for body in (*first, desired):
+            try:
+                return await create(resources.SERVICES, body, namespace=namespace), refused
+            except Invalid as error:
+                cause = translate.address_refusal(error.message)
+                if not cause:
+                    raise
+                refused = refused or cause
+        # The lower cluster has other IP families: it gives what it can.
+        last = self._desired(whole, namespace, with_families=False)
+        return await create(resources.SERVICES, last, namespace=namespace), refused
+
+    def _report_address(self, whole: dict[str, Any], created: dict[str, Any], refused: str) -> None:
+        """Write an event if a copy was refused the upper Service's addresses."""
+        if refused and self._asks_for_same(whole):
+            wanted, given = translate.upper_addresses(whole), translate.upper_addresses(created)
+            self._context.recorder.event(
+                whole,
+                "Warning",
+                "OtherClusterIP",
+                f"Lower cluster {self._context.name} gave the Service {', '.join(given)} instead of "
+                f"{', '.join(wanted)}: {refused} (services.clusterIP: same)",
+            )
+
+    def _asks_for_same(self, whole: dict[str, Any]) -> bool:
+        return self._context.config.services.cluster_ip == "same" and bool(translate.upper_addresses(whole))

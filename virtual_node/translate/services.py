@@ -91,6 +91,44 @@ def lower_service(
     return body
 
 
+def upper_addresses(upper: Mapping[str, Any]) -> list[str]:
+    """Return the cluster IPs of an upper Service, the first family's first; empty: it has none."""
+    spec = upper["spec"]
+    found = spec.get("clusterIPs") or [spec.get("clusterIP")]
+    return [] if spec.get("type") == "ExternalName" else [one for one in found if one and one != _NONE]
+
+
+def at_upper_addresses(upper: Mapping[str, Any], body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what to try to create, in this order, to have the upper Service's cluster IPs: all of them, the first one.
+
+    With one address for two families the server derives the first family from it, and chooses the other address.
+
+    Args:
+        upper: the upper Service; it has cluster IPs.
+        body: its copy without any.
+    """
+    addresses = upper_addresses(upper)
+    found = [{**body, "spec": {**body["spec"], "clusterIP": addresses[0], "clusterIPs": addresses}}]
+    if len(addresses) > 1:
+        spec = {key: value for key, value in body["spec"].items() if key != "ipFamilies"}
+        found.append({**body, "spec": {**spec, "clusterIP": addresses[0], "clusterIPs": addresses[:1]}})
+    return found
+
+
+def address_refusal(message: str) -> str:
+    """Return why a server refused to create a Service with given cluster IPs; empty: for another reason.
+
+    The texts are those of pkg/registry/core/service/ipallocator; with ServiceCIDR objects it is the second.
+    """
+    if "provided IP is already allocated" in message:
+        return "already allocated"
+    if "not in the valid range" in message or "does not match the current range" in message:
+        return "out of range"
+    if "ipFamil" in message:
+        return "IP family not configured"
+    return "refused" if "clusterIP" in message else ""
+
+
 def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
     """Whether a lower Service can become the desired one only as a new object.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -36,6 +36,8 @@ class Lower:
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.calls: list[tuple[str, str, str]] = []
         self.families = {"IPv4"}
+        self.range = "10.97."
+        """What addresses begin with that can be asked for."""
         self.without: set[str] = set()
         """Resources that this cluster does not know."""
         self.others_pods: list[Any] = []
@@ -63,9 +65,21 @@ class Lower:
         if not asked <= self.families:
             raise Invalid("spec.ipFamilies[0]: not configured on this cluster")
         body = json.loads(json.dumps(body))
+        self._check_addresses(body.get("spec", {}).get("clusterIPs") or ())
         body["metadata"] |= {"uid": f"l-{len(self.calls)}", "resourceVersion": "1"}
         self.put(resource, body)
         return body
+
+    def _check_addresses(self, asked) -> None:
+        taken = {body.get("spec", {}).get("clusterIP") for body in self.objects.values()}
+        for address in asked:
+            invalid = (
+                f'Service "web" is invalid: spec.clusterIPs: Invalid value: failed to allocate IP {address}: '
+            )
+            if not address.startswith(self.range):
+                raise Invalid(f"{invalid}the provided network does not match the current range")
+            if address in taken:
+                raise Invalid(f"{invalid}provided IP is already allocated")
 
     async def patch(self, resource, name, patch, *, namespace=None):
         self.calls.append(("patch", resource.plural, f"{namespace}/{name}"))
@@ -105,9 +119,11 @@ class Recorder:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
+        self.messages: list[str] = []
 
-    def event(self, involved, kind, reason, _message) -> None:
+    def event(self, involved, kind, reason, message) -> None:
         self.events.append((kind, reason))
+        self.messages.append(message)
 
 
 class Namespaces:
@@ -129,7 +145,7 @@ class Namespaces:
 class Scene:
     """A controller, what it reads and what it wrote."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, cluster_ip: Literal["own", "same"] = "own", **settings: Any) -> None:
         self.lower = Lower()
         self.recorder = Recorder()
         self.unseen: list[Object] = []
@@ -141,6 +157,9 @@ class Scene:
             name="lower1", cluster_id=CLUSTER, upper=upper, lower=self.lower, nodes={"vn": None},
             settings=configuration.Config(**settings), recorder=self.recorder, log=structlog.get_logger(),
             lower_namespace=lambda name: name,
+            config=configuration.ClusterConfig(
+                name="lower1", services=configuration.ClusterServicesConfig(cluster_ip=cluster_ip)
+            ),
         )  # fmt: skip
         client: Any = upper
         self.pods = Informer(client, resources.PODS, indexers={INDEX_UID: lambda pod: (pod.uid,)})

@@ -1,0 +1,115 @@
+"""``virtual-node check`` compares Service ranges where ``services.clusterIP: same`` asks for upper addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from aiohttp import web
+
+from tests.unit.controller_runtime.loopback import failure, reply, serve
+from tests.unit.virtual_node.commands.people import kubeconfig
+from tests.unit.virtual_node.commands.test_check import REVIEWS
+from virtual_node.commands import check, service_ranges
+from virtual_node.commands.check import Finding
+from virtual_node.config import ClusterConfig, ClusterServicesConfig, Config
+
+CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
+SERVICES = "/api/v1/namespaces/default/services"
+UPPER, OTHER = "10.96.0.0/16", "10.97.0.0/16"
+
+
+class Cluster:
+    """An API server with a Service range, which it tells by objects, by its refusals, or not at all."""
+
+    def __init__(self, cidr: str, *, tells: str = "objects", may_create: bool = True) -> None:
+        self.range = ipaddress.ip_network(cidr)
+        self.tells = tells
+        self.may_create = may_create
+        self.writes: list[str] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        known: dict[str, dict[str, Any]] = {
+            "/version": {"gitVersion": "v1.34.1", "minor": "34"},
+            REVIEWS: {"status": {"allowed": True}},
+            "/api/v1/namespaces/kube-system": {"metadata": {"uid": str(self.range)}},
+        }
+        if request.path == SERVICES:
+            return self._create(request, (await request.json())["spec"]["clusterIP"])
+        if request.path == CIDRS and self.tells == "objects":
+            item = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [str(self.range)]}}
+            return reply({"kind": "List", "metadata": {}, "items": [item]})
+        if request.path == "/api/v1/services":
+            item = {"metadata": {"name": "a", "namespace": "a"}, "spec": {"clusterIP": str(self.range[9])}}
+            return reply({"kind": "List", "metadata": {}, "items": [item]})
+        if request.path in known:
+            return reply(known[request.path])
+        return failure(404, "NotFound", f"{request.path} not found")
+
+    def _create(self, request: web.Request, address: str) -> web.StreamResponse:
+        self.writes.append(request.query["dryRun"])
+        if not self.may_create:
+            return failure(403, "Forbidden", "services is forbidden")
+        if ipaddress.ip_address(address) in self.range:
+            return reply({}, status=201)
+        why = "the provided network does not match the current range"
+        if self.tells == "refusals":
+            why = f"the provided IP ({address}) is not in the valid range. The range of valid IPs is {self.range}"
+        return failure(422, "Invalid", f"spec.clusterIPs: failed to allocate IP {address}: {why}")
+
+
+async def _check(folder: Path, upper: Cluster, lower: Cluster, mode: Literal["own", "same"]) -> list[Finding]:
+    """The rows about Service ranges."""
+    for name in ("upper", "lower"):
+        (folder / name).mkdir()
+    async with serve(upper.answer) as above, serve(lower.answer) as below:
+        tokyo = ClusterConfig(
+            name="tokyo",
+            kubeconfig=kubeconfig(folder / "lower", below.url),
+            services=ClusterServicesConfig(cluster_ip=mode),
+        )
+        config = Config(kubeconfig=kubeconfig(folder / "upper", above.url), clusters=[tokyo])
+        findings = await check.run(config)
+    assert {*upper.writes, *lower.writes} <= {"All"}, "only dry runs"
+    return [one for one in findings if one.check == "service range"]
+
+
+@pytest.mark.parametrize("may_create", [True, False])
+@pytest.mark.parametrize("tells", ["objects", "refusals", "nothing"])
+@pytest.mark.parametrize("same", [True, False])
+async def test_ranges_are_compared_however_clusters_tell_them(tmp_path, same, tells, may_create):
+    """The upper one without any right to create: by the addresses of its Services where it tells nothing else."""
+    above = Cluster(UPPER, tells=tells, may_create=may_create)
+    (row,) = await _check(tmp_path, above, Cluster(UPPER if same else OTHER, tells=tells), "same")
+    assert (row.cluster, row.ok) == ("tokyo", same)
+    assert ("services.clusterIP: own" in row.fix) is not same
+    if tells == "objects":
+        assert row.detail == (
+            f"contains {UPPER}" if same else f"{OTHER} does not contain {UPPER} of the upper cluster"
+        )
+
+
+async def test_nothing_is_asked_without_the_setting(tmp_path: Path):
+    """Other configurations need no overlap of ranges."""
+    upper, lower = Cluster(UPPER), Cluster(OTHER)
+    assert await _check(tmp_path, upper, lower, "own") == []
+    assert upper.writes == lower.writes == []
+
+
+@pytest.mark.parametrize(
+    ("fits", "ok", "detail"),
+    [
+        (
+            {UPPER: True, "fd00::/108": False},
+            False,
+            "10.97.0.0/16 does not contain fd00::/108 of the upper cluster",
+        ),
+        ({UPPER: None}, True, "unknown: a cluster does not tell its range"),
+        ({}, True, "unknown: a cluster does not tell its range"),
+    ],
+)
+def test_verdict_names_only_what_is_missing(fits, ok, detail):
+    """A range that was not told is no fault."""
+    assert service_ranges.verdict(fits, [OTHER])[:2] == (ok, detail)

@@ -1,0 +1,96 @@
+"""``services.clusterIP: same``: a new copy has the upper Service's address where the lower cluster can give it."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.errors import Invalid
+from tests.unit.virtual_node.controllers.services.scene import Scene, foreign
+
+pytestmark = pytest.mark.looptime
+SAME = "10.97.0.1"
+
+
+async def _mirrored(scene: Scene, **spec) -> dict[str, object]:
+    """Mirror a Service; what its copy asks for of addresses and families."""
+    key = scene.add_service(**spec)
+    scene.add_pod()
+    for _ in range(2):
+        await scene.controller.reconcile(key)
+    asked: dict[str, object] = scene.lower.objects["services", key]["spec"]
+    return {field: asked[field] for field in ("clusterIP", "clusterIPs", "ipFamilies") if field in asked}
+
+
+async def test_copy_has_the_upper_address_where_it_is_free():
+    """And only there: by default the lower cluster chooses."""
+    scene = Scene(cluster_ip="same")
+    assert await _mirrored(scene, clusterIP=SAME) == {"clusterIP": SAME, "clusterIPs": [SAME]}
+    assert scene.recorder.events == []
+    assert await _mirrored(Scene(), clusterIP=SAME) == {}
+
+
+@pytest.mark.parametrize(("address", "cause"), [("10.96.0.9", "out of range"), (SAME, "already allocated")])
+async def test_copy_gets_an_own_address_with_one_event_where_the_upper_one_is_refused(address, cause):
+    """The event names the address and the cause; the copy that exists is left alone."""
+    scene = Scene(cluster_ip="same")
+    scene.lower.put(resources.SERVICES, foreign("other", "shop"))
+    assert await _mirrored(scene, clusterIP=address) == {}
+    assert scene.recorder.events == [("Warning", "OtherClusterIP")]
+    assert f"instead of {address}: {cause}" in scene.recorder.messages[0]
+
+
+async def test_copy_that_exists_keeps_its_address():
+    """Addresses are immutable: a changed setting is for new copies."""
+    scene = Scene()
+    assert await _mirrored(scene, clusterIP=SAME) == {}
+    scene.context.config.services.cluster_ip = "same"
+    assert await _mirrored(scene, clusterIP=SAME) == {}
+    assert [verb for verb, _ in scene.lower.wrote()] == ["create"]
+    assert scene.recorder.events == []
+
+
+@pytest.mark.parametrize("spec", [{"clusterIP": "None"}, {"type": "ExternalName", "externalName": "a.b"}])
+async def test_service_without_an_address_asks_for_none(spec):
+    """Headless Services and names stay what they are."""
+    scene = Scene(cluster_ip="same")
+    assert set((await _mirrored(scene, **spec)).values()) <= {"None"}
+    assert [verb for verb, _ in scene.lower.wrote()] == ["create"]
+    assert scene.recorder.events == []
+
+
+@pytest.mark.parametrize(
+    ("families", "addresses", "expected", "events"),
+    [
+        ({"IPv4", "IPv6"}, [SAME, "10.97.6.6"], {"clusterIPs": [SAME, "10.97.6.6"]}, 0),
+        ({"IPv4", "IPv6"}, [SAME, "fd00::6"], {"clusterIPs": [SAME]}, 1),
+        ({"IPv4"}, [SAME, "fd00::6"], {"clusterIPs": [SAME]}, 1),
+        ({"IPv4"}, ["10.96.0.9", "fd00::6"], {}, 1),
+    ],
+)
+async def test_dual_stack_keeps_both_addresses_or_the_first(families, addresses, expected, events):
+    """A lower cluster with one family, or another second range, gives the first address and chooses the rest."""
+    scene = Scene(cluster_ip="same")
+    scene.lower.families = families
+    dual = {"clusterIP": addresses[0], "clusterIPs": addresses, "ipFamilyPolicy": "PreferDualStack"}
+    asked = await _mirrored(scene, **dual, ipFamilies=["IPv4", "IPv6"])
+    assert {key: value for key, value in asked.items() if key == "clusterIPs"} == expected
+    assert len(scene.recorder.events) == events
+
+
+async def test_service_that_is_invalid_for_another_reason_is_not_tried_with_another_address():
+    """Its refusal is reported as such."""
+    scene = Scene(cluster_ip="same")
+    key = scene.add_service(clusterIP=SAME)
+    scene.add_pod()
+    refused = 0
+
+    async def refuse(*_arguments, **_options):
+        nonlocal refused
+        refused += 1
+        raise Invalid("spec.ports[0].port: Invalid value", code=422)
+
+    scene.lower.create = refuse  # type: ignore[method-assign]
+    with pytest.raises(Invalid):
+        await scene.controller.reconcile(key)
+    assert (refused, scene.recorder.events) == (1, [("Warning", "FailedMirror")])

@@ -1,0 +1,138 @@
+"""Whether a lower cluster can give Services the upper cluster's addresses (``services.clusterIP: same``).
+
+Needs no right that the virtual node does not have. ServiceCIDR objects are read where that is allowed; otherwise servers
+are asked with dry-run creates of Services, which change nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+
+from controller_runtime import kubeconfig, resources
+from controller_runtime.client import Client
+from controller_runtime.cluster_config import ClusterConfig as KubeconfigCluster
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, Invalid, NotFound
+from virtual_node.config import Config
+from virtual_node.translate import services
+
+Verdict = tuple[bool, str, str]
+"""Whether it works, what was found, what to do."""
+_OUTSIDE = ("255.255.255.255", "ff02::1")
+"""No Service range contains these. A server without ServiceCIDR objects names its range when it refuses one."""
+_VALID = re.compile(r"range of valid IPs is ([0-9a-fA-F.:/]+)")
+
+
+async def check(config: Config, patience: float) -> dict[str, Verdict]:
+    """Return the verdict about each lower cluster with ``same``, by name; clusters that do not answer are left out.
+
+    Args:
+        config: the clusters.
+        patience: seconds for one answer.
+    """
+    asked = [one for one in config.clusters if one.services.cluster_ip == "same"]
+    found: dict[str, Verdict] = {}
+    if not asked:
+        return found
+    with contextlib.suppress(ApiError, ConfigError):
+        loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+        async with _client(loaded, "upper", patience) as upper:
+            wanted = _ends(await read(upper))
+        for cluster in asked:
+            with contextlib.suppress(ApiError, ConfigError):
+                loaded = await kubeconfig.load(
+                    cluster.kubeconfig, context=cluster.context or None, in_cluster=False
+                )
+                async with _client(loaded, cluster.name, patience) as lower:
+                    fits = {
+                        one: _all([await _refusal(lower, address) for address in ends])
+                        for one, ends in wanted.items()
+                    }
+                    found[cluster.name] = verdict(fits, await read(lower))
+    return found
+
+
+async def read(client: Client) -> list[str]:
+    """Return the Service ranges of a cluster as CIDRs; where they cannot be read, the first and last address in use.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    try:
+        page = await client.list(resources.SERVICE_CIDRS)
+        if found := [cidr for one in page.items for cidr in (one.spec or {}).get("cidrs") or ()]:
+            return found
+    except (Forbidden, NotFound):
+        pass
+    refusals = [await _refusal(client, address) for address in _OUTSIDE]
+    if found := [match[1] for refusal in refusals if (match := _VALID.search(refusal or ""))]:
+        return found
+    try:
+        page = await client.list(resources.SERVICES)
+    except Forbidden:
+        return []
+    used = [address for one in page.items for address in services.upper_addresses({"spec": one.spec or {}})]
+    used.sort(key=lambda text: (len(packed := ipaddress.ip_address(text).packed), packed))
+    return list(dict.fromkeys([*used[:1], *used[-1:]]))
+
+
+def verdict(fits: Mapping[str, bool | None], own: Sequence[str]) -> Verdict:
+    """Return whether ``same`` works, what was found, and what to do.
+
+    Args:
+        fits: for each range of the upper cluster, whether the lower one can give its addresses; None: it did not say.
+        own: the lower cluster's ranges.
+    """
+    if missing := [one for one, fit in fits.items() if fit is False]:
+        outside = ", ".join(missing[:3])
+        what = f"{', '.join(own[:3]) or 'its range'} does not contain {outside} of the upper cluster"
+        step = (
+            f"give the lower cluster a Service range with {outside}: a ServiceCIDR object (Kubernetes 1.33 or newer), or "
+            "--service-cluster-ip-range of its kube-apiserver; or set services.clusterIP: own"
+        )
+        return False, what, step
+    if not fits or None in fits.values():
+        return True, "unknown: a cluster does not tell its range", ""
+    return True, f"contains {', '.join([*fits][:3])}", ""
+
+
+def _client(loaded: KubeconfigCluster, name: str, patience: float) -> Client:
+    return Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=patience)
+
+
+def _ends(ranges: Sequence[str]) -> dict[str, list[str]]:
+    """Return the first and the last address that a Service can have, for each range."""
+    found: dict[str, list[str]] = {}
+    for one in ranges:
+        network = ipaddress.ip_network(one)
+        edge = 1 if network.num_addresses > 2 else 0
+        found[one] = [str(network[place]) for place in dict.fromkeys((edge, -1 - edge))]
+    return found
+
+
+def _all(refusals: Sequence[str | None]) -> bool | None:
+    return None if None in refusals else not any(refusals)
+
+
+async def _refusal(client: Client, address: str) -> str | None:
+    """Return why a cluster cannot give a Service this address; empty: it can; None: it did not say."""
+    name = f"virtual-node-check-{secrets.token_hex(4)}"
+    body = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"clusterIP": address, "ports": [{"port": 80}]},
+    }
+    try:
+        await client.create(resources.SERVICES, body, params={"dryRun": "All"})
+    except Invalid as error:
+        cause = services.address_refusal(error.message)
+        if cause == "already allocated":
+            return ""
+        return error.message if cause else None
+    except Forbidden:
+        return None
+    return ""
