@@ -51,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="outcomes of an earlier direct run (direct-outcomes.json): run only through the virtual node",
     )
     parser.add_argument(
+        "--directly", action="store_true", help="run only on the lower cluster, to see what fails there"
+    )
+    parser.add_argument(
         "--failed",
         action="store_true",
         help="with --direct: only what passed there and not through, last time",
@@ -104,6 +107,9 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
                 progress=progress,
             )
             _save(output / "direct-outcomes.json", direct)
+        if options.directly:
+            console.print(report.summary(direct), highlight=False, markup=False, soft_wrap=True)
+            return 0
         await _start_virtual_node(sandbox)
         progress("running the suite through the virtual node")
         through = await suite.run(

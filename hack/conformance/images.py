@@ -18,7 +18,7 @@ from controller_runtime.key_pairs import self_signed
 from hack.sandbox.images import Image
 
 _BUSYBOX = Path("/bin/busybox")
-_TOOLS = ("curl", "dig", "bash", "ss", "ip", "nc", "iperf")
+_TOOLS = ("curl", "dig", "bash", "ss", "ip", "nc", "iperf", "getent")
 _LIBRARY = re.compile(r"(/\S+) \(0x")
 
 
@@ -35,6 +35,7 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
             tags.setdefault(name.rpartition(":")[0].rpartition("/")[2], []).append(name)
     shell = _shell()
     tools = {name: path for tool in _TOOLS for name, path in host_program(tool).items()}
+    # Debian's busybox runs its own nc, which knows few options, before the one on the PATH: bash is the shell.
     pair = self_signed("localhost", hosts=["localhost"])
     agnhost = Image(
         tags=tags.get("agnhost", []),
@@ -42,6 +43,7 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
         texts={"localhost.crt": pair.certificate.decode(), "localhost.key": pair.key.decode()},
         links={
             **{name: target for name, target in shell.items() if name.removeprefix("bin/") not in _TOOLS},
+            "bin/sh": "bash",
             "agnhost-2": "agnhost",
             "usr/local/bin/iperf": "/usr/bin/iperf",
         },

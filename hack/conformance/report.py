@@ -52,6 +52,12 @@ def compare(direct: Mapping[str, Outcome], through: Mapping[str, Outcome]) -> tu
     return passing, lost
 
 
+def summary(found: Mapping[str, Outcome]) -> str:
+    """Return how many tests of one run pass, and why each of the others does not."""
+    failed = [outcome for outcome in found.values() if outcome.state != "passed"]
+    return "\n".join([f"{len(found) - len(failed)} of {len(found)} pass", *map(_line, failed)])
+
+
 def render(direct: Mapping[str, Outcome], through: Mapping[str, Outcome]) -> str:
     """The comparison, for people."""
     passing, lost = compare(direct, through)
@@ -73,9 +79,13 @@ def render(direct: Mapping[str, Outcome], through: Mapping[str, Outcome]) -> str
     ]
     if lost:
         lines += ["", "pass directly, but not through the virtual node:"]
-        lines += [f"  {outcome.state:<9} {outcome.name}\n            {outcome.why}" for outcome in lost]
+        lines += map(_line, lost)
     if gained:
         lines += ["", "pass through the virtual node, but not directly:", *(f"  {name}" for name in gained)]
     if both:
-        lines += ["", "fail either way (mostly for want of an image):", *(f"  {name}" for name in both)]
+        lines += ["", "fail either way:", *(_line(direct[name]) for name in both)]
     return "\n".join(lines)
+
+
+def _line(outcome: Outcome) -> str:
+    return f"  {outcome.state:<9} {outcome.name}\n            {outcome.why}"
