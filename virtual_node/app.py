@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
@@ -13,33 +12,29 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import structlog
 
-from controller_runtime import backoff, kubeconfig, lifecycle, loop_stalls, resources, weaknesses
+from controller_runtime import kubeconfig, lifecycle, loop_stalls, weaknesses
 from controller_runtime.client import Client
-from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from controller_runtime.file_changes import FileChanges
 from controller_runtime.health import Check
 from controller_runtime.leader_election import LeaderElector
 from controller_runtime.serving import HealthServer
-from virtual_node import metrics, start_checks
-from virtual_node.cluster import COMPONENT, LowerCluster
-from virtual_node.config import ClusterConfig, Config
+from virtual_node import start_checks, upper_identity
+from virtual_node.cluster import COMPONENT
+from virtual_node.config import Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.node_hold import Identity
 from virtual_node.flags import Options
 from virtual_node.health.reports import Report
 from virtual_node.kubelet_service import KubeletEndpoints
 from virtual_node.process_health import ProcessHealth
+from virtual_node.supervision import Supervisor
 
-_RESTART_BASE = 1.0
-_RESTART_MAXIMUM = 60.0
 _CONFIG_POLL = 2.0
 """Seconds between two looks at the configuration file and the kubeconfigs."""
 _LAME_DUCK = 5.0
 """Seconds for which a replica that ends still takes new streams, until the Node names its successor's address."""
 _CLEANING_UP = 15.0
 """Seconds for everything else at the end."""
-_STEADY = 120.0
-"""Seconds after which a cluster's earlier failures are forgotten."""
 
 
 class App:
@@ -48,17 +43,19 @@ class App:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._config = options.config
-        self._file = ConfigStatus(options.config_file)
+        self._supervisor = Supervisor(
+            report=lambda: Report(self.rejected, self.failed), identity=self._identity()
+        )
+        self._file = ConfigStatus(options.config_file, unusable=lambda: self._supervisor.unusable)
         self._kubeconfig_changes = FileChanges(_kubeconfigs(options.config))
         self._log = structlog.get_logger(component=COMPONENT)
-        self._tasks: dict[str, tuple[ClusterConfig, asyncio.Task[None]]] = {}
         self._cluster_id = ""
         self._standby = False
         self._elector: LeaderElector | None = None
         self._health: ProcessHealth | None = None
-        self.clusters: dict[str, LowerCluster] = {}
+        self.clusters = self._supervisor.clusters
         """The lower clusters that run now, by name."""
-        self.failures: dict[str, str] = {}
+        self.failures = self._supervisor.failures
         """Why a lower cluster does not run and is started again later, by name."""
         self._refused: dict[str, str] = {}
         """Why the kubeconfig of a lower cluster is not applied, by its name."""
@@ -143,7 +140,9 @@ class App:
                 )
                 page = WebServer(self._config.web_address, overview=overview)
                 await stack.enter_async_context(page)
-            self._cluster_id = self._config.cluster_id or await self._read_cluster_id(upper)
+            self._cluster_id = self._config.cluster_id or await upper_identity.read(
+                upper, startup_timeout=self._options.startup_timeout
+            )
             if not self._options.config_file:
                 for cluster in self._config.clusters:
                     await start_checks.refuse(cluster, upper=upper)
@@ -184,14 +183,17 @@ class App:
         self._kubeconfig_changes.changed(_kubeconfigs(self._config))
         judging = asyncio.create_task(self._health.run(), name="health") if self._health else None
         try:
-            self._apply(self._config, endpoints)
+            self._apply(endpoints)
             await self._follow_config(endpoints)
         finally:
             if judging is not None:
                 judging.cancel()
                 await asyncio.gather(judging, return_exceptions=True)
             endpoints.begin_shutdown(lame_duck=self._lame_duck)
-            await self._stop(list(self._tasks))
+            await self._supervisor.stop(list(self._supervisor.configs))
+
+    def _apply(self, endpoints: KubeletEndpoints) -> None:
+        self._supervisor.apply(self._config, cluster_id=self._cluster_id, endpoints=endpoints)
 
     @property
     def _replicas_namespace(self) -> str:
@@ -216,6 +218,8 @@ class App:
                 return "the upper cluster has not answered yet"
             if self._standby:
                 return None  # ready to take over
+            if unusable := self._supervisor.unusable:
+                return "; ".join(f"{name} cannot be used: {why}" for name, why in sorted(unusable.items()))
             silent = [
                 f"{name} ({cluster.waits_for})" if cluster.waits_for else name
                 for name, cluster in sorted(self.clusters.items())
@@ -224,86 +228,6 @@ class App:
             return f"not mirroring yet: {', '.join(silent)}" if silent else None
 
         return {"ping": lambda: None, "clusters": clusters}
-
-    async def _read_cluster_id(self, upper: Client) -> str:
-        """The uid of the upper cluster's kube-system namespace: unique, stable, readable by anyone."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._options.startup_timeout if self._options.startup_timeout else None
-        delay = 0.5
-        while True:
-            try:
-                namespace = await upper.get(resources.NAMESPACES, "kube-system")
-                return str(namespace["metadata"]["uid"])
-            except (Forbidden, Unauthorized) as error:
-                raise ConfigError(
-                    f"the upper cluster does not let us read namespace kube-system ({error}); "
-                    "grant it, or give --cluster-id"
-                ) from None
-            except ApiError as error:
-                if deadline is not None and loop.time() + delay > deadline:
-                    raise ConfigError(
-                        f"the upper cluster did not answer within --startup-timeout: {error}"
-                    ) from None
-                self._log.warning("upper cluster does not answer yet", error=str(error), retry_in=delay)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 10.0)
-
-    def _apply(self, config: Config, endpoints: KubeletEndpoints) -> None:
-        """Start what is new or changed; what has gone was stopped by the caller."""
-        for cluster in config.clusters:
-            if cluster.name not in self._tasks:
-                metrics.expect_cluster(cluster.name)
-                task = asyncio.create_task(
-                    self._supervise(cluster, config, endpoints), name=f"lower cluster {cluster.name}"
-                )
-                self._tasks[cluster.name] = (cluster, task)
-
-    async def _stop(self, clusters: list[str]) -> None:
-        tasks = [self._tasks.pop(name)[1] for name in clusters]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for name in clusters:
-            self.failures.pop(name, None)
-            metrics.forget_cluster(name)
-
-    async def _supervise(self, cluster: ClusterConfig, config: Config, endpoints: KubeletEndpoints) -> None:
-        """Run one lower cluster; start it again when it fails. Never let the failure reach another."""
-        log = self._log.bind(cluster=cluster.name)
-        loop = asyncio.get_running_loop()
-        failures = 0
-        while True:
-            started = loop.time()
-            lower = LowerCluster(
-                cluster,
-                settings=config,
-                cluster_id=self._cluster_id,
-                endpoints=endpoints,
-                report=lambda: Report(self.rejected, self.failed),
-                identity=self._identity(),
-            )
-            self.clusters[cluster.name] = lower
-            self.failures.pop(cluster.name, None)
-            try:
-                await lower.run()
-            except ConfigError as error:
-                self.failures[cluster.name] = str(error)
-                log.error("lower cluster cannot be used", error=str(error))  # noqa: TRY400 - one clear line
-            except Exception as error:
-                known = lifecycle.describe(error)
-                self.failures[cluster.name] = known or repr(error)
-                if known is None:
-                    log.exception("lower cluster failed", error=str(error))
-                else:
-                    log.error("lower cluster failed", error=known)  # noqa: TRY400 - one clear line
-            finally:
-                self.clusters.pop(cluster.name, None)
-                del lower  # its caches are not to outlive it through the pause
-            failures = 1 if loop.time() - started > _STEADY else failures + 1
-            delay = backoff.exponential(failures - 1, base=_RESTART_BASE, maximum=_RESTART_MAXIMUM)
-            delay *= 1 + random.random() / 4  # noqa: S311 - jitter
-            log.info("lower cluster starts again", retry_in=round(delay, 1))
-            await asyncio.sleep(delay)
 
     async def _follow_config_standing_by(self) -> None:
         """Report a file that cannot be used, and remember one that can, for the day that this replica leads."""
@@ -332,22 +256,22 @@ class App:
                 elif why != refused.get(cluster.name):
                     self._log.error("kubeconfig not applied", cluster=cluster.name, error=why)
                 refused[cluster.name] = why
-            refused = {name: why for name, why in refused.items() if why and name in self._tasks}
+            refused = {name: why for name, why in refused.items() if why and name in self._supervisor.configs}
             self._refused = refused
             if rotated:
                 self._log.info("kubeconfigs changed; these clusters start again", clusters=rotated)
-                await self._stop([name for name in rotated if name in self._tasks])
-                self._apply(self._config, endpoints)
+                await self._supervisor.stop([name for name in rotated if name in self._supervisor.configs])
+                self._apply(endpoints)
             await asyncio.sleep(_CONFIG_POLL)
 
     async def _reconfigure(self, fresh: Config, endpoints: KubeletEndpoints) -> None:
         wanted = {cluster.name: cluster for cluster in fresh.clusters}
-        going = [name for name, (old, _) in self._tasks.items() if wanted.get(name) != old]
+        going = [name for name, old in self._supervisor.configs.items() if wanted.get(name) != old]
         # First of all: a replica that loses its lease while clusters stop has read the change, and would not read it again.
         self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
-        before = set(self._tasks)
-        await self._stop(going)
-        self._apply(self._config, endpoints)
+        before = set(self._supervisor.configs)
+        await self._supervisor.stop(going)
+        self._apply(endpoints)
         self._log.info(
             "configuration applied",
             added=sorted(set(wanted) - before),

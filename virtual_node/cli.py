@@ -156,7 +156,7 @@ async def _run(options: flags.Options, arguments: list[str]) -> int:
     from virtual_node import config_waiting  # noqa: PLC0415
     from virtual_node.app import App  # noqa: PLC0415
 
-    if options.rejected:
+    if options.waits:
         waiting = config_waiting.Waiting(options, lambda: flags.parse(arguments))
         code = await lifecycle.run_until_signal(waiting.run())
         if not waiting.is_over:  # told to stop

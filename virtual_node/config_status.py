@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -19,6 +20,8 @@ from virtual_node.cluster import COMPONENT
 from virtual_node.config import Config
 from virtual_node.health.replicas import APPLIED, REJECTED
 
+_LOOK = 2.0
+"""Seconds between two looks at the lower clusters that cannot be used."""
 _REPEAT = 600.0
 """Seconds between two events of the same rejection: API servers keep events for an hour."""
 
@@ -30,18 +33,26 @@ class ConfigStatus:
         rejected: file, field and what is wrong with it; empty while the content of the file is used.
     """
 
-    def __init__(self, file: str, *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        file: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        unusable: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         """Begin with a file that was read just now, and is used.
 
         Args:
             file: its path; empty: there is none.
             environment: names the replica's pod; by default the process's. Without a pod there are no events.
+            unusable: why lower clusters of the configuration cannot be used, by name.
         """
         self.rejected = ""
         self._path = file
         self._changes = FileChanges({"config": file})
         self._pod = _pod(os.environ if environment is None else environment)
         self._changed = asyncio.Event()
+        self._unusable = unusable
         self._log = structlog.get_logger(component=COMPONENT)
         metrics.CONFIG_REJECTED.set(0)
 
@@ -87,19 +98,27 @@ class ConfigStatus:
             group.create_task(self._repeat(recorder, self._pod))
 
     async def _repeat(self, recorder: EventRecorder, pod: Mapping[str, Any]) -> None:
-        is_told = False
+        loop = asyncio.get_running_loop()
+        reported, again = "", 0.0
         while True:
             self._changed.clear()
-            if self.rejected:
-                recorder.event(pod, "Warning", REJECTED, self.rejected)
-            elif is_told:
+            trouble = self._trouble()
+            if trouble and (trouble != reported or loop.time() >= again):
+                recorder.event(pod, "Warning", REJECTED, trouble)
+                again = loop.time() + _REPEAT
+            elif reported and not trouble:
                 recorder.event(pod, "Normal", APPLIED, "the content of the configuration file is used")
-            is_told = bool(self.rejected)
-            try:
-                async with asyncio.timeout(_REPEAT if self.rejected else None):
+            reported = trouble
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
                     await self._changed.wait()
-            except TimeoutError:
-                continue
+
+    def _trouble(self) -> str:
+        """Return what is not used of the configuration, and why; empty: all of it is used."""
+        clusters = [
+            f"lower cluster {name} cannot be used: {why}" for name, why in sorted(self._unusable().items())
+        ]
+        return "; ".join(([self.rejected] if self.rejected else []) + clusters)
 
 
 def _pod(environment: Mapping[str, str]) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Callable
 
 import structlog
@@ -16,6 +17,7 @@ from controller_runtime import kubeconfig, lifecycle
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving import HealthServer
+from virtual_node import start_checks
 from virtual_node.cluster import COMPONENT
 from virtual_node.config import Config
 from virtual_node.config_status import ConfigStatus
@@ -35,15 +37,15 @@ class Waiting:
         is_over: ``run`` has returned, and the configuration of the options can be used.
     """
 
-    def __init__(self, options: Options, again: Callable[[], Options]) -> None:
-        """Wait with options whose configuration was rejected.
+    def __init__(self, options: Options, parse: Callable[[], Options]) -> None:
+        """Wait with options whose configuration was rejected, or names files that cannot be used.
 
         Args:
             options: what could be read of the configuration names addresses and the upper cluster.
-            again: reads the same command line and file again.
+            parse: reads the same command line and file again.
         """
         self.options, self.is_over = options, False
-        self._again = again
+        self._parse = parse
 
     async def run(self) -> None:
         """Report the rejected configuration until the file can be used.
@@ -51,11 +53,15 @@ class Waiting:
         Raises:
             OSError: an address cannot be bound.
         """
+        self.options = await _checked(self.options)
         while self.options.rejected:
             await self._wait()
             # Writing the last event may have taken a second, in which the file may have changed.
-            self.options = self._again()
+            self.options = await self._again()
         self.is_over = True
+
+    async def _again(self) -> Options:
+        return await _checked(self._parse())
 
     async def _wait(self) -> None:
         status = ConfigStatus(self.options.config_file)
@@ -65,11 +71,17 @@ class Waiting:
             await stack.enter_async_context(lifecycle.beside(_publish(self.options.config, status)))
             while self.options.rejected:
                 await asyncio.sleep(_POLL)
-                self.options = self._again()
+                self.options = await self._again()
                 if self.options.rejected:
                     status.reject(self.options.rejected)
             status.accept()
             await asyncio.sleep(0)  # the event of it is recorded, and written before the stack ends
+
+
+async def _checked(options: Options) -> Options:
+    """Return options that are rejected, too, if their configuration names files that cannot be used."""
+    why = options.rejected or await start_checks.unusable(options.config)
+    return dataclasses.replace(options, rejected=why)
 
 
 async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncExitStack) -> None:

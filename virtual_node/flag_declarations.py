@@ -87,7 +87,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         lower,
         "--wait-for-config",
         default=False,
-        help_text="while the file of --config cannot be used, report why and wait, not ready, instead of ending",
+        help_text="while the file of --config, or a file that it names, cannot be used, report why and wait, not ready, "
+        "instead of ending",
     )
     lower.add_argument(
         "--adopt-namespaces",

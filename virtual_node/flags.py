@@ -47,6 +47,8 @@ class Options:
     klog: Klog
     startup_timeout: float
     """Seconds the upper cluster may take to answer at start. 0: for ever."""
+    waits: bool
+    """``--wait-for-config``: a configuration that cannot be used is reported and waited for."""
     rejected: str
     """Why the file of ``--config`` cannot be used, where that is accepted; ``config`` is then what can be read of it.
     Empty: it can be used."""
@@ -134,6 +136,7 @@ def parse(
         log_format=flags.log_format,
         klog=klog,
         startup_timeout=flags.startup_timeout,
+        waits=bool(flags.config and flags.wait_for_config),
         rejected=rejected or problems,
         warnings=tuple(warnings),
     )

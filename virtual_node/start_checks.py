@@ -11,7 +11,7 @@ from controller_runtime import key_pairs, kubeconfig, resources
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
-from virtual_node.config import ClusterConfig, KubeletConfig
+from virtual_node.config import ClusterConfig, Config, KubeletConfig
 from virtual_node.controllers.context import ClusterContext
 from virtual_node.controllers.credential_renewal import kube_system
 from virtual_node.translate.node import is_real
@@ -78,6 +78,19 @@ def refuse_files(kubelet: KubeletConfig) -> None:
         CertificateReloader(kubelet.tls_cert_file, kubelet.tls_private_key_file, client_ca=ca).forget()
     elif ca:
         CertificateReloader.from_pair(key_pairs.self_signed("files"), client_ca=ca).forget()
+
+
+async def unusable(config: Config) -> str:
+    """Return which file that a configuration names cannot be used, and why; empty: all can.
+
+    Lower clusters' kubeconfigs are not read here: a bad one does not stop the other clusters.
+    """
+    try:
+        await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+        refuse_files(config.kubelet)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 async def refuse(cluster: ClusterConfig, *, upper: Client) -> None:

@@ -129,12 +129,15 @@ def of(annotations: Mapping[str, str] | None, key: str) -> dict[str, Any] | None
         return None
 
 
-def unreadable(annotations: Mapping[str, str] | None, key: str) -> str:
-    """Return why the selector of an object's annotations cannot be read; empty when it can, or there is none."""
+def refusal(annotations: Mapping[str, str] | None, key: str) -> str:
+    """Return why a pod with these annotations goes to no lower cluster; empty: its selector can be read, or it has none.
+
+    Without its selector the pod would run on any lower node.
+    """
     text = (annotations or {}).get(key)
     if text:
         try:
             parse(text)
         except ValueError as error:
-            return str(error)
+            return f"Annotation {error}; correct or remove the annotation"
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import matching, namespace_map
+from controller_runtime.api import cluster_selector, matching, names, namespace_map
 from controller_runtime.api.lower_spec import lower_spec
 from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.api.policy.decision import summary, violations
@@ -105,6 +105,8 @@ class Entrance:
             return f"lower cluster {self._name} takes no pods of namespace {namespace}"
         if not self._selects(metadata.get("labels") or {}):
             return f"lower cluster {self._name} does not take pods with these labels"
+        if why := cluster_selector.refusal(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR):
+            return why
         if spec.get("resourceClaims"):
             return "pods with resourceClaims are not mirrored to lower clusters"
         return ""

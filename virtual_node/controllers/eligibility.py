@@ -47,8 +47,8 @@ class Eligibility:
                 "(podSelector in the virtual node's configuration)"
             )
         # The webhook refuses it in pods that it sees; without it the pod would run on any lower node.
-        if error := cluster_selector.unreadable(upper.annotations, names.ANNOTATION_CLUSTER_SELECTOR):
-            return f"Annotation {error}; correct or remove the annotation"
+        if why := cluster_selector.refusal(upper.annotations, names.ANNOTATION_CLUSTER_SELECTOR):
+            return why
         if what := references.not_mirrored(upper_pod):
             return (
                 f"Pods with {what} are not mirrored to lower clusters: the object stays in the upper cluster; "

@@ -342,6 +342,15 @@ async def test_rules_are_those_of_the_lower_namespace():
         ({}, _pod("one", namespace="kube-system"), "pods of namespace kube-system are not mirrored"),
         ({}, _pod("one", resourceClaims=[{"name": "gpu"}]), "pods with resourceClaims are not mirrored"),
         (
+            {},
+            {
+                **_pod("one"),
+                "metadata": {**_pod("one")["metadata"], "annotations": {"clusterSelector": "{nodeSelector"}},
+            },
+            # The virtual node's own words: both refuse a pod that would otherwise run on any lower node.
+            "Annotation clusterSelector: not JSON",
+        ),
+        (
             {"namespaces": NamespaceConfig(allowed=["team-*"])},
             _pod("one"),
             "lower cluster a takes no pods of namespace shop",
@@ -352,7 +361,7 @@ async def test_rules_are_those_of_the_lower_namespace():
             "lower cluster a does not take pods with these labels",
         ),
     ],
-    ids=["kube-system", "resource claims", "namespaces", "labels"],
+    ids=["kube-system", "resource claims", "an unreadable selector", "namespaces", "labels"],
 )
 async def test_what_the_virtual_node_would_not_create_is_not_sent_to_it(config, pod, told):
     """It would stay Pending for ever."""

@@ -31,8 +31,7 @@ from tests.unit.simulation.process import CLUSTER_ID, Endpoints, Recorder
 from tests.unit.simulation.runner import Story, play
 from tests.unit.simulation.users import SERVICES, SPACES
 from tests.unit.simulation.world import Plan, World
-from virtual_node import app as module
-from virtual_node import config_file
+from virtual_node import config_file, supervision
 from virtual_node.app import App
 from virtual_node.cluster import LowerCluster
 from virtual_node.config import Config
@@ -203,7 +202,7 @@ class _Walker:
             config=config, config_file=str(self._file), warnings=[], startup_timeout=0
         )
         endpoints: Any = Endpoints()
-        with mock.patch.object(module, "LowerCluster", functools.partial(_Cluster, world=self.world)):
+        with mock.patch.object(supervision, "LowerCluster", functools.partial(_Cluster, world=self.world)):
             app = _App(options)
             work = asyncio.create_task(app._work(endpoints))
             try:
@@ -231,7 +230,7 @@ class _App(App):
 
     @property
     def tasks(self) -> dict[str, Any]:
-        return dict(self._tasks)
+        return dict(self._supervisor._tasks)
 
 
 class _Cluster(LowerCluster):

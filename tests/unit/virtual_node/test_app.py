@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from controller_runtime.errors import ConfigError
 from tests.unit.background import working
 from tests.unit.controller_runtime.kubeconfig.files import write_token
-from virtual_node import app as module
+from virtual_node import supervision
 from virtual_node.app import App
 from virtual_node.config import ClusterConfig, Config, LeaderElectionConfig
 
@@ -55,7 +55,7 @@ class _Endpoints:
 
 @pytest.fixture(autouse=True)
 def _fake_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LowerCluster", _Cluster)
+    monkeypatch.setattr(supervision, "LowerCluster", _Cluster)
     monkeypatch.setattr(_Cluster, "started", [])
 
 
@@ -81,6 +81,38 @@ async def test_a_cluster_that_failed_is_not_kept_through_the_pause(monkeypatch: 
         assert [cluster() for cluster in _Cluster.started] == [None]
 
 
+class _Owner(_Cluster):
+    """Mirrors once nothing is wrong."""
+
+    async def run(self) -> None:
+        if self.fails:
+            raise ExceptionGroup("tasks", [ConfigError("node worker: a real Node")])
+        self.pods = object()  # type: ignore[assignment]
+        self.nodes: dict[str, Any] = {}
+        await asyncio.Event().wait()
+
+
+@pytest.mark.looptime
+async def test_a_cluster_that_only_the_user_can_correct_makes_the_replica_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A real Node's name, the upper cluster as the lower one: told by readiness, event and report until it is over."""
+    monkeypatch.setattr(supervision, "LowerCluster", _Owner)
+    monkeypatch.setattr(_Cluster, "fails", True)
+    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]))
+    app._cluster_id = "u"
+    ready = app._checks()["clusters"]
+    with capture_logs():
+        async with _working(app, _Endpoints()):
+            await asyncio.sleep(300)
+            assert ready() == "a cannot be used: node worker: a real Node"
+            assert app._file._trouble() == "lower cluster a cannot be used: node worker: a real Node"
+            assert app.failed == {"a": "node worker: a real Node"}
+            monkeypatch.setattr(_Cluster, "fails", False)
+            await asyncio.sleep(90)
+            assert (ready(), app._file._trouble(), app.failed) == (None, "", {})
+
+
 @pytest.mark.looptime
 async def test_a_replica_that_leads_again_gives_ports_back_at_once():
     """It has lost the lease before, and went on taking streams; now a cluster that restarts needs its port."""
@@ -96,7 +128,7 @@ async def test_a_replica_that_leads_again_gives_ports_back_at_once():
 async def test_a_cluster_is_started_again_however_often_it_failed(monkeypatch: pytest.MonkeyPatch):
     """A kubeconfig that is bad for a week, say; the day that it is good the cluster has to come back."""
     monkeypatch.setattr(_Cluster, "fails", True)
-    monkeypatch.setattr(module, "_RESTART_MAXIMUM", 1.0)
+    monkeypatch.setattr(supervision, "_RESTART_MAXIMUM", 1.0)
     app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]))
     with capture_logs():
         async with _working(app, _Endpoints()):

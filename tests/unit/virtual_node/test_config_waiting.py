@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -12,7 +13,8 @@ from structlog.testing import capture_logs
 
 from controller_runtime import kubeconfig
 from controller_runtime.errors import ConfigError
-from virtual_node import config_waiting, flags
+from controller_runtime.key_pairs import self_signed
+from virtual_node import config_waiting, flags, start_checks
 
 HEAD = "{apiVersion: virtual-node.io/v1alpha1, kind: VirtualNodeConfiguration, "
 GOOD = HEAD + "clusters: [{name: a, kubeconfig: k}]}"
@@ -23,6 +25,11 @@ def _without_upper_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     async def load(*_: object, **__: object) -> None:
         raise ConfigError("no kubeconfig")
 
+    async def read(path: str | None, **_: object) -> None:
+        if path and not Path(path).exists():
+            raise ConfigError(f"{path}: no such file")
+
+    monkeypatch.setattr(start_checks, "kubeconfig", SimpleNamespace(load=read))
     monkeypatch.setattr(kubeconfig, "load", load)
     monkeypatch.setattr(config_waiting, "_POLL", 0.01)
 
@@ -72,6 +79,37 @@ async def test_a_replica_waits_until_its_configuration_is_usable(
     assert waiting.is_over
     assert [cluster.name for cluster in waiting.options.config.clusters] == ["a"]
     assert [entry["error"] for entry in logs if entry["log_level"] == "error"] == [options.rejected]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "kubeconfig: {}",
+        "kubelet: {{clientCaFile: {}}}",
+        "kubelet: {{tlsCertFile: {}, tlsPrivateKeyFile: {}}}",
+    ],
+)
+async def test_a_file_that_the_configuration_names_is_waited_for(
+    tmp_path: Path, unused_tcp_port_factory, field: str
+):
+    """Missing or malformed, it would end the process again and again; the replica says which file it is."""
+    port, named = unused_tcp_port_factory(), tmp_path / "named.pem"
+    file = tmp_path / "virtual-node.yaml"
+    file.write_text(
+        f"{HEAD}{field.format(named, named)}, clusters: [{{name: a, kubeconfig: k}}]}}", encoding="utf-8"
+    )
+    arguments = [f"--config={file}", "--wait-for-config", f"--metrics-addr=127.0.0.1:{port}"]
+    with capture_logs() as logs:
+        waiting = config_waiting.Waiting(flags.parse(arguments, {}), lambda: flags.parse(arguments, {}))
+        running = asyncio.create_task(waiting.run())
+        await asyncio.sleep(0.2)
+        assert (await _get(port, "/healthz"))[0] == 200
+        assert "[-]configuration failed" in (await _get(port, "/readyz"))[1]
+        pair = self_signed("test")
+        named.write_bytes(pair.certificate + pair.key)
+        await asyncio.wait_for(running, 10)
+    assert not waiting.options.rejected
+    assert str(named) in next(entry["error"] for entry in logs if entry["log_level"] == "error")
 
 
 def test_without_the_flag_a_wrong_file_ends_the_command(tmp_path: Path):

@@ -1,0 +1,134 @@
+"""A task per lower cluster: each is started again alone when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from controller_runtime import backoff, lifecycle
+from controller_runtime.errors import ConfigError
+from virtual_node import metrics
+from virtual_node.cluster import COMPONENT, LowerCluster
+from virtual_node.config import ClusterConfig, Config
+from virtual_node.controllers.node_hold import Identity
+from virtual_node.health.reports import Report
+from virtual_node.kubelet_service import KubeletEndpoints
+
+_RESTART_BASE = 1.0
+_RESTART_MAXIMUM = 60.0
+_STEADY = 120.0
+"""Seconds after which a cluster's earlier failures are forgotten."""
+
+
+class Supervisor:
+    """Runs lower clusters until they are stopped.
+
+    Attributes:
+        configs: of the clusters that were started and not stopped, by name.
+        clusters: those that run now, by name.
+        failures: why a cluster does not run and is started again later, by name.
+    """
+
+    def __init__(self, *, report: Callable[[], Report], identity: Identity | None) -> None:
+        """Begin without clusters.
+
+        Args:
+            report: what the process reports on its virtual nodes' Leases.
+            identity: the holder of these Leases; None: the process.
+        """
+        self.configs: dict[str, ClusterConfig] = {}
+        self.clusters: dict[str, LowerCluster] = {}
+        self.failures: dict[str, str] = {}
+        self._unusable: dict[str, str] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._report = report
+        self._identity = identity
+        self._log = structlog.get_logger(component=COMPONENT)
+
+    @property
+    def unusable(self) -> dict[str, str]:
+        """Why clusters do not run until the user has changed something, by name: names, kubeconfigs, files."""
+        return {
+            name: why
+            for name, why in self._unusable.items()
+            if (running := self.clusters.get(name)) is None or running.pods is None
+        }
+
+    def apply(self, config: Config, *, cluster_id: str, endpoints: KubeletEndpoints) -> None:
+        """Start the clusters of a configuration that do not run; those that have gone were stopped by the caller."""
+        for cluster in config.clusters:
+            if cluster.name not in self._tasks:
+                metrics.expect_cluster(cluster.name)
+                work = self._supervise(cluster, config, cluster_id, endpoints)
+                self.configs[cluster.name] = cluster
+                self._tasks[cluster.name] = asyncio.create_task(work, name=f"lower cluster {cluster.name}")
+
+    async def stop(self, clusters: Iterable[str]) -> None:
+        """Stop clusters, and forget them."""
+        names = list(clusters)
+        tasks = [self._tasks.pop(name) for name in names]
+        for name in names:
+            del self.configs[name]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for name in names:
+            self.failures.pop(name, None)
+            self._unusable.pop(name, None)
+            metrics.forget_cluster(name)
+
+    async def _supervise(
+        self, cluster: ClusterConfig, config: Config, cluster_id: str, endpoints: KubeletEndpoints
+    ) -> None:
+        """Run one lower cluster; start it again when it fails. Never let the failure reach another."""
+        log = self._log.bind(cluster=cluster.name)
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            started = loop.time()
+            lower = LowerCluster(
+                cluster,
+                settings=config,
+                cluster_id=cluster_id,
+                endpoints=endpoints,
+                report=self._report,
+                identity=self._identity,
+            )
+            self.clusters[cluster.name] = lower
+            self.failures.pop(cluster.name, None)
+            unusable = ""
+            try:
+                await lower.run()
+            except ConfigError as error:
+                unusable = self.failures[cluster.name] = str(error)
+                log.error("lower cluster cannot be used", error=unusable)  # noqa: TRY400 - one clear line
+            except Exception as error:
+                known = lifecycle.describe(error)
+                self.failures[cluster.name] = known or repr(error)
+                if _is_configuration(error):
+                    unusable = self.failures[cluster.name]
+                if known is None:
+                    log.exception("lower cluster failed", error=str(error))
+                else:
+                    log.error("lower cluster failed", error=known)  # noqa: TRY400 - one clear line
+            finally:
+                self.clusters.pop(cluster.name, None)
+                del lower  # its caches are not to outlive it through the pause
+            self._unusable.pop(cluster.name, None)
+            if unusable:
+                self._unusable[cluster.name] = unusable
+            failures = 1 if loop.time() - started > _STEADY else failures + 1
+            delay = backoff.exponential(failures - 1, base=_RESTART_BASE, maximum=_RESTART_MAXIMUM)
+            delay *= 1 + random.random() / 4  # noqa: S311 - jitter
+            log.info("lower cluster starts again", retry_in=round(delay, 1))
+            await asyncio.sleep(delay)
+
+
+def _is_configuration(error: BaseException) -> bool:
+    """Return whether a failure is nothing but what the user has to change; task groups raise groups of them."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_configuration, error.exceptions))
+    return isinstance(error, ConfigError)
