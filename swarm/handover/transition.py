@@ -1,0 +1,166 @@
+"""One transition of the record: takes in acknowledgements, revokes and grants.
+
+Why there are never two owners under ``Exclusive``:
+
+* A worker starts a job only by a share that was written for its session, from a record that grants the job to its pod.
+* Records form a sequence, because each is written over the one before (resourceVersion).
+* A grant leaves the record only when the pod is gone, when its process has ended (a later session of the same pod), or
+  when the session has acknowledged a share at least as new as the revocation without the job. A session never uses a
+  share that is older than one it has acknowledged, so it cannot start the job again.
+* A job is granted only while no other pod has it in the record.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot, contents
+
+EXCLUSIVE = "Exclusive"
+OVERLAP = "Overlap"
+
+
+def advance(
+    ledger: Ledger,
+    *,
+    slots: dict[str, Slot],
+    acknowledged: Mapping[str, Acknowledgement],
+    gone: Collection[str],
+    leaving: Collection[str] = (),
+    handover: str = EXCLUSIVE,
+    settings_changed: bool = False,
+) -> Ledger:
+    """Return the next record; equal to the given one if nothing is to be done.
+
+    Args:
+        ledger: the record before; it is not changed.
+        slots: as they shall be, with pods and jobs.
+        acknowledged: by pod UID.
+        gone: UIDs of pods that provably run nothing any more.
+        leaving: UIDs of pods that are being deleted; they get no new jobs.
+        handover: one of the constants of this module.
+        settings_changed: whether other content of the shares changed, so that all need a new version.
+    """
+    after = copy.deepcopy(ledger)
+    after.slots = slots
+    for slot in after.slots.values():
+        if slot.uid and slot.uid not in gone and slot.uid not in after.holders:
+            after.holders[slot.uid] = Holder(pod=slot.pod, uid=slot.uid)
+    for uid in gone:
+        after.holders.pop(uid, None)
+    for holder in after.holders.values():
+        _absorb(holder, acknowledged.get(holder.uid))
+    wanted = {slot.uid: set(slot.jobs) for slot in after.slots.values() if slot.uid in after.holders}
+    if handover == EXCLUSIVE:
+        _revoke(after, wanted)
+        _grant(after, leaving, others=0, needs_session=True)
+    else:
+        _revoke_replaced(after, wanted, acknowledged)
+        _grant(after, leaving, others=1, needs_session=False)
+    # A pod without a slot that runs nothing has nothing to be told.
+    for uid in [
+        uid
+        for uid, holder in after.holders.items()
+        if uid not in wanted and not (holder.start or holder.stop)
+    ]:
+        del after.holders[uid]
+    _number(ledger, after, all_shares=settings_changed)
+    return after
+
+
+def _absorb(holder: Holder, report: Acknowledgement | None) -> None:
+    """Release the jobs that a worker does not run any more."""
+    if report is None or report.pod_uid != holder.uid or report.life < holder.life:
+        return
+    if report.session != holder.session:
+        if report.life == holder.life or not report.session:
+            return
+        # A later life of the same pod: the process before it has ended with all its jobs.
+        holder.session, holder.life, holder.draining = report.session, report.life, False
+        holder.stop = []
+    holder.draining = holder.draining or report.draining
+    if holder.draining:
+        holder.start = [job for job in holder.start if not report.releases(job)]
+    if holder.draining or report.version >= holder.version:
+        holder.stop = [job for job in holder.stop if not report.releases(job)]
+    # Runs without a grant: the record was lost, or a job was forced. Nobody else may start it before it stops.
+    known = {*holder.start, *holder.stop}
+    holder.stop += [job for job in report.running or () if job not in known]
+
+
+def _revoke(ledger: Ledger, wanted: Mapping[str, Collection[str]]) -> None:
+    for uid, holder in ledger.holders.items():
+        keep = wanted.get(uid, ())
+        _stop(holder, [job for job in holder.start if job not in keep])
+
+
+def _revoke_replaced(
+    ledger: Ledger, wanted: Mapping[str, Collection[str]], acknowledged: Mapping[str, Acknowledgement]
+) -> None:
+    """Revoke jobs from pods that are not their assigned ones, as soon as another pod runs them."""
+    assigned = {job for slot in ledger.slots.values() for job in slot.jobs}
+    runners: dict[str, list[str]] = {}
+    for uid, holder in ledger.holders.items():
+        for job in holder.start:
+            runners.setdefault(job, []).append(uid)
+    for job, uids in runners.items():
+        # The assigned pod first, then those that surely run the job.
+        order = sorted(
+            uids, key=lambda uid: (job not in wanted.get(uid, ()), not _runs(ledger, uid, job, acknowledged))
+        )
+        best = order[0]
+        keep = [best] if job in assigned else []
+        if keep and not _runs(ledger, best, job, acknowledged):
+            # Its start is not acknowledged yet: one other pod goes on until then.
+            keep = order[:2]
+        for uid in uids:
+            if uid not in keep:
+                _stop(ledger.holders[uid], [job])
+
+
+def _runs(ledger: Ledger, uid: str, job: str, acknowledged: Mapping[str, Acknowledgement]) -> bool:
+    report, holder = acknowledged.get(uid), ledger.holders[uid]
+    return (
+        report is not None
+        and report.session == holder.session
+        and not report.draining
+        and job not in report.failing
+        and (report.version >= holder.version if report.running is None else job in report.running)
+    )
+
+
+def _grant(ledger: Ledger, leaving: Collection[str], *, others: int, needs_session: bool) -> None:
+    """Grant assigned jobs that at most ``others`` other pods hold."""
+    holders = Counter(job for holder in ledger.holders.values() for job in {*holder.start, *holder.stop})
+    for slot in ledger.slots.values():
+        holder = ledger.holder_of(slot)
+        if holder is None or holder.draining or slot.uid in leaving or (needs_session and not holder.session):
+            continue
+        started, stopping = set(holder.start), set(holder.stop)
+        for job in slot.jobs:
+            if job in stopping:
+                # Assigned to it again before it acknowledged.
+                holder.stop.remove(job)
+                holder.start.append(job)
+            elif job not in started and holders[job] <= others:
+                holder.start.append(job)
+                holders[job] += 1
+
+
+def _stop(holder: Holder, jobs: Collection[str]) -> None:
+    if jobs:
+        holder.start = [job for job in holder.start if job not in jobs]
+        holder.stop = [*holder.stop, *jobs]
+
+
+def _number(before: Ledger, after: Ledger, *, all_shares: bool) -> None:
+    """Give changed shares the next version."""
+    was = contents(before)
+    for uid, now in contents(after).items():
+        if all_shares or was.get(uid) != now:
+            after.holders[uid].version = after.version = before.version + 1
+    jobs = {name: slot.jobs for name, slot in after.slots.items()}
+    if jobs != {name: slot.jobs for name, slot in before.slots.items()}:
+        after.table = after.version = before.version + 1

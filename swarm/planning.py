@@ -1,0 +1,89 @@
+"""The next record of a Swarm from what is observed: slots, assignment, grants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from swarm import slots
+from swarm.assignment.model import Assignment, Job
+from swarm.assignment.strategies import STICKY, assign
+from swarm.handover import transition
+from swarm.handover.ledger import Acknowledgement, Ledger, Slot
+from swarm.slots import Pod, Workers
+
+Matches = Callable[[Pod], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A Swarm's specification, as far as the assignment depends on it."""
+
+    jobs: Sequence[Job]
+    affinities: Mapping[str, Matches] = field(default_factory=dict)
+    """Job → whether a pod satisfies its affinity; jobs without affinity are missing."""
+    workers: Workers = field(default_factory=lambda: Workers(slots.PODS))
+    max_per_worker: int = 0
+    strategy: str = STICKY
+    handover: str = transition.EXCLUSIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is known of the workers."""
+
+    pods: Sequence[Pod]
+    acknowledged: Mapping[str, Acknowledgement]
+    """By pod UID."""
+    gone: Collection[str] = ()
+    """UIDs of pods that provably run nothing any more."""
+
+
+def advance(
+    ledger: Ledger, wanted: Wanted, observed: Observed, *, now: float, settings_changed: bool = False
+) -> tuple[Ledger, Assignment]:
+    """Return the next record and the assignment in it."""
+    arranged = slots.arrange(ledger.slots, observed.pods, wanted.workers, now=now)
+    result = assign(
+        _with_affinities(wanted, arranged, observed.pods),
+        list(arranged),
+        previous=ledger.previous(),
+        strategy=wanted.strategy,
+        max_per_worker=wanted.max_per_worker,
+    )
+    for name, jobs in result.shares(arranged).items():
+        arranged[name].jobs = jobs
+    after = transition.advance(
+        ledger,
+        slots=arranged,
+        acknowledged=observed.acknowledged,
+        gone=observed.gone,
+        leaving={pod.uid for pod in observed.pods if not pod.usable},
+        handover=wanted.handover,
+        settings_changed=settings_changed,
+    )
+    for pod in observed.pods:
+        if pod.uid in after.holders:
+            after.holders[pod.uid].node = pod.node
+    return after, result
+
+
+def _with_affinities(wanted: Wanted, arranged: Mapping[str, Slot], pods: Sequence[Pod]) -> list[Job]:
+    if not wanted.affinities:
+        return list(wanted.jobs)
+    by_uid = {pod.uid: pod for pod in pods}
+    allowed: dict[int, frozenset[str]] = {}
+
+    def resolved(job: Job) -> Job:
+        matches = wanted.affinities.get(job.name)
+        if matches is None:
+            return job
+        if id(matches) not in allowed:
+            allowed[id(matches)] = frozenset(
+                name
+                for name, slot in arranged.items()  # A slot that waits for its next pod keeps its jobs.
+                if slot.uid not in by_uid or matches(by_uid[slot.uid])
+            )
+        return Job(job.name, job.weight, job.dedicated, allowed[id(matches)])
+
+    return [resolved(job) for job in wanted.jobs]

@@ -1,0 +1,125 @@
+"""Which pods are workers: stable slots, so that a replacement pod takes over the jobs of its predecessor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from swarm.handover.ledger import Slot
+
+STATEFUL_SET = "StatefulSet"
+DEPLOYMENT = "Deployment"
+PODS = "Pods"
+
+_ORDINAL = re.compile(r"-(\d{1,9})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What is read of a worker's pod."""
+
+    name: str
+    uid: str
+    node: str = ""
+    ip: str = ""
+    ready: bool = False
+    deleting: bool = False
+    finished: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the pod can have a slot."""
+        return not self.deleting and not self.finished
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The object that the workers belong to."""
+
+    kind: str
+    replicas: int = 0
+    first: int = 0
+    """The first ordinal of a StatefulSet."""
+    grace: float = 30.0
+    """Seconds for which a worker that is not ready keeps its jobs."""
+
+
+def arrange(
+    slots: Mapping[str, Slot], pods: Sequence[Pod], workers: Workers, *, now: float
+) -> dict[str, Slot]:
+    """Return the slots in the order of their index; jobs of a slot that stays are kept.
+
+    A slot begins with a pod that is ready. It stays while its pod is ready, and for the grace period after that. It
+    ends at once when the workers are scaled down below its index. While no slot has a ready pod, all stay: to take
+    jobs from every worker would help none of them.
+    """
+    numbered = workers.kind == DEPLOYMENT
+    chosen = _numbered(slots, pods, workers) if numbered else _named(pods, workers)
+    result: dict[str, Slot] = {}
+    for name, slot in slots.items():
+        pod = chosen.get(name)
+        if not _in_range(slot.index, workers) or (workers.kind == PODS and (pod is None or not pod.usable)):
+            continue
+        result[name] = _renewed(slot, pod, now)
+    for name, pod in chosen.items():
+        if name not in slots and pod.ready and pod.usable:
+            index = int(name.rpartition("-")[2]) if numbered else ordinal(name)
+            result[name] = Slot(name=name, index=index, pod=pod.name, uid=pod.uid)
+    if any(not slot.unready_since for slot in result.values()):
+        result = {
+            name: slot
+            for name, slot in result.items()
+            if not slot.unready_since or now - slot.unready_since < workers.grace
+        }
+    return dict(sorted(result.items(), key=lambda item: (item[1].index, item[0])))
+
+
+def next_expiry(slots: Mapping[str, Slot], workers: Workers, *, now: float) -> float | None:
+    """Return the seconds until the next slot loses its jobs because its pod is not ready."""
+    waits = [slot.unready_since + workers.grace - now for slot in slots.values() if slot.unready_since]
+    return max(0.0, min(waits)) if waits else None
+
+
+def ordinal(name: str) -> int:
+    """Return the number at the end of a pod's name; names without one come after all others."""
+    found = _ORDINAL.search(name)
+    return int(found[1]) if found else 1 << 30
+
+
+def _in_range(index: int, workers: Workers) -> bool:
+    return workers.kind == PODS or workers.first <= index < workers.first + workers.replicas
+
+
+def _renewed(slot: Slot, pod: Pod | None, now: float) -> Slot:
+    ready = pod is not None and pod.ready and pod.usable
+    return Slot(
+        name=slot.name,
+        index=slot.index,
+        jobs=slot.jobs,
+        pod=pod.name if pod else slot.pod,
+        uid=pod.uid if pod else "",
+        unready_since=0.0 if ready else slot.unready_since or now,
+    )
+
+
+def _named(pods: Sequence[Pod], workers: Workers) -> dict[str, Pod]:
+    return {pod.name: pod for pod in pods if _in_range(ordinal(pod.name), workers)}
+
+
+def _numbered(slots: Mapping[str, Slot], pods: Sequence[Pod], workers: Workers) -> dict[str, Pod]:
+    """Give pods to numbered slots: first to vacant ones that exist, then to new ones."""
+    by_uid = {pod.uid: pod for pod in pods if pod.usable}
+    chosen = {
+        name: by_uid.pop(slot.uid)
+        for name, slot in slots.items()
+        if slot.uid in by_uid and _in_range(slot.index, workers)
+    }
+    free = sorted(by_uid.values(), key=lambda pod: (not pod.ready, pod.name))
+    vacant = [name for name in slots if name not in chosen]
+    new = [f"slot-{index}" for index in range(workers.replicas) if f"slot-{index}" not in slots]
+    for name in sorted(vacant, key=lambda name: slots[name].index) + new:
+        if free:
+            chosen[name] = free.pop(0)
+    return chosen

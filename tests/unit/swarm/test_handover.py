@@ -1,0 +1,184 @@
+"""Never two owners under Exclusive, no gap under Overlap, whatever fails in between."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from swarm.handover import ledger as ledgers
+from swarm.handover.transition import EXCLUSIVE, OVERLAP
+from swarm.slots import Pod
+from tests.unit.swarm.world import Api, Controller, Worker
+
+
+class World:
+    """All of it, and what may happen."""
+
+    def __init__(self, seed: int, handover: str) -> None:
+        self.rng = random.Random(seed)
+        self.handover = handover
+        self.api = Api(jobs=[f"job-{index}" for index in range(self.rng.randrange(1, 9))])
+        self.ghosts: set[str] = set()
+        self.controllers = [
+            Controller(self.api, self.rng, handover, api_ghosts=self.ghosts) for _ in range(2)
+        ]
+        self.workers: dict[str, Worker] = {}
+        self.serial = 0
+        self.versions: dict[str, int] = {}
+        for index in range(3):
+            self.create(index)
+
+    def create(self, index: int) -> None:
+        self.serial += 1
+        pod = Pod(f"w-{index}", f"uid-{self.serial}", node="n", ready=True)
+        self.api.pods[pod.name] = pod
+        self.workers[pod.uid] = Worker(self.api, pod, self.rng)
+
+    def replace(self, *, forced: bool) -> None:
+        """Delete a pod and create the next one; a forced deletion leaves the process of a partitioned node."""
+        pod = self.rng.choice(list(self.api.pods.values()))
+        if forced:
+            self.workers[pod.uid].connected = False
+            self.ghosts.add(pod.uid)
+        else:
+            del self.workers[pod.uid]
+        del self.api.pods[pod.name]
+        self.create(int(pod.name[2:]))
+
+    def heal(self) -> None:
+        """End the processes of deleted pods, as a kubelet does when it is back."""
+        for uid in list(self.ghosts):
+            del self.workers[uid]
+            self.ghosts.discard(uid)
+        for worker in self.workers.values():
+            worker.connected = True
+
+    def scale(self) -> None:
+        self.api.replicas = self.rng.randrange(1, 6)
+        for name, pod in list(self.api.pods.items()):
+            if int(name[2:]) >= self.api.replicas:
+                del self.api.pods[name]
+                if pod.uid not in self.ghosts:
+                    del self.workers[pod.uid]
+        for index in range(self.api.replicas):
+            if f"w-{index}" not in self.api.pods:
+                self.create(index)
+
+    def change_list(self) -> None:
+        self.api.jobs = [f"job-{index}" for index in range(10) if self.rng.random() < 0.6]
+
+    def disturb(self) -> None:
+        """One random fault or change."""
+        worker = self.rng.choice(list(self.workers.values()))
+        self.rng.choice(
+            [
+                worker.kill,
+                worker.drain,
+                lambda: setattr(worker, "connected", self.rng.random() < 0.5),
+                lambda: self.replace(forced=False),
+                lambda: self.replace(forced=True),
+                self.heal,
+                self.scale,
+                self.change_list,
+                self.rng.choice(self.controllers).kill,
+            ]
+        )()
+
+    def act(self) -> None:
+        """One random step of a program."""
+        controller = self.rng.choice(self.controllers)
+        worker = self.rng.choice(list(self.workers.values()))
+        self.rng.choice(
+            [
+                controller.refresh,
+                controller.reconcile,
+                controller.write,
+                controller.write,
+                worker.register,
+                worker.follow,
+                worker.finish_stops,
+                worker.report,
+                worker.report,
+            ]
+        )()
+
+    def owners(self) -> Counter[str]:
+        counts = Counter[str]()
+        for worker in self.workers.values():
+            counts.update(worker.all_running)
+        return counts
+
+    def settle(self) -> None:
+        """Without faults, until every job runs at its slot and nowhere else."""
+        self.heal()
+        for worker in self.workers.values():
+            if worker.draining:
+                worker.kill()
+        for _ in range(20_000):
+            if self.rng.random() < 0.02 and self.converged():
+                return
+            self.act()
+        raise AssertionError("no convergence")
+
+    def converged(self) -> bool:
+        record = ledgers.load(self.api.record)
+        return (
+            self.owners() == Counter(self.api.jobs)
+            and not any(holder.stop for holder in record.holders.values())
+            and all(
+                slot.uid in record.holders
+                and self.workers[slot.uid].all_running
+                == set(slot.jobs)
+                == set(record.holders[slot.uid].start)
+                for slot in record.slots.values()
+            )
+        )
+
+    def check_versions(self) -> None:
+        for uid, shares in self.api.shares.items():
+            assert shares[-1]["version"] >= self.versions.get(uid, 0)
+            self.versions[uid] = shares[-1]["version"]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_exclusive_never_has_two_owners(seed):
+    """In any order of steps and faults; and without faults every job gets its one owner."""
+    world = World(seed, EXCLUSIVE)
+    for _ in range(600):
+        world.disturb() if world.rng.random() < 0.04 else world.act()
+        assert max(world.owners().values(), default=0) <= 1
+        world.check_versions()
+    world.settle()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_overlap_has_no_gap(seed):
+    """A job that runs goes on running somewhere while lists and workers change without loss of a process."""
+    world = World(seed, OVERLAP)
+    world.settle()
+    wanted = set(world.api.jobs)
+    for _ in range(400):
+        if world.api.replicas < 8 and world.rng.random() < 0.04:
+            # New workers come; none is taken away with its jobs.
+            world.api.replicas += 1
+            world.create(world.api.replicas - 1)
+        else:
+            world.act()
+        owners = world.owners()
+        assert wanted <= owners.keys()
+        assert max(owners.values(), default=0) <= 2
+    world.settle()
+
+
+def test_a_record_survives_its_text_form():
+    """Also the long one of a large Swarm."""
+    record = ledgers.Ledger(version=7, slots={"w-0": ledgers.Slot(name="w-0", index=0, jobs=["a"] * 10_000)})
+    text = ledgers.dump(record)
+    assert ledgers.load(text) == record
+    assert len(text) < 1000
+    assert ledgers.load("") == ledgers.Ledger()
+    for damaged in ("x", text[:-8], "AAAA"):
+        with pytest.raises(ValueError, match=r"status\.record"):
+            ledgers.load(damaged)

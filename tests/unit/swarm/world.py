@@ -1,0 +1,192 @@
+"""A swarm in small: an API server, two controllers with old caches, and workers that obey the contract.
+
+Every method is one atomic step, so a random sequence of steps has kills after any write, stale reads, two leaders and
+partitions.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from swarm import share
+from swarm.assignment.model import Job
+from swarm.handover import ledger as ledgers
+from swarm.handover.ledger import Acknowledgement, Ledger
+from swarm.planning import Observed, Wanted, advance
+from swarm.slots import STATEFUL_SET, Pod, Workers
+
+
+@dataclass
+class Api:
+    """Stored objects. Shares keep their history, because readers may have an old copy."""
+
+    record: str = ""
+    record_version: int = 0
+    shares: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    leases: dict[str, list[Acknowledgement]] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    jobs: list[str] = field(default_factory=list)
+    replicas: int = 3
+
+
+@dataclass
+class Worker:
+    """A pod's process, by the rules of the contract."""
+
+    api: Api
+    pod: Pod
+    rng: random.Random
+    running: set[str] = field(default_factory=set)
+    stopping: set[str] = field(default_factory=set)
+    wanted: set[str] = field(default_factory=set)
+    session: str = ""
+    life: int = 0
+    version: int = 0
+    draining: bool = False
+    alive: bool = True
+    connected: bool = True
+    outgoing: tuple[int, Acknowledgement] | None = None
+
+    @property
+    def all_running(self) -> set[str]:
+        return self.running | self.stopping
+
+    def register(self) -> None:
+        """Begin a session, if there is a Lease and none has begun."""
+        if self.session or not self.connected or self.pod.uid not in self.api.leases:
+            return
+        lease = self.api.leases[self.pod.uid]
+        self.life = (lease[-1].life if lease else 0) + 1
+        self.session = f"{self.pod.uid}-{self.life}-{self.rng.random()}"
+        lease.append(self._acknowledgement())
+
+    def follow(self) -> None:
+        """Read a share, possibly an old one, and use it if the contract allows."""
+        shares = self.api.shares.get(self.pod.uid)
+        if not shares or not self.connected or not self.session or self.draining:
+            return
+        found = shares[-1] if self.rng.random() < 0.7 else self.rng.choice(shares)
+        if found["version"] <= self.version:
+            return
+        if found["handover"] == "Exclusive" and found["session"] != self.session:
+            return
+        self.version = found["version"]
+        self.wanted = {job["name"] for job in found["jobs"] if job["state"] == "start"}
+        self.stopping |= self.running - self.wanted
+        self.running = self.wanted - self.stopping
+
+    def finish_stops(self) -> None:
+        """End some of the jobs that are to stop; one that is wanted again starts by the next share."""
+        for job in list(self.stopping):
+            if self.rng.random() < 0.6:
+                self.stopping.discard(job)
+                self.running |= self.wanted & {job}
+
+    def report(self) -> None:
+        """Send an acknowledgement, or let the one on its way arrive."""
+        if not self.session or not self.connected:
+            return
+        lease = self.api.leases.get(self.pod.uid)
+        if lease is None:
+            return
+        if self.outgoing is None:
+            self.outgoing = len(lease), self._acknowledgement()
+            return
+        version, content = self.outgoing
+        self.outgoing = None
+        if len(lease) == version:
+            lease.append(content)
+
+    def kill(self) -> None:
+        """End the process; the container starts again."""
+        self.running, self.stopping, self.wanted = set(), set(), set()
+        self.session, self.version, self.draining, self.outgoing = "", 0, False, None
+
+    def drain(self) -> None:
+        self.draining = True
+        self.stopping |= self.running
+        self.running, self.wanted = set(), set()
+
+    def _acknowledgement(self) -> Acknowledgement:
+        return Acknowledgement(
+            pod_uid=self.pod.uid,
+            session=self.session,
+            life=self.life,
+            version=self.version,
+            running=sorted(self.all_running),
+            draining=self.draining,
+        )
+
+
+@dataclass
+class Controller:
+    """A leader, or one that has not noticed that it is none any more."""
+
+    api: Api
+    rng: random.Random
+    handover: str
+    seen_leases: dict[str, Acknowledgement] = field(default_factory=dict)
+    pods: list[Pod] = field(default_factory=list)
+    record: tuple[int, Ledger] = (0, Ledger())
+    pending: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    now: float = 1000.0
+
+    def refresh(self) -> None:
+        """Let some caches catch up, others not."""
+        if self.rng.random() < 0.6:
+            self.pods = list(self.api.pods.values())
+        for uid, lease in self.api.leases.items():
+            if lease and self.rng.random() < 0.6:
+                self.seen_leases[uid] = lease[-1]
+        if self.rng.random() < 0.6:
+            self.record = self.api.record_version, ledgers.load(self.api.record)
+
+    def reconcile(self) -> None:
+        """Write the next record over the one that was read, then queue the shares."""
+        version, before = self.record
+        # Absence is asked for live; see swarm.liveness.
+        existing = {pod.uid for pod in self.api.pods.values()}
+        gone = {uid for uid in before.holders if uid not in existing and uid not in self.api_ghosts}
+        wanted = Wanted(
+            jobs=[Job(name) for name in self.api.jobs],
+            workers=Workers(STATEFUL_SET, self.api.replicas, grace=5),
+            handover=self.handover,
+        )
+        self.now += 1
+        observed = Observed(self.pods, self.seen_leases, gone)
+        after, _ = advance(before, wanted, observed, now=self.now)
+        if after != before:
+            if version != self.api.record_version:
+                self.record = self.api.record_version, ledgers.load(self.api.record)
+                return
+            self.api.record = ledgers.dump(after)
+            self.api.record_version += 1
+            self.record = self.api.record_version, after
+        settings = share.Settings("s", self.handover, "Signal")
+        for holder in after.holders.values():
+            self.api.leases.setdefault(holder.uid, [])
+            text = share.render(after, holder, settings)[0]
+            self.pending.append((holder.uid, msgspec.json.decode(text)))
+
+    def write(self) -> None:
+        """Write one share unless a newer one is there."""
+        if not self.pending:
+            return
+        uid, content = self.pending.pop(self.rng.randrange(len(self.pending)))
+        stored = self.api.shares.setdefault(uid, [])
+        if not stored or stored[-1]["version"] < content["version"]:
+            stored.append(content)
+
+    def kill(self) -> None:
+        """Start again with empty caches and without what was not written."""
+        self.pending.clear()
+        self.seen_leases.clear()
+        self.pods = []
+        self.record = self.api.record_version, ledgers.load(self.api.record)
+
+    api_ghosts: set[str] = field(default_factory=set)
+    """Pods without object that may still run: the liveness rules do not call them gone."""
