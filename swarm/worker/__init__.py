@@ -1,1 +1,18 @@
-"""Library and sidecar for the workers of a Swarm. Depends on aiohttp only."""
+"""Library and sidecar for the workers of a Swarm. Depends on aiohttp only.
+
+from swarm.worker import Job, Worker
+
+async def on_start(job: Job) -> None: ...
+async def on_stop(job: Job) -> None: ...
+
+sys.exit(asyncio.run(Worker(on_start, on_stop).run()))
+"""
+
+from __future__ import annotations
+
+from swarm.worker.identity import Settings, SetupError
+from swarm.worker.state import Job
+from swarm.worker.tasks import Tasks
+from swarm.worker.worker import Worker
+
+__all__ = ["Job", "Settings", "SetupError", "Tasks", "Worker"]

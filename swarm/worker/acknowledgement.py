@@ -1,0 +1,65 @@
+"""What a worker reports to the controller. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from swarm.worker.share import Applied
+from swarm.worker.state import Held
+
+_ROOM = 200 * 1024
+"""Bytes of JSON for lists of jobs; the annotations of an object may have 256 KiB."""
+_MOST_ERRORS, _LONGEST_ERROR = 20, 200
+
+
+def acknowledgement(
+    applied: Applied,
+    held: Mapping[str, Held],
+    *,
+    pod_uid: str,
+    session: str,
+    life: int,
+    draining: bool,
+    stopped: frozenset[str],
+) -> dict[str, Any]:
+    """The content of an acknowledgement: a promise that no other job than ``running`` runs.
+
+    Args:
+        applied: what this worker has accepted.
+        held: the jobs that run, or that may.
+        pod_uid: of this worker's pod.
+        session: of this worker.
+        life: orders the sessions of a pod.
+        draining: whether the worker stops and will start no more jobs.
+        stopped: jobs that the last share wants stopped.
+    """
+    failing = {name: one.error[:_LONGEST_ERROR] for name, one in sorted(held.items()) if one.error}
+    running: dict[str, Any] = {"running": sorted(held)}
+    room = _ROOM - len(compact(running))
+    if room < 0:
+        running = {"running": None, "runningCount": len(held)}
+        room = _ROOM
+    return {
+        "podUID": pod_uid,
+        "session": session,
+        "life": life,
+        "version": applied.version,
+        **running,
+        "failing": dict(list(failing.items())[:_MOST_ERRORS]),
+        "draining": draining,
+        "stopped": _that_fit(sorted(stopped - held.keys()), room),
+    }
+
+
+def compact(content: Any) -> str:
+    """JSON without spaces, in ASCII."""
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _that_fit(names: list[str], room: int) -> list[str]:
+    """The first names that take no more bytes of JSON than that. The others follow when these are released."""
+    sizes = itertools.accumulate(len(compact(name)) + 1 for name in names)
+    return [name for name, size in zip(names, sizes, strict=True) if size <= room]

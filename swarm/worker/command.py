@@ -1,0 +1,120 @@
+"""``virtual-node-swarm worker``: the sidecar that runs one process per job."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import logging
+import sys
+
+from swarm.worker.identity import Settings, SetupError
+from swarm.worker.process import Processes, arguments
+from swarm.worker.reaper import Reaper
+from swarm.worker.state import Job
+from swarm.worker.worker import Worker
+
+_PROGRAM = "virtual-node-swarm worker"
+_LEVELS = ("debug", "info", "warning", "error")
+_GRACE = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sidecar's flags. What is not given comes from the environment: ``docs/swarm-worker.md``."""
+    parser.add_argument(
+        "--exec",
+        required=True,
+        metavar="COMMAND",
+        help="command of one job, split like a shell does, without a shell; {job} and {token} are replaced",
+    )
+    for name, text in (
+        ("swarm", "name of the Swarm (SWARM_NAME)"),
+        ("namespace", "its namespace (SWARM_NAMESPACE, POD_NAMESPACE, the service account's)"),
+        ("worker", "name of this pod (SWARM_WORKER, POD_NAME, HOSTNAME)"),
+        ("pod-uid", "UID of this pod in the upper cluster (SWARM_POD_UID, the service account token's)"),
+        ("api-server", "URL of the upper cluster's API server (SWARM_API_SERVER)"),
+        ("token-file", "bearer token (SWARM_TOKEN_FILE, the service account's)"),
+        ("ca-file", "CA of the API server (SWARM_CA_FILE, the service account's)"),
+        ("client-cert-file", "client certificate (SWARM_CLIENT_CERT_FILE)"),
+        ("client-key-file", "its key (SWARM_CLIENT_KEY_FILE)"),
+        ("file", "read the share from this file or folder instead of the API (SWARM_FILE)"),
+    ):
+        parser.add_argument(f"--{name}", default="", metavar=name.split("-")[-1].upper(), help=text)
+    parser.add_argument(
+        "--http-port",
+        type=int,
+        default=None,
+        metavar="N",
+        help="status and metrics (HTTP_PORT, 9090; 0: none)",
+    )
+    parser.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=25.0,
+        metavar="S",
+        help="time to stop all jobs after SIGTERM (25)",
+    )
+    parser.add_argument(
+        "--kill-seconds",
+        type=float,
+        default=_GRACE,
+        metavar="S",
+        help="between a job's SIGTERM and SIGKILL (10)",
+    )
+    parser.add_argument("--log-level", default="info", choices=_LEVELS, help="(info)")
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Run the sidecar until SIGTERM; returns the exit code."""
+    logging.basicConfig(
+        level=flags.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        code = asyncio.run(_run(flags))
+    except SetupError as error:
+        print(f"{_PROGRAM}: {error}", file=sys.stderr)  # noqa: T201 - for the user
+        return 1
+    return code
+
+
+def main() -> int:
+    """``python -m swarm.worker``: the same as ``virtual-node-swarm worker``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m swarm.worker", description="Runs one process per job of a Swarm."
+    )
+    add_arguments(parser)
+    return run(parser.parse_args())
+
+
+async def _run(flags: argparse.Namespace) -> int:
+    try:
+        arguments(flags.exec, Job("job"))
+    except ValueError as error:
+        raise SetupError(f"--exec: {error}") from error
+    processes = Processes(
+        flags.exec,
+        reaper=(reaper := Reaper()),
+        grace=flags.kill_seconds,
+        ended=lambda job, text: worker.failed(job, text),  # noqa: PLW0108 - made below
+        stop_by=lambda: worker.stop_by,
+    )
+    worker = Worker(
+        processes.on_start,
+        processes.on_stop,
+        _settings(flags),
+        prepare=processes.end_orphans,
+        exits=processes.exits,
+    )
+    processes.worker = worker.identity
+    with reaper.running():
+        try:
+            return await worker.run()
+        finally:
+            await processes.close()
+
+
+def _settings(flags: argparse.Namespace) -> Settings:
+    given = vars(flags)
+    return Settings(**{one.name: given[one.name] for one in dataclasses.fields(Settings)})

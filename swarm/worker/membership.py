@@ -1,0 +1,120 @@
+"""One worker's place in its Swarm: its session, the shares that it accepts, what it acknowledges. No IO."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from swarm.worker import acknowledgement, fence, identity
+from swarm.worker.identity import Settings
+from swarm.worker.share import Applied, Share, ShareError, accept
+from swarm.worker.state import Held, Job
+
+
+class Membership:
+    """What has been agreed with the controller."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stopped: frozenset[str] = frozenset()
+        self._pending: Share | None = None
+        """Switches fencing on, and waits for a renewal."""
+        self.session = identity.new_session()
+        self.sessions = {self.session}
+        """All that this process has had."""
+        self.life = int(time.time() * 1000)
+        """Orders the sessions of a pod. With the API, the Lease decides: ``succeed``."""
+        self.applied = Applied()
+        self.renewed_at: float | None = None
+        """When the last acknowledgement was sent that the API has taken, in this session."""
+        self.draining = False
+        self.fenced = False
+        """Whether all jobs are being stopped because the API was not reached in time."""
+        self.problem = ""
+        """Why the share that was read last is not used; empty if it is."""
+
+    @property
+    def wanted(self) -> Mapping[str, Job]:
+        """The jobs that must run."""
+        return {} if self.draining or self.fenced else self.applied.wanted or {}
+
+    @property
+    def times(self) -> fence.Times | None:
+        """When to renew, stop and end; None without fencing."""
+        if not self.applied.fence_seconds or self.renewed_at is None:
+            return None
+        return fence.times(self.renewed_at, self.applied.fence_seconds)
+
+    def offer(self, share: Share, now: float) -> bool:
+        """Accept a complete share if it is for this session and newer.
+
+        Returns:
+            Whether the worker has to write an acknowledgement before the share can be used.
+        """
+        if self.fenced:
+            return False
+        self._pending = None
+        try:
+            applied = accept(
+                self.applied,
+                share,
+                session=self.session,
+                pod_uid=self._settings.pod_uid,
+                can_renew=not self._settings.file,
+            )
+        except ShareError as error:
+            self.problem = str(error)
+            return False
+        self.problem = ""
+        if applied is self.applied:
+            return False
+        if self._is_late(applied, now):
+            if self.renewed_at is None or (self.applied.wanted and not self.applied.fence_seconds):
+                self._pending = share
+                return True
+            self.fenced = True
+            return False
+        self.applied = applied
+        self._stopped = frozenset(one.name for one in share.jobs if one.state == "stop")
+        return False
+
+    def renewed(self, sent_at: float, now: float) -> None:
+        """An acknowledgement was taken by the API."""
+        self.renewed_at = sent_at
+        if self._pending is not None:
+            self.offer(self._pending, now)
+
+    def succeed(self, acknowledged: str) -> None:
+        """Take the next number after the session that has acknowledged last, as the Lease shows it."""
+        self.life = 1
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            before = json.loads(acknowledged)
+            if before["podUID"] == self._settings.pod_uid:
+                self.life = int(before["life"]) + 1
+
+    def begin_session(self) -> None:
+        """Begin again, with nothing running, as a new process would."""
+        self.session = identity.new_session()
+        self.sessions.add(self.session)
+        self.applied, self.renewed_at, self.fenced = Applied(), None, False
+        self._stopped = frozenset()
+
+    def acknowledgement(self, held: Mapping[str, Held]) -> dict[str, Any]:
+        """What to report."""
+        return acknowledgement.acknowledgement(
+            self.applied,
+            held,
+            pod_uid=self._settings.pod_uid,
+            session=self.session,
+            life=self.life,
+            draining=self.draining,
+            stopped=self._stopped,
+        )
+
+    def _is_late(self, applied: Applied, now: float) -> bool:
+        if not applied.fence_seconds:
+            return False
+        return self.renewed_at is None or now >= fence.times(self.renewed_at, applied.fence_seconds).stop_at

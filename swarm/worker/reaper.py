@@ -1,0 +1,48 @@
+"""Waits for every child of this process, also for orphans that the kernel gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Reaper:
+    """Collects exit codes. Only one exists in a process, and nothing else there waits for children."""
+
+    def __init__(self) -> None:
+        self._expected: dict[int, asyncio.Future[int]] = {}
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Become the parent of orphaned descendants, as PID 1 of a container is, and reap within the block."""
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGCHLD)
+
+    def expect(self, pid: int) -> asyncio.Future[int]:
+        """The exit code of a child, as ``subprocess`` has it: negative for a signal.
+
+        Call it in the same turn of the event loop in which the child was started.
+        """
+        return self._expected.setdefault(pid, asyncio.get_running_loop().create_future())
+
+    def _reap(self) -> None:
+        # One SIGCHLD may stand for several children.
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                expected = self._expected.pop(pid, None)
+                if expected is not None and not expected.done():
+                    expected.set_result(os.waitstatus_to_exitcode(status))

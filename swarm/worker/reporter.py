@@ -1,0 +1,180 @@
+"""Writes acknowledgements into the worker's Lease: one write at a time, always the newest state."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from swarm.worker import fence
+from swarm.worker.acknowledgement import compact
+from swarm.worker.api import FAILURES, Api, Object, Pause, RequestError
+from swarm.worker.identity import Settings
+from swarm.worker.membership import Membership
+
+_log = logging.getLogger(__name__)
+
+_PREFIX = "swarm.virtual-node.io/"
+_WRITE = 5.0
+"""Seconds that a write may take."""
+
+
+class ReplacedError(Exception):
+    """Another process acts for this worker: the pod was replaced, or a second process runs in it."""
+
+
+class _NotReadyError(Exception):
+    """The Lease cannot be used yet."""
+
+
+class Reporter:
+    """Keeps the Lease up to date with what runs."""
+
+    def __init__(
+        self,
+        api: Api,
+        settings: Settings,
+        membership: Membership,
+        *,
+        content: Callable[[], dict[str, Any]],
+        taken: Callable[[float], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            api: where the Lease is.
+            settings: of the worker.
+            membership: its sessions and times.
+            content: the acknowledgement to write.
+            taken: called after each write with the time (``fence.now``) before it was sent.
+        """
+        self._api = api
+        self._membership = membership
+        self._content = content
+        self._tell = taken
+        self._pod_uid = settings.pod_uid
+        self.collection = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
+        self.name = f"{settings.swarm}.{settings.worker}"
+        self._lease: Object | None = None
+        """As read or written last; None: has to be read."""
+        self._written: dict[str, Any] | None = None
+        self._registered = ""
+        """The last session that the Lease has had; empty before the first."""
+        self._again = asyncio.Event()
+        self._taken = asyncio.Event()
+        """Set after each write."""
+
+    def changed(self) -> None:
+        """Look whether what runs differs from what was acknowledged."""
+        self._again.set()
+
+    def renew(self) -> None:
+        """Write even if nothing has changed."""
+        self._written = None
+        self._again.set()
+
+    def seen(self, lease: Object | None) -> None:
+        """The Lease has changed, or does not exist."""
+        if lease is None or _holder(lease) not in self._membership.sessions or _uid(lease) != self._pod_uid:
+            # A watch may be behind, so a read decides.
+            self._lease = None
+            self._again.set()
+
+    async def run(self) -> None:
+        """Write until cancelled.
+
+        Raises:
+            ReplacedError: this process must stop its jobs and must not write.
+        """
+        pause = Pause()
+        while True:
+            await self._due()
+            try:
+                await self._write()
+                pause.reset()
+            except _NotReadyError as error:
+                _log.info("Lease %s %s", self.name, error)
+                await pause.wait(self._again)
+            except FAILURES as error:
+                self._lease = None
+                if not isinstance(error, RequestError) or error.status != 409:
+                    _log.warning("acknowledgement: %s", str(error) or type(error).__name__)
+                await pause.wait()
+
+    async def flush(self) -> None:
+        """Wait until what runs now has been acknowledged."""
+        while self._written != self._content():
+            self._taken.clear()
+            await self._taken.wait()
+
+    async def _due(self) -> None:
+        """Wait until something is to be written."""
+        while self._lease is not None and self._written == self._content():
+            times = self._membership.times
+            wait = times.renew_at - fence.now() if times else None
+            if wait is not None and wait <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._again.wait()
+            self._again.clear()
+
+    async def _write(self) -> None:
+        path = f"{self.collection}/{self.name}"
+        if self._lease is None:
+            self._lease = await self._read(path)
+        session = self._membership.session
+        if session not in {self._registered, _holder(self._lease)}:
+            self._membership.succeed(_annotation(self._lease, "acknowledged"))
+        content = self._content()
+        lease = copy.deepcopy(self._lease)
+        lease["spec"] = {
+            **(lease.get("spec") or {}),
+            "holderIdentity": session,
+            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        }
+        annotations = lease["metadata"].setdefault("annotations", {})
+        annotations[_PREFIX + "acknowledged"] = compact(content)
+        sent_at = fence.now()
+        self._lease = await self._api.put(path, lease, within=_WRITE)
+        self._written = content
+        self._registered = session
+        if session == self._membership.session:
+            self._tell(sent_at)
+        self._taken.set()
+
+    async def _read(self, path: str) -> Object:
+        """The Lease, if this process may write it."""
+        self._again.clear()
+        try:
+            lease = await self._api.get(path)
+        except RequestError as error:
+            if error.status == 404:
+                raise _NotReadyError("does not exist yet") from None
+            raise
+        if _uid(lease) != self._pod_uid:
+            if self._registered:
+                raise ReplacedError(f"the Lease is for pod {_uid(lease)}, this is {self._pod_uid}")
+            # The controller has yet to notice that a pod of the same name was created again.
+            raise _NotReadyError(f"is for pod {_uid(lease) or '(none)'}, this is {self._pod_uid}")
+        if self._registered and _holder(lease) not in self._membership.sessions:
+            raise ReplacedError(
+                f"session {_holder(lease)} has taken the Lease from {self._membership.session}"
+            )
+        return lease
+
+
+def _holder(lease: Object) -> str:
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")
+
+
+def _uid(lease: Object) -> str:
+    return _annotation(lease, "pod-uid")
+
+
+def _annotation(lease: Object, name: str) -> str:
+    return str((lease["metadata"].get("annotations") or {}).get(_PREFIX + name) or "")

@@ -1,0 +1,198 @@
+"""A worker's share: which jobs it must run, as the controller writes it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from swarm.worker.state import Job
+
+State = Literal["start", "stop", "hold"]
+_STATES = ("start", "stop", "hold")
+
+
+class ShareError(ValueError):
+    """A share is damaged, incomplete, or not for this worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One job of a share."""
+
+    name: str
+    state: State
+    token: int | None = None
+    """None: the controller writes no tokens; the share's version is used."""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the texts that a share is split into."""
+
+    version: int
+    session: str
+    pod_uid: str
+    jobs: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share(Part):
+    """A share, complete after ``join``."""
+
+    exclusive: bool = True
+    restart: bool = False
+    """Later shares wait for a restart of this worker."""
+    fence_seconds: float = 0.0
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What of the accepted shares counts."""
+
+    version: int = 0
+    """Of the share that was applied completely."""
+    seen: int = -1
+    """The highest version that was accepted."""
+    wanted: Mapping[str, Job] | None = None
+    """The jobs to run, by name; None before the first share."""
+    on_hold: frozenset[str] = frozenset()
+    """Jobs that the first share did not let start yet."""
+    fence_seconds: float = 0.0
+
+
+def parse(text: bytes, checksum: str = "") -> Share:
+    """Read the first part of a share.
+
+    Args:
+        text: JSON.
+        checksum: ``sha256:`` and hex digits; empty: not known.
+
+    Raises:
+        ShareError: not a valid share.
+    """
+    raw = _object(text, checksum)
+    if raw.get("handover") not in ("Exclusive", "Overlap") or raw.get("refresh") not in ("Signal", "Restart"):
+        raise ShareError("handover or refresh has an unknown value")
+    part = _part(raw)
+    return Share(
+        part.version,
+        part.session,
+        part.pod_uid,
+        part.jobs,
+        exclusive=raw["handover"] == "Exclusive",
+        restart=raw["refresh"] == "Restart",
+        fence_seconds=_number(raw, "fenceSeconds"),
+        parts=int(_number(raw, "parts", 1)),
+    )
+
+
+def parse_part(text: bytes, checksum: str = "") -> Part:
+    """Read a further part of a share.
+
+    Raises:
+        ShareError: not a valid part.
+    """
+    return _part(_object(text, checksum))
+
+
+def join(first: Share, others: Sequence[Part]) -> Share:
+    """The complete share.
+
+    Raises:
+        ShareError: parts are missing or belong to another version.
+    """
+    if len(others) != first.parts - 1:
+        raise ShareError(f"has {first.parts} parts, {len(others) + 1} were found")
+    for one in others:
+        if (one.version, one.session, one.pod_uid) != (first.version, first.session, first.pod_uid):
+            raise ShareError(f"parts have versions {first.version} and {one.version}")
+    jobs = [*first.jobs, *(job for one in others for job in one.jobs)]
+    if len({job.name for job in jobs}) != len(jobs):
+        raise ShareError("a job is listed twice")
+    return replace(first, jobs=tuple(jobs))
+
+
+def accept(applied: Applied, share: Share, *, session: str, pod_uid: str, can_renew: bool) -> Applied:
+    """What counts after a complete share was read; the same when the share is not newer.
+
+    Args:
+        applied: what counts until now.
+        share: as read.
+        session: of this worker.
+        pod_uid: of this worker's pod; empty when it is not known.
+        can_renew: whether this worker proves by writes that it lives.
+
+    Raises:
+        ShareError: the share is not for this worker.
+    """
+    if pod_uid and share.pod_uid and share.pod_uid != pod_uid:
+        raise ShareError(f"is for pod {share.pod_uid}, this is {pod_uid}")
+    if share.exclusive and share.session != session:
+        raise ShareError(f"is for session {share.session or '(none)'}, this is {session}")
+    if share.exclusive and share.fence_seconds > 0 and not can_renew:
+        raise ShareError("fenceSeconds needs the API: a worker that reads a file cannot renew its Lease")
+    if share.version <= applied.seen:
+        return applied
+    before = applied.wanted or {}
+    fence = share.fence_seconds if share.exclusive else 0.0
+    starts = {
+        one.name: Job(one.name, _token(one, before, share.version), one.weight)
+        for one in share.jobs
+        if one.state == "start"
+    }
+    if applied.wanted is None or not share.restart:
+        on_hold = frozenset(one.name for one in share.jobs if one.state == "hold")
+        return Applied(share.version, share.version, starts, on_hold, fence)
+    released = {name: job for name, job in starts.items() if name in applied.on_hold and name not in before}
+    return replace(applied, seen=share.version, wanted={**before, **released}, fence_seconds=fence)
+
+
+def _token(entry: Entry, before: Mapping[str, Job], version: int) -> int:
+    if entry.token is not None:
+        return entry.token
+    return before[entry.name].token if entry.name in before else version
+
+
+def _object(text: bytes, checksum: str) -> dict[str, Any]:
+    found = "sha256:" + hashlib.sha256(text).hexdigest()
+    if checksum and checksum != found:
+        raise ShareError(f"checksum is {found}, {checksum} was expected")
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ShareError(f"is not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ShareError("is not an object")
+    return raw
+
+
+def _part(raw: Mapping[str, Any]) -> Part:
+    version, session, pod_uid = raw.get("version"), raw.get("session", ""), raw.get("podUID", "")
+    jobs = raw.get("jobs")
+    if not isinstance(version, int) or not isinstance(session, str) or not isinstance(pod_uid, str):
+        raise ShareError("version, session or podUID is missing or has a wrong type")
+    if not isinstance(jobs, list):
+        raise ShareError("jobs is not a list")
+    return Part(version, session, pod_uid, tuple(map(_entry, jobs)))
+
+
+def _entry(raw: Any) -> Entry:
+    if not isinstance(raw, dict) or not isinstance(raw.get("name"), str) or not raw["name"]:
+        raise ShareError("a job has no name")
+    token = raw.get("token")
+    if raw.get("state") not in _STATES or not isinstance(token, int | None):
+        raise ShareError(f"job {raw['name']}: state or token has a wrong value")
+    return Entry(raw["name"], raw["state"], token, _number(raw, "weight", 1))
+
+
+def _number(raw: Mapping[str, Any], key: str, default: float = 0) -> float:
+    value = raw.get(key, default)
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ShareError(f"{key} is not a number")
+    return value

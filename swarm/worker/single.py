@@ -1,0 +1,45 @@
+"""At most one process per worker: a second one would run the same jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator
+
+_log = logging.getLogger(__name__)
+
+_POLL = 0.5
+
+
+@contextlib.asynccontextmanager
+async def alone(worker: str) -> AsyncIterator[None]:
+    """Wait until no other process in this network namespace acts for the worker.
+
+    The kernel frees the name when the process ends, in whatever way. Only on Linux.
+    """
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        told = False
+        while sys.platform == "linux" and not _take(held, worker):
+            if not told:
+                _log.warning("waiting for another process that acts for worker %s", worker)
+            told = True
+            await asyncio.sleep(_POLL)
+        yield
+    finally:
+        held.close()
+
+
+def _take(held: socket.socket, worker: str) -> bool:
+    try:
+        held.bind(f"\0virtual-node-swarm/{hashlib.sha256(worker.encode()).hexdigest()}")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True

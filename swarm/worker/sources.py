@@ -1,0 +1,142 @@
+"""Where shares come from: ConfigMaps of the API, or a mounted file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from swarm.worker.api import FAILURES, Api, Object, Pause
+from swarm.worker.identity import Settings
+from swarm.worker.share import Part, Share, ShareError, join, parse, parse_part
+
+_log = logging.getLogger(__name__)
+
+_KEY = "share.json"
+_CHECKSUM = "swarm.virtual-node.io/checksum"
+_POLL = 1.0
+
+
+class Source:
+    """Reports complete and valid shares, and why a share is not."""
+
+    def __init__(self, found: Callable[[Share], None], problem: Callable[[str], None]) -> None:
+        self._found = found
+        self._problem = problem
+
+    async def run(self) -> None:
+        """Follow the share until cancelled."""
+        raise NotImplementedError
+
+
+class ConfigMaps(Source):
+    """The share in one ConfigMap, or several."""
+
+    def __init__(
+        self, api: Api, settings: Settings, found: Callable[[Share], None], problem: Callable[[str], None]
+    ) -> None:
+        super().__init__(found, problem)
+        self._api = api
+        self._collection = f"/api/v1/namespaces/{settings.namespace}/configmaps"
+        self._name = f"{settings.swarm}.{settings.worker}"
+        self._latest: Object | None = None
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the share until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._api.follow(self._collection, self._name, self._seen))
+            group.create_task(self._collect())
+
+    def _seen(self, config_map: Object | None) -> None:
+        # A ConfigMap that vanishes is no order to stop: the controller writes it again.
+        if config_map is not None:
+            self._latest = config_map
+            self._changed.set()
+
+    async def _collect(self) -> None:
+        pause = Pause()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            assert self._latest is not None
+            try:
+                first = parse(*_text(self._latest))
+                share = join(first, [await self._part(number) for number in range(1, first.parts)])
+            except (ShareError, *FAILURES) as error:
+                self._problem(f"ConfigMap {self._name}: {error}")
+                # Parts are written one after the other, and only the first one is watched.
+                await pause.wait(self._changed)
+                self._changed.set()
+            else:
+                pause.reset()
+                self._found(share)
+
+    async def _part(self, number: int) -> Part:
+        return parse_part(*_text(await self._api.get(f"{self._collection}/{self._name}.{number}")))
+
+
+class File(Source):
+    """The share in a file, such as a mounted ConfigMap."""
+
+    def __init__(
+        self, settings: Settings, found: Callable[[Share], None], problem: Callable[[str], None]
+    ) -> None:
+        super().__init__(found, problem)
+        self._path = Path(settings.file)
+        self._names = (f"{settings.worker}.json", _KEY)
+
+    async def run(self) -> None:
+        """Follow the file until cancelled."""
+        seen = None
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                file = self._file()
+                status = file.stat()
+                stamp = str(file), status.st_mtime_ns, status.st_ino, status.st_size
+                if stamp != seen and self._read(file):
+                    seen = stamp
+            await asyncio.sleep(_POLL)
+
+    def _file(self) -> Path:
+        """The file itself: the kubelet replaces a folder behind symbolic links."""
+        path = self._path.resolve(strict=True)
+        if path.is_dir():
+            path = next((path / name for name in self._names if (path / name).exists()), path / _KEY)
+        return path.resolve(strict=True)
+
+    def _read(self, file: Path) -> bool:
+        """Report the share; False if the file has to be read again although it does not change."""
+        try:
+            text = file.read_bytes()
+            checksum = file.with_name(file.name + ".sha256")
+            share = parse(text, _digest(checksum))
+            if share.parts > 1:
+                raise ShareError("is split into parts, which only the API has")
+        except (OSError, ShareError) as error:
+            self._problem(f"{file}: {error}")
+            return False
+        self._found(share)
+        return True
+
+
+def _text(config_map: Object) -> tuple[bytes, str]:
+    """A ConfigMap's share and its checksum."""
+    data: dict[str, Any] = config_map.get("data") or {}
+    if _KEY not in data:
+        raise ShareError(f"has no key {_KEY}")
+    annotations = config_map["metadata"].get("annotations") or {}
+    if not annotations.get(_CHECKSUM):
+        raise ShareError("has no checksum")
+    return str(data[_KEY]).encode(), str(annotations[_CHECKSUM])
+
+
+def _digest(file: Path) -> str:
+    """The checksum beside a file; empty if there is none."""
+    if not file.exists():
+        return ""
+    words = file.read_text(encoding="utf-8").split()
+    return "sha256:" + (words[0].removeprefix("sha256:") if words else "(empty)")

@@ -1,0 +1,48 @@
+"""Runs each job as an asyncio task, for jobs that are one coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from swarm.worker.identity import Settings
+from swarm.worker.state import Job
+from swarm.worker.worker import Worker
+
+
+class Tasks:
+    """Handlers for jobs that are one coroutine each.
+
+    The coroutine runs as long as this worker has the job. It is cancelled to stop the job, which has stopped when the coroutine
+    has ended. A coroutine that returns or raises before is started again after a pause.
+    """
+
+    def __init__(self, run: Callable[[Job], Awaitable[None]], settings: Settings | None = None) -> None:
+        """Set up.
+
+        Args:
+            run: runs a job.
+            settings: what the environment does not say.
+
+        Raises:
+            SetupError: a setting is missing.
+        """
+        self._run = run
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.worker = Worker(self._on_start, self._on_stop, settings)
+
+    async def _on_start(self, job: Job) -> None:
+        task = asyncio.ensure_future(self._run(job))
+        self._tasks[job.name] = task
+        task.add_done_callback(lambda ended: self._ended(job, ended))
+
+    async def _on_stop(self, job: Job) -> None:
+        task = self._tasks.pop(job.name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    def _ended(self, job: Job, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self._tasks.get(job.name) is task:
+            self.worker.failed(job, repr(error) if error else "ended without being asked to")

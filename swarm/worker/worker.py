@@ -1,0 +1,253 @@
+"""The worker: follows its share, calls the handlers, acknowledges, and stops in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+from swarm.worker import fence, metrics
+from swarm.worker.api import Api
+from swarm.worker.identity import Settings, resolve
+from swarm.worker.membership import Membership
+from swarm.worker.reporter import ReplacedError, Reporter
+from swarm.worker.runner import Handler, Runner
+from swarm.worker.server import serving
+from swarm.worker.share import Share
+from swarm.worker.single import alone
+from swarm.worker.sources import ConfigMaps, File
+from swarm.worker.state import Job
+
+_log = logging.getLogger(__name__)
+
+_LOOK = 0.2
+"""Seconds between two looks at whether the API was reached in time."""
+_LAST_WRITE = 2.0
+"""Seconds of the drain time that are kept for the last acknowledgement."""
+_MARGIN = 0.5
+"""Seconds before the end of a time limit at which handlers are told that it ends."""
+
+
+class Worker:
+    """One worker of a Swarm."""
+
+    def __init__(
+        self,
+        on_start: Handler,
+        on_stop: Handler,
+        settings: Settings | None = None,
+        *,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+        exits: Mapping[int, int] | None = None,
+        exit_now: Callable[[int], object] = os._exit,
+    ) -> None:
+        """Set up.
+
+        Args:
+            on_start: starts a job and returns. What it raises fails the job: it is stopped and started again after
+                1 s, then 2 s, at most 60 s.
+            on_stop: returns when nothing of the job runs any more. Until then no other worker gets the job. Called
+                after a failed start, too. Is called again if it raises.
+            settings: what the environment does not say.
+            prepare: called once before this process acts for the worker: ends what an earlier process left behind.
+            exits: exit code → number of ended processes, for ``/metrics``.
+            exit_now: ends the process when jobs do not stop in time.
+
+        Raises:
+            SetupError: a setting is missing.
+        """
+        self.settings = resolve(settings or Settings(), os.environ)
+        self._membership = Membership(self.settings)
+        self._runner = Runner(on_start, on_stop, self._changed)
+        self._watchdog = fence.Watchdog(lambda: exit_now(1))
+        self._exit_now = exit_now
+        self._reporter: Reporter | None = None
+        self._stopping = asyncio.Event()
+        self._told = ""
+        self._prepare = prepare
+        self._exits = {} if exits is None else exits
+        self.identity = f"{self.settings.namespace}/{self.settings.swarm}/{self.settings.worker}"
+        self.stop_by: float | None = None
+        """Time (``fence.now``) until which jobs that are being stopped must have stopped; None: no limit."""
+
+    def failed(self, job: Job, error: str) -> None:
+        """Report that a job has ended without being asked to. It is stopped and started again after a pause."""
+        self._runner.failed(job, error)
+
+    def drain(self) -> None:
+        """Stop all jobs and end ``run``, as on SIGTERM."""
+        self._stopping.set()
+
+    async def run(self) -> int:
+        """Work until SIGTERM, SIGINT or ``drain``; returns the exit code of the process.
+
+        Raises:
+            SetupError: a certificate cannot be read, or the HTTP port is in use.
+        """
+        settings = self.settings
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._signals())
+            if not await self._alone(stack):
+                return 0
+            if self._prepare is not None:
+                await self._prepare()
+            if settings.http_port:
+                await stack.enter_async_context(
+                    serving(settings.http_port, version=self._version, metrics=self._metrics)
+                )
+            stack.callback(self._watchdog.close)
+            stack.push_async_callback(self._runner.close)
+            if settings.file:
+                return await self._work(File(settings, self._found, self._problem).run())
+            api = await stack.enter_async_context(Api(settings))
+            reporter = self._reporter = Reporter(
+                api, settings, self._membership, content=self._acknowledgement, taken=self._taken
+            )
+            return await self._work(
+                ConfigMaps(api, settings, self._found, self._problem).run(),
+                api.follow(reporter.collection, reporter.name, reporter.seen),
+                reporter.run(),
+            )
+
+    async def _work(self, *work: Coroutine[Any, Any, None]) -> int:
+        tasks = [asyncio.create_task(one) for one in (*work, self._keep_in_time())]
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+            failed = next((error for one in tasks if one.done() and (error := one.exception())), None)
+            if isinstance(failed, ReplacedError):
+                _log.error("stopping all jobs: %s", failed)
+            elif failed is not None:
+                _log.error("stopping all jobs: unexpected error", exc_info=failed)
+            await self._drain(acknowledge=failed is None)
+            return 0 if failed is None else 1
+        finally:
+            for one in (*tasks, stopping):
+                one.cancel()
+            await asyncio.gather(*tasks, stopping, return_exceptions=True)
+
+    async def _drain(self, *, acknowledge: bool) -> None:
+        """Stop all jobs, acknowledge that, or end the process when the time is over."""
+        _log.info("stopping %d jobs", len(self._runner.held))
+        limit = max(self.settings.drain_seconds - _LAST_WRITE, 0)
+        self._membership.draining = True
+        self._stop_within(limit)
+        try:
+            async with asyncio.timeout(limit):
+                await self._runner.idle()
+        except TimeoutError:
+            _log.error("ending at once: not stopped within %g s: %s", limit, sorted(self._runner.held))
+            self._exit_now(1)
+            return
+        if acknowledge and self._reporter is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WRITE):
+                    await self._reporter.flush()
+
+    async def _keep_in_time(self) -> None:
+        """Fence this worker when the API was not reached in time, and begin a new session then."""
+        membership = self._membership
+        while True:
+            await asyncio.sleep(_LOOK)
+            times, now = membership.times, fence.now()
+            if times is not None and self._runner.held and now >= times.stop_at:
+                membership.fenced = True
+            self._arm()
+            if membership.fenced:
+                _log.error("stopping all jobs: the API was not reached for too long")
+                self._stop_within(times.exit_at - now if times else 0)
+                await self._runner.idle()
+                self.stop_by = None
+                membership.begin_session()
+                self._apply()
+
+    def _stop_within(self, seconds: float) -> None:
+        limit = fence.now() + max(seconds - _MARGIN, 0)
+        self.stop_by = limit if self.stop_by is None else min(limit, self.stop_by)
+        self._apply()
+
+    def _apply(self) -> None:
+        # Before any handler is called: it may block the event loop.
+        self._arm()
+        self._runner.want(self._membership.wanted)
+
+    def _arm(self) -> None:
+        times = self._membership.times
+        works = bool(self._membership.wanted or self._runner.held)
+        self._watchdog.arm(times.exit_at if times and works else None)
+
+    def _found(self, share: Share) -> None:
+        before = self._membership.applied
+        if self._membership.offer(share, fence.now()) and self._reporter is not None:
+            self._reporter.renew()
+        if self._membership.applied is not before:
+            _log.info("share %d: %d jobs to run", share.version, len(self._membership.wanted))
+        self._tell(self._membership.problem)
+        self._apply()
+
+    def _problem(self, text: str) -> None:
+        self._membership.problem = text
+        self._tell(text)
+
+    def _tell(self, problem: str) -> None:
+        if problem and problem != self._told:
+            _log.warning("the latest share is not used: %s", problem)
+        self._told = problem
+
+    def _taken(self, sent_at: float) -> None:
+        self._membership.renewed(sent_at, fence.now())
+        self._apply()
+
+    def _changed(self) -> None:
+        if self._reporter is not None:
+            self._reporter.changed()
+
+    def _acknowledgement(self) -> dict[str, Any]:
+        return self._membership.acknowledgement(self._runner.held)
+
+    def _version(self) -> dict[str, Any]:
+        jobs = None if self._membership.applied.wanted is None else sorted(self._runner.held)
+        return {"jobs": jobs, **self._acknowledgement()}
+
+    def _metrics(self) -> str:
+        return metrics.render(
+            self._runner.held,
+            version=self._membership.applied.version,
+            failures=self._runner.failures,
+            share_problem=bool(self._membership.problem),
+            draining=self._membership.draining,
+            exits=self._exits,
+        )
+
+    async def _alone(self, stack: contextlib.AsyncExitStack) -> bool:
+        """Wait until no other process acts for this worker; False if this one has to stop before."""
+        taking = asyncio.create_task(stack.enter_async_context(alone(self.identity)))
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({taking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return taking.done()
+        finally:
+            taking.cancel()
+            stopping.cancel()
+            await asyncio.gather(taking, stopping, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        def on_signal(number: signal.Signals) -> None:
+            if self._stopping.is_set():
+                self._exit_now(128 + number)
+            self.drain()
+
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, on_signal, number)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
