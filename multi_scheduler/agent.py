@@ -14,6 +14,7 @@ from typing import Any
 
 from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
+from controller_runtime.informer import Informer
 from multi_scheduler.config import ClusterConfig
 
 GROUP = "virtual_node.multi_scheduler.agents"
@@ -43,6 +44,8 @@ class AgentContext:
     """By name of the lower cluster; so are ``clusters``."""
     clusters: Mapping[str, ClusterConfig] = field(default_factory=dict)
     """What the configuration says about them."""
+    bound_pods: Informer | None = None
+    """The upper pods that are bound, shared by all agents; the multi-scheduler runs it. None: the agent follows them."""
 
 
 @dataclass(frozen=True, slots=True)

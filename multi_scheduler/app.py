@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 
 from controller_runtime import kubeconfig, lifecycle, log, weaknesses
 from controller_runtime.certificates import CertificateReloader
 from controller_runtime.client import Client
+from controller_runtime.event_recorder import EventRecorder
 from controller_runtime.file_changes import FileChanges
 from controller_runtime.health import Check
 from controller_runtime.listening import is_loopback
+from controller_runtime.objects import Object
 from controller_runtime.serving import HealthServer
+from multi_scheduler import decisions
 from multi_scheduler.agent import AgentContext, load
+from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.certificate_keeper import CertificateKeeper
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import Extender, Weighted
@@ -88,17 +93,21 @@ class App:
                 client = Client(found, user_agent=PROGRAM, cluster=cluster.name)
                 lower[cluster.name] = await stack.enter_async_context(client)
             clusters = {cluster.name: cluster for cluster in options.config.clusters}
+            bound = bound_pods(upper)
             agents = [
                 Weighted(
                     one.name,
-                    load(one.name, AgentContext(one.name, one.config, upper, lower, clusters)),
+                    load(one.name, AgentContext(one.name, one.config, upper, lower, clusters, bound)),
                     one.weight,
                 )
                 for one in options.config.agents
             ]
             directory = NodeDirectory(upper, options.config)
             keeper = self._keeper(upper)
-            server = self._server(Extender(agents, directory, upper=upper), keeper)
+            extender = Extender(agents, directory, upper=upper)
+            recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
+            bound.add_handler(on_add=lambda pod, _initial: _tell(pod, extender, recorder))
+            server = self._server(extender, keeper)
             checks: dict[str, Check] = {
                 **({"certificates": keeper.unready} if keeper is not None else {}),
                 "nodes": lambda: (
@@ -120,6 +129,8 @@ class App:
                 if keeper is not None:
                     group.create_task(keeper.run(), name="certificates")
                 group.create_task(directory.nodes.run())
+                group.create_task(bound.run())
+                group.create_task(recorder.run(), name="events")
                 for weighted in agents:
                     group.create_task(weighted.agent.run(), name=weighted.name)
 
@@ -156,3 +167,9 @@ class App:
             max_body_bytes=options.max_body_bytes,
             client_names=options.client_names,
         )
+
+
+def _tell(pod: Object, extender: Extender, recorder: EventRecorder) -> None:
+    """Record on a pod that is bound now what the agents answered about it."""
+    if message := extender.settle(pod.uid, (pod.spec or {}).get("nodeName", "")):
+        recorder.event(pod, "Normal", decisions.REASON, message)

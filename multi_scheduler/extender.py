@@ -10,6 +10,7 @@ from controller_runtime import log, resources
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError
 from multi_scheduler.agent import Agent, VirtualNode
+from multi_scheduler.decisions import Decisions, sentence
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.protocol import Candidates, Victims
 
@@ -46,6 +47,7 @@ class Extender:
         self._agents = agents
         self._directory = directory
         self._upper = upper
+        self._decisions = Decisions()
         self._log = log.get_logger(component="extender")
 
     async def filter(self, asked: Candidates) -> Filtered:
@@ -56,12 +58,16 @@ class Extender:
         """
         virtual = await self._virtual(asked.names, asked.nodes)
         left = list(virtual.values())
+        uid = asked.pod["metadata"].get("uid", "")
+        self._decisions.begin(uid)
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         for weighted in self._agents:
             if not left:
                 break
             rejected = await weighted.agent.filter(asked.pod, left)
+            reasons = {**rejected.resolvable, **rejected.unresolvable}
+            self._decisions.rejected(uid, weighted.name, weighted.weight, reasons)
             failed.update(rejected.resolvable)
             unresolvable.update(rejected.unresolvable)
             left = [node for node in left if node.name not in failed and node.name not in unresolvable]
@@ -85,6 +91,8 @@ class Extender:
             scores = await weighted.agent.score(asked.pod, virtual)
             if scores is None:
                 continue
+            uid = asked.pod["metadata"].get("uid", "")
+            self._decisions.scored(uid, weighted.name, weighted.weight, scores)
             weights += weighted.weight
             for name, score in scores.items():
                 if name not in totals:
@@ -124,6 +132,16 @@ class Extender:
         for weighted in self._agents:
             weighted.agent.bound(uid, node)
         return ""
+
+    def settle(self, uid: str, node: str) -> str:
+        """Return what the agents answered about a pod that is bound now, and forget it.
+
+        Returns:
+            one sentence per agent; empty: the node is not virtual, or the agents were not asked.
+        """
+        opinions = self._decisions.settle(uid)
+        is_virtual = self._directory.find(node, None) is not None
+        return sentence(node, opinions) if opinions is not None and is_virtual else ""
 
     async def _chosen(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]

@@ -7,6 +7,7 @@ from controller_runtime.rights import EXTENDER_SECRET, OWN_NAMESPACE, Right
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "which virtual node stands for which lower cluster"),
     Right("", "pods", ("list", "watch"), "what was bound and is not seen below yet"),
+    Right("", "events", ("create", "patch"), "why a pod's node was chosen, in kubectl describe"),
     # Not create: a Secret of type service-account-token would be filled with the token of any account there.
     Right(
         "",

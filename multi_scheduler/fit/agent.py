@@ -85,7 +85,7 @@ class FitAgent(Agent):
             )
             for cluster, client in context.lower.items()
         }
-        self._bound_pods = BoundPods(context.upper, bound=self._bound_above, gone=self.reservations.release)
+        self._bound_pods = BoundPods(context, bound=self._bound_above, gone=self.reservations.release)
         self._log = log.get_logger(component="fit")
         self._judged: dict[str, dict[str, Prediction]] = {}
         """What filter calls found, until the scheduler has chosen: by uid and virtual node."""

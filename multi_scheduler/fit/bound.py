@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from controller_runtime import resources
-from controller_runtime.client import Client
-from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
-
-_BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-_BY_NODE = "node"
-_PENDING = "Pending"
+from multi_scheduler.agent import AgentContext
+from multi_scheduler.bound_pods import BY_NODE, PENDING, bound_pods
 
 
 class BoundPods:
     """Follows them."""
 
     def __init__(
-        self, client: Client, *, bound: Callable[[Object], bool], gone: Callable[[str], None]
+        self, context: AgentContext, *, bound: Callable[[Object], bool], gone: Callable[[str], None]
     ) -> None:
-        """Set up; ``run`` follows the cluster.
+        """Set up.
 
         Args:
-            client: of the upper cluster.
+            context: the agent's.
             bound: called with every pod that is bound; tells whether its room is accounted for.
             gone: called with the uid of a pod that is gone or has ended.
         """
@@ -31,14 +26,8 @@ class BoundPods:
         self._gone = gone
         self._strangers: dict[str, Object] = {}
         """By uid: pods that are bound, do not run yet, and whose room nobody has accounted for."""
-        self._pods = Informer(
-            client,
-            resources.PODS,
-            field_selector=_BOUND,
-            transform=shrink,
-            indexers={_BY_NODE: lambda pod: [(pod.spec or {}).get("nodeName", "")]},
-            name="bound-pods",
-        )
+        self._is_shared = context.bound_pods is not None
+        self._pods = context.bound_pods or bound_pods(context.upper)
         self._pods.add_handler(
             on_add=lambda pod, _initial: self.added(pod),
             on_update=lambda _old, new: self.changed(new),
@@ -46,8 +35,9 @@ class BoundPods:
         )
 
     async def run(self) -> None:
-        """Follow the cluster until cancelled."""
-        await self._pods.run()
+        """Follow the cluster until cancelled, unless the multi-scheduler does so for all agents."""
+        if not self._is_shared:
+            await self._pods.run()
 
     @property
     def has_synced(self) -> bool:
@@ -56,7 +46,7 @@ class BoundPods:
 
     def on(self, node: str) -> list[Object]:
         """The pods that are bound to a node."""
-        return self._pods.store.by_index(_BY_NODE, node)
+        return self._pods.store.by_index(BY_NODE, node)
 
     def strangers(self, nodes: Collection[str]) -> list[Object]:
         """The pods on these nodes that somebody else has bound, and that do not run yet."""
@@ -82,15 +72,5 @@ class BoundPods:
         self._gone(uid)
 
 
-def shrink(pod: Object) -> Object:
-    """Keep of a pod its node and its priority, and all it asks for until it runs."""
-    phase = (pod.status or {}).get("phase", "")
-    if phase == _PENDING:
-        return pod.with_fields(status={"phase": phase})
-    spec = pod.spec or {}
-    kept = {name: spec[name] for name in ("nodeName", "priority") if spec.get(name)}
-    return pod.with_fields(spec=kept, status={})
-
-
 def _is_pending(pod: Object) -> bool:
-    return (pod.status or {}).get("phase") == _PENDING
+    return (pod.status or {}).get("phase") == PENDING

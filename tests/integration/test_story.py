@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -170,6 +171,27 @@ async def test_the_multi_scheduler_sends_them_to_b_at_once(sandbox: Sandbox, upp
     done = await upper.kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].message}")
     assert f"to {A}" not in done.stdout
     assert "Rescheduled" not in (await upper.kubectl("-n", namespace, "get", "events")).stdout
+
+
+async def test_an_event_says_what_each_agent_answered(upper: Cluster, namespace):
+    """Scores where both clusters have room, the reason where one was rejected."""
+    await create(upper, namespace, deployment("small", cpu="500m", replicas=1))
+    await create(upper, namespace, deployment("large", cpu="2", replicas=1))
+
+    async def messages() -> list[str]:
+        events = (await get(upper, namespace, "events"))["items"]
+        return [one["message"] for one in events if one["reason"] == "NodeScored"]
+
+    async def told() -> bool:
+        return len(await messages()) == 2
+
+    await eventually(told, what="an event for each pod")
+    large, small = sorted(await messages(), key=len, reverse=True)
+    assert large == (
+        f"Bound to {B}. Agent fit: rejected: {A} (lower cluster lower1: 0/3 nodes are available: "
+        "3 Insufficient cpu). No agent was asked for scores: one node was left"
+    )
+    assert re.fullmatch(rf"Bound to ({A}|{B}). Agent fit: {A} \d+, {B} \d+ \(weight 1\)", small)
 
 
 async def test_what_fits_nowhere_is_told_with_numbers(upper: Cluster, namespace):

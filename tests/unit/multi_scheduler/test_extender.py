@@ -15,9 +15,9 @@ from controller_runtime.objects import from_dict
 from multi_scheduler import config, protocol
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode, load
 from multi_scheduler.agents.template import TemplateAgent
+from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent, Settings
-from multi_scheduler.fit.bound import shrink
 from multi_scheduler.fit.demand import host_terms
 from multi_scheduler.fit.placed import Placed
 from multi_scheduler.scheduler_configuration import scheduler_configuration
@@ -415,3 +415,18 @@ def test_only_the_first_terms_of_a_pod_are_looked_at():
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term] * 10_000}}
     }
     assert len(host_terms(spec, "podAntiAffinity", "ns")) == 10
+
+
+async def test_what_agents_answered_is_told_once_of_a_pod_on_a_virtual_node():
+    """A pod that is bound to a real node, or was never asked about, is not worth an Event."""
+    _, extender = _fit(a="1", b="4", c="8")
+    answer = await extender.filter(_asked(_pod("u"), "real", "vn-a", "vn-b", "vn-c"))
+    await extender.prioritize(_asked(_pod("u"), *answer.passing))
+    await extender.filter(_asked(_pod("v"), "real", "vn-a"))
+    assert extender.settle("u", "vn-b") == (
+        "Bound to vn-b. Agent fit: vn-b 50, vn-c 25 (weight 1); "
+        "rejected: vn-a (lower cluster a: 0/1 nodes are available: 1 Insufficient cpu)"
+    )
+    assert extender.settle("u", "vn-b") == ""
+    assert extender.settle("v", "real") == ""
+    assert extender.settle("never", "vn-b") == ""

@@ -1,0 +1,124 @@
+"""What each agent answered about a pod, kept until the pod is bound. Pure.
+
+kube-scheduler does not report its choice to an extender, so the answers are joined with the binding that the watch shows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+REASON = "NodeScored"
+"""Of the Event; the live page looks for it."""
+_PODS = 1000
+"""Pods whose answers are kept; those of the longest unanswered are dropped first."""
+_SECONDS = 900.0
+"""Age at which answers are dropped: kube-scheduler waits for up to 10 minutes for volumes before it binds."""
+_SCORES = 20
+_REJECTIONS = 5
+"""Nodes of an answer that are kept: the best, and the first that were rejected. A cluster may have 500 virtual nodes."""
+_SHOWN_SCORES = 8
+_SHOWN_REJECTIONS = 3
+_REASON = 200
+"""Characters of a reason; an Event's message has 1,024."""
+
+
+@dataclass(slots=True)
+class Opinion:
+    """What one agent answered about one pod."""
+
+    agent: str
+    weight: float
+    scores: dict[str, int] = field(default_factory=dict)
+    """From 0 to 100 by virtual node, the best first. Empty: it was not asked, or does not score."""
+    unnamed_scores: int = 0
+    """Scored nodes that are not in ``scores``."""
+    rejected: dict[str, str] = field(default_factory=dict)
+    """Reason by virtual node."""
+    unnamed_rejections: int = 0
+    """Rejected nodes that are not in ``rejected``."""
+
+
+class Decisions:
+    """Remembers the agents' answers by pod (uid), within bounds of number and age.
+
+    Args:
+        clock: seconds of a clock that does not go backwards.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[str, tuple[float, dict[str, Opinion]]] = {}
+        """Time of the last answer, and opinions by agent, the longest unanswered pod first."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def begin(self, uid: str) -> None:
+        """Forget what was answered at an earlier try."""
+        self._kept.pop(uid, None)
+
+    def rejected(self, uid: str, agent: str, weight: float, reasons: Mapping[str, str]) -> None:
+        """Keep the nodes that an agent rejected, with its reasons."""
+        named = dict(list(reasons.items())[:_REJECTIONS])
+        opinion = self._opinion(uid, agent, weight)
+        opinion.rejected = {node: _cut(reason) for node, reason in named.items()}
+        opinion.unnamed_rejections = len(reasons) - len(named)
+
+    def scored(self, uid: str, agent: str, weight: float, scores: Mapping[str, float]) -> None:
+        """Keep an agent's scores, from 0 to 1 by node."""
+        best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:_SCORES]
+        opinion = self._opinion(uid, agent, weight)
+        opinion.scores = {node: round(min(1.0, max(0.0, score)) * 100) for node, score in best}
+        opinion.unnamed_scores = len(scores) - len(best)
+
+    def settle(self, uid: str) -> Collection[Opinion] | None:
+        """Return the opinions about a pod that is bound, and forget them; None: there are none."""
+        _, opinions = self._kept.pop(uid, (0.0, None))
+        return None if opinions is None else opinions.values()
+
+    def _opinion(self, uid: str, agent: str, weight: float) -> Opinion:
+        now = self._clock()
+        _, opinions = self._kept.pop(uid, (0.0, {}))
+        self._kept[uid] = now, opinions
+        while (oldest := next(iter(self._kept))) and (
+            len(self._kept) > _PODS or self._kept[oldest][0] < now - _SECONDS
+        ):
+            del self._kept[oldest]
+        return opinions.setdefault(agent, Opinion(agent, weight))
+
+
+def sentence(node: str, opinions: Collection[Opinion]) -> str:
+    """Return the message of the Event of a bound pod.
+
+    ``Bound to vn-a. Agent fit: vn-a 87, vn-b 40 (weight 1); rejected: vn-c (0/3 nodes are available: 3 Too many pods)``
+    """
+    told = [text for one in opinions if (text := _told(one, node))]
+    if not any(one.scores for one in opinions):
+        told.append("No agent was asked for scores: one node was left")
+    return ". ".join([f"Bound to {node}", *told])
+
+
+def _told(opinion: Opinion, node: str) -> str:
+    shown = list(opinion.scores.items())[:_SHOWN_SCORES]
+    if node in opinion.scores and node not in dict(shown):
+        shown.append((node, opinion.scores[node]))
+    parts = []
+    if shown:
+        more = len(opinion.scores) - len(shown) + opinion.unnamed_scores
+        scores = ", ".join(f"{name} {score}" for name, score in shown)
+        parts.append(f"{scores}{_more(more)} (weight {opinion.weight:g})")
+    if opinion.rejected:
+        named = list(opinion.rejected.items())[:_SHOWN_REJECTIONS]
+        more = len(opinion.rejected) - len(named) + opinion.unnamed_rejections
+        parts.append(f"rejected: {', '.join(f'{name} ({why})' for name, why in named)}{_more(more)}")
+    return f"Agent {opinion.agent}: {'; '.join(parts)}" if parts else ""
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count else ""
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
