@@ -125,6 +125,7 @@ class App:
                 )
             if self._config.web_address and self._health is not None:
                 from virtual_node.web.overview import Overview  # noqa: PLC0415 - only for those who look
+                from virtual_node.web.pod_events import PodEvents, events_of  # noqa: PLC0415
                 from virtual_node.web.server import WebServer  # noqa: PLC0415
 
                 overview = Overview(
@@ -137,6 +138,7 @@ class App:
                         "namespace": self._config.leader_election.namespace,
                         "port": self._config.web_address.rpartition(":")[2],
                     },
+                    pod_events=PodEvents(events_of(upper)).of,
                 )
                 page = WebServer(self._config.web_address, overview=overview)
                 await stack.enter_async_context(page)

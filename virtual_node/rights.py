@@ -51,6 +51,11 @@ UPPER_ELECTION: tuple[Right, ...] = (
 )
 """Asked of the upper cluster, besides ``UPPER``, with several replicas."""
 
+UPPER_PAGE: tuple[Right, ...] = (
+    Right("", "events", ("list",), "events of other programs about the pod that the live page shows"),
+)
+"""Asked of the upper cluster, besides ``UPPER``, with ``webAddress``."""
+
 UPPER_RENEWAL: tuple[Right, ...] = (
     Right(
         "", "secrets", ("get", "patch"), "renew tokens for lower clusters", "", OWN_NAMESPACE, (TOKEN_SECRET,)
@@ -105,6 +110,8 @@ def upper(config: Config) -> tuple[Right, ...]:
     election = config.leader_election
     if election.enabled:
         tables += UPPER_ELECTION
+    if config.web_address:
+        tables += UPPER_PAGE
     if config.kubelet.certificate_source == "CSR":
         tables += UPPER_CSR
         if config.kubelet.approve_serving_certificate:

@@ -15,7 +15,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.informer import Informer
-from controller_runtime.objects import from_dict
+from controller_runtime.objects import Object, from_dict
 from hack.page.pods import waiting_pod, workload_pods
 from virtual_node.config import ClusterConfig
 from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
@@ -124,6 +124,7 @@ class Scene:
             failures=lambda: self.failures,
             waiting=self.waiting.store.list,
             reach={"namespace": "virtual-node-system", "port": "8090"},
+            pod_events=_told,
         )
         for name in self.clusters:
             overview.history.remember(name, list(self._past(name)))
@@ -209,6 +210,27 @@ def _nodes(name: str, cluster: Any) -> Iterator[Body]:
 
 def _is_placed(pod: Body) -> bool:
     return bool(pod["status"].get("containerStatuses"))
+
+
+def _told(pod: Object) -> list[Body]:
+    """Return what other programs recorded about a pod."""
+    created = pod.to_dict()["metadata"]["creationTimestamp"]
+    node, earlier = (pod.spec or {}).get("nodeName", ""), f"{pod.key.rpartition('-')[0]}-x2k9f"
+    scored = (
+        f"Bound to {node}. Agent fit: {node} 87, vn-oregon 40 (weight 1); "
+        "rejected: vn-sydney (lower cluster sydney: 0/3 nodes are available: 3 Insufficient cpu)"
+    )
+    told = [
+        ("virtual-node-multi-scheduler", "NodeScored", pod.key, scored),
+        ("virtual-node-descheduler", "Rescheduled", earlier, "Moved off vn-sydney: unschedulable for 1m0s"),
+    ]
+    return [
+        {
+            "time": created, "type": "Normal", "reason": reason, "message": message, "object": f"Pod {key}",
+            "cluster": source, "isCurrent": key == pod.key,
+        }
+        for source, reason, key, message in told if node
+    ]  # fmt: skip
 
 
 def _events(cluster: str, started: datetime) -> Iterator[Body]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import aiohttp
 import pytest
@@ -47,6 +48,10 @@ async def test_the_page_follows_what_happens(
         await browser.wait_for(
             f"document.querySelector('#detail .sides')?.innerText.includes({place}) === true"
         )
+        await create(upper, namespace, _scored(namespace, await get(upper, namespace, "pod", "runs")))
+        await browser.wait_for(
+            "document.querySelector('#detail').innerText.includes('vn-lower2 87, vn-lower1 40')"
+        )
         await browser.open(f"http://{web_address}/?detail=lower2")
         await browser.wait_for(f"document.querySelector('#detail').innerText.includes({place})")
         await browser.wait_for(
@@ -54,6 +59,21 @@ async def test_the_page_follows_what_happens(
         )
         assert browser.console == []
     assert (tmp_path / "page.png").stat().st_size > 10_000
+
+
+def _scored(namespace: str, upper_pod: dict[str, Any]) -> dict[str, Any]:
+    """An Event as the multi-scheduler records it on a bound pod; its own test is the story's."""
+    involved = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": "runs"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "runs.scored", "namespace": namespace},
+        "involvedObject": {**involved, "uid": upper_pod["metadata"]["uid"]},
+        "type": "Normal",
+        "reason": "NodeScored",
+        "message": "Bound to vn-lower2. Agent fit: vn-lower2 87, vn-lower1 40 (weight 1)",
+        "source": {"component": "virtual-node-multi-scheduler"},
+    }
 
 
 async def test_the_page_is_read_only_and_keeps_to_itself(sandbox: Sandbox, web_address):

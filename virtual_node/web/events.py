@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from virtual_node.cluster import LowerCluster
@@ -12,24 +12,26 @@ _MOST_ROUTINE = 20
 _LONGEST = 400
 
 
-def shown_events(clusters: Mapping[str, LowerCluster], *, about: str = "") -> dict[str, list[dict[str, Any]]]:
-    """Return the newest events that were written to the upper cluster, the newest first.
+def shown_events(
+    clusters: Mapping[str, LowerCluster], *, about: str = "", others: Iterable[dict[str, Any]] = ()
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the newest events of the upper cluster, the newest first.
 
     Args:
         clusters: the lower clusters that run now.
         about: ``namespace/name`` of a pod: only events about it. Empty: all.
+        others: further events, which were not written by this process.
 
     Returns:
         ``warnings`` and ``routine``. An event that was written several times is there once.
     """
     newest: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for cluster in clusters.values():
-        for event in cluster.recent_events():
-            if not about or event["object"] == f"Pod {about}":
-                key = (event["object"], event["reason"], event["message"])
-                known = newest.get(key)
-                if known is None or str(known["time"]) <= str(event["time"]):
-                    newest[key] = {**event, "message": str(event["message"])[:_LONGEST]}
+    written = [event for cluster in clusters.values() for event in cluster.recent_events()]
+    for event in [*others, *(one for one in written if not about or one["object"] == f"Pod {about}")]:
+        key = (event["object"], event["reason"], event["message"])
+        known = newest.get(key)
+        if known is None or str(known["time"]) <= str(event["time"]):
+            newest[key] = {**event, "message": str(event["message"])[:_LONGEST]}
     events = sorted(newest.values(), key=lambda event: str(event["time"]), reverse=True)
     return {
         "warnings": [event for event in events if event["type"] == "Warning"][:_MOST_WARNINGS],

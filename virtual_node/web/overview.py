@@ -46,6 +46,7 @@ class Overview:
         failures: why lower clusters that are configured do not run.
         waiting: the upper pods without a node, also those that are not meant for virtual nodes.
         reach: what a browser needs to reach another replica: ``namespace`` and ``port``.
+        pod_events: what the upper cluster's Events say about a pod; see ``PodEvents.of``.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Overview:
         failures: Callable[[], Mapping[str, str]] = dict,
         waiting: Callable[[], Iterable[Object]] = tuple,
         reach: Mapping[str, str] | None = None,
+        pod_events: Callable[[Object], list[dict[str, Any]]] = lambda _pod: [],
     ) -> None:
         self._clusters = clusters
         self._leader = leader
@@ -64,6 +66,7 @@ class Overview:
         self._failures = failures
         self._waiting = waiting
         self._reach = dict(reach or {})
+        self._pod_events = pod_events
         self._reader = Reader(clusters, waiting=waiting)
         self._reading: tuple[float, Reading] | None = None
         self._lock = asyncio.Lock()
@@ -112,7 +115,9 @@ class Overview:
             "namespaces": sorted(reading.namespaces)[:_MOST_NAMESPACES],
         }
         if view.pod:
-            found["pod"] = pod_view(self._clusters, self._waiting(), view.pod, in_full=in_full)
+            found["pod"] = pod_view(
+                self._clusters, self._waiting(), view.pod, in_full=in_full, events=self._pod_events
+            )
         if view.detail:
             found["detail"] = await self._detail(view.detail, reading, in_full=in_full)
         for key in keys:

@@ -13,6 +13,11 @@ from controller_runtime.api import names
 
 _VOLUME_NAMES = ("name", "secretName", "claimName", "path", "driver")
 """Fields of a volume's source that name something."""
+SCORED = "NodeScored"
+"""Reason of the multi-scheduler's Event: what its agents answered about the candidates."""
+_MOVES = frozenset({"Rescheduled", "NotRescheduled", "WouldReschedule", "RescheduleDelayed"})
+"""Reasons of the descheduler's Events."""
+_MOST_MOVES = 5
 _PLACEMENT = {
     names.ANNOTATION_CLUSTER_SELECTOR: "selects lower nodes",
     names.ANNOTATION_SCHEDULER_NAME: "scheduler of the lower cluster",
@@ -65,6 +70,31 @@ def placement(pod: Mapping[str, Any]) -> list[dict[str, str]]:
     for one in (pod.get("status") or {}).get("conditions") or ():
         if one["type"] == "PodScheduled" and one.get("message"):
             found.append({"name": str(one.get("reason") or "not scheduled"), "value": str(one["message"])})
+    return found
+
+
+def decisions(events: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return what other programs recorded of the choice of a node: name and value.
+
+    Args:
+        events: about the pod, and about earlier pods of its owner; the newest first.
+
+    Returns:
+        of the newest ``NodeScored`` about this very pod a line per agent, then the last moves by the descheduler.
+    """
+    events = list(events)
+    message = next(
+        (str(one["message"]) for one in events if one["isCurrent"] and one["reason"] == SCORED), ""
+    )
+    bound, *agents = message.split(". Agent ") if message else ("",)
+    found = [{"name": "multi-scheduler", "value": bound}] if bound else []
+    for text in agents:
+        agent, _, answer = text.partition(": ")
+        found.append({"name": f"agent {agent}", "value": answer})
+    moves = [one for one in events if one["reason"] in _MOVES]
+    for one in moves[:_MOST_MOVES]:
+        about = "" if one["isCurrent"] else f" (of {str(one['object']).removeprefix('Pod ')})"
+        found.append({"name": f"{one['reason']} by the descheduler{about}", "value": str(one["message"])})
     return found
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from controller_runtime.objects import Object
 from virtual_node import program
 from virtual_node.cluster import LowerCluster
 from virtual_node.web.events import shown_events
-from virtual_node.web.pod_detail import placement, pod_side
+from virtual_node.web.pod_detail import decisions, placement, pod_side
 from virtual_node.web.reading import make_row
 
 
 def pod_view(
-    clusters: Mapping[str, LowerCluster], waiting: Iterable[Object], name: str, *, in_full: bool
+    clusters: Mapping[str, LowerCluster],
+    waiting: Iterable[Object],
+    name: str,
+    *,
+    in_full: bool,
+    events: Callable[[Object], list[dict[str, Any]]],
 ) -> dict[str, Any]:
     """Return everything that the page shows of one pod.
 
@@ -23,6 +28,7 @@ def pod_view(
         waiting: pods without a node.
         name: ``namespace/name`` of the upper pod.
         in_full: whether its spec, status and placement may be shown.
+        events: see ``PodEvents.of``.
     """
     upper, lower, cluster = _find(clusters, waiting, name)
     if upper is None:
@@ -31,16 +37,17 @@ def pod_view(
     is_stale = (
         bool(cluster) and (health := clusters[cluster].health) is not None and health.reachable is False
     )
+    known = events(upper)
     view: dict[str, Any] = {
         "name": name,
         "row": dict(make_row(whole, below, cluster, is_stale=is_stale).shown),
         "diagnose": program.name(f"diagnose pod {name}"),
-        "events": shown_events(clusters, about=name),
+        "events": shown_events(clusters, about=name, others=known),
     }
     if in_full:
         view["upper"] = pod_side(whole)
         view["lower"] = pod_side(below) if below is not None else None
-        view["placement"] = placement(whole)
+        view["placement"] = [*placement(whole), *decisions(known)]
     return view
 
 

@@ -143,6 +143,8 @@ def test_rights_are_those_of_the_tables(case):
     ]
     if kubelet.get("servingCertificate") == "CSR":
         virtual += [*virtual_node.rights.UPPER_CSR, *virtual_node.rights.UPPER_CSR_APPROVAL]
+    if given.get("virtualNode", {}).get("web", {}).get("enabled", True):
+        virtual += virtual_node.rights.UPPER_PAGE
     multi = list(multi_scheduler.rights.UPPER)
     if given.get("multiScheduler", {}).get("bind"):
         multi += multi_scheduler.rights.BIND

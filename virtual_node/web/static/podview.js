@@ -127,6 +127,12 @@ function placement(lines) {
       { className: "panel facts" },
       lines.flatMap(({ name, value }) => [element("dt", {}, name), element("dd", {}, value)]),
     ),
-    element("p", { className: "muted" }, "Which agent of the multi-scheduler decided is not recorded on the pod."),
+    lines.some(({ name }) => name === "multi-scheduler")
+      ? null
+      : element(
+          "p",
+          { className: "muted" },
+          "No event of the multi-scheduler names the agent that chose: it was not asked, or the event has expired.",
+        ),
   );
 }

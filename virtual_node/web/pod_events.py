@@ -1,0 +1,117 @@
+"""The Events of a pod that the page shows, read from the upper cluster, so those of other programs are there too.
+
+The multi-scheduler and the descheduler record there which agent chose a node, and why a pod was moved. The event of a pod
+that was evicted is about the old pod; its replacement has another name and the same owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from controller_runtime import resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.objects import Object
+
+Body = Mapping[str, Any]
+ListEvents = Callable[[str, str], Awaitable[Sequence[Body]]]
+"""Returns the Events of a namespace that a field selector matches."""
+_MOVED = "Rescheduled"
+_AGE = 5.0
+"""Seconds after which the Events of a pod are read again."""
+_PODS = 16
+"""Pods whose Events are kept."""
+_EVENTS = 100
+"""Events of a pod that are kept."""
+
+
+@dataclass(slots=True)
+class _Known:
+    events: list[dict[str, Any]] = field(default_factory=list)
+    begun: float = float("-inf")
+    reading: asyncio.Task[None] | None = None
+
+
+class PodEvents:
+    """Reads Events in the background; never waits for the API server.
+
+    Args:
+        list_events: of the upper cluster.
+    """
+
+    def __init__(self, list_events: ListEvents) -> None:
+        self._list = list_events
+        self._known: dict[str, _Known] = {}
+        self._log = structlog.get_logger(component="page")
+
+    def of(self, pod: Object) -> list[dict[str, Any]]:
+        """Return the Events about a pod as far as they have been read, as rows of the page; starts to read them again."""
+        now = asyncio.get_running_loop().time()
+        known = self._known.pop(pod.uid, None) or _Known()
+        self._known[pod.uid] = known
+        while len(self._known) > _PODS:
+            del self._known[next(iter(self._known))]
+        if now - known.begun >= _AGE and (known.reading is None or known.reading.done()):
+            known.begun = now
+            known.reading = asyncio.create_task(self._read(pod, known), name="page events")
+        return known.events
+
+    async def _read(self, pod: Object, known: _Known) -> None:
+        try:
+            found = list(
+                await self._list(pod.namespace, f"involvedObject.kind=Pod,involvedObject.name={pod.name}")
+            )
+            if owner := _owner(pod):
+                moved = await self._list(pod.namespace, f"involvedObject.kind=Pod,reason={_MOVED}")
+                found += [one for one in moved if _name(one) != pod.name and _is_of(owner, _name(one))]
+        except (ApiError, ConfigError) as error:
+            self._log.debug("events of a pod not read", pod=pod.key, error=str(error))
+        else:
+            rows = sorted((_row(one, pod) for one in found), key=lambda row: str(row["time"]), reverse=True)
+            known.events = rows[:_EVENTS]
+
+
+def events_of(client: Client) -> ListEvents:
+    """Return a function that lists Events by a client of the upper cluster."""
+
+    async def list_events(namespace: str, selector: str) -> list[Body]:
+        found = await client.list(resources.EVENTS, namespace=namespace, field_selector=selector)
+        return [one.to_dict() for one in found.items]
+
+    return list_events
+
+
+def _row(event: Body, pod: Object) -> dict[str, Any]:
+    involved = event.get("involvedObject") or {}
+    source = str(event.get("reportingComponent") or (event.get("source") or {}).get("component") or "")
+    return {
+        "time": event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"].get("creationTimestamp", ""),
+        "type": event.get("type", ""),
+        "reason": event.get("reason", ""),
+        "message": event.get("message", ""),
+        "object": f"Pod {pod.namespace}/{_name(event)}",
+        "cluster": source,
+        "isCurrent": involved.get("uid") == pod.uid,
+    }
+
+
+def _name(event: Body) -> str:
+    return str((event.get("involvedObject") or {}).get("name") or "")
+
+
+def _owner(pod: Object) -> str:
+    """Return the name of the controller that replaces the pod; empty for a bare pod, which keeps its name."""
+    owners = pod.to_dict()["metadata"].get("ownerReferences") or ()
+    return next((str(one.get("name") or "") for one in owners if one.get("controller")), "")
+
+
+def _is_of(owner: str, name: str) -> bool:
+    """Return whether a pod's name is one that its controller made: ``<owner>-<suffix>``."""
+    return name.rpartition("-")[0] == owner
