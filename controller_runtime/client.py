@@ -100,6 +100,11 @@ class Client(ObjectVerbs):
         self.stream = self._transport.stream
         """See ``Transport.stream``."""
 
+    @property
+    def served_certificate(self) -> bytes | None:
+        """See ``Transport.served_certificate``."""
+        return self._transport.served_certificate
+
     async def __aenter__(self) -> Self:
         """Use as a context manager, or call ``close``."""
         return self

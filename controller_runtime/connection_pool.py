@@ -37,6 +37,7 @@ class ConnectionPool:
         session: for requests.
         options: arguments that every request needs.
         closed: whether nothing can be sent any more.
+        served_certificate: of the server (DER), from the connection made last; None: no TLS, or no connection yet.
     """
 
     def __init__(self, config: ClusterConfig, headers: Mapping[str, str], *, meter: CpuMeter) -> None:
@@ -49,6 +50,7 @@ class ConnectionPool:
         """
         self.context = config.ssl
         self.closed = False
+        self.served_certificate: bytes | None = None
         self.options: dict[str, Any] = {"allow_redirects": False}
         if config.proxy_url:
             self.options["proxy"] = config.proxy_url
@@ -66,7 +68,9 @@ class ConnectionPool:
             socket_factory=_socket,
         )
         # No public way to a protocol of one's own; a test guards it.
-        handler: Callable[..., ResponseHandler] = partial(MeteredResponseHandler, meter=meter)
+        handler: Callable[..., ResponseHandler] = partial(
+            MeteredResponseHandler, meter=meter, connected=self._note_certificate
+        )
         connector._factory = partial(handler, loop=asyncio.get_running_loop())  # noqa: SLF001
         self.session = aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), headers=headers, read_bufsize=_BUFFER
@@ -93,6 +97,11 @@ class ConnectionPool:
         """Close now; requests under way fail."""
         self.closed = True
         await self.session.close()
+
+    def _note_certificate(self, connection: asyncio.BaseTransport) -> None:
+        secured = connection.get_extra_info("ssl_object")
+        if secured is not None:
+            self.served_certificate = secured.getpeercert(binary_form=True)
 
     def _close_soon(self) -> None:
         if not self.closed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -65,8 +66,14 @@ class CpuMeter:
 class MeteredResponseHandler(ResponseHandler):
     """Closes connections to a server whose bytes cost far more CPU time than a response's."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, meter: CpuMeter) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        meter: CpuMeter,
+        connected: Callable[[asyncio.BaseTransport], None],
+    ) -> None:
         super().__init__(loop)
+        self._connected = connected
         self._meter = meter
         self._outside = 0
         """Bytes received for the current request before its response has a body."""
@@ -74,6 +81,7 @@ class MeteredResponseHandler(ResponseHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Receive in small parts."""
         super().connection_made(transport)
+        self._connected(transport)
         if hasattr(transport, "max_size"):  # of asyncio's own transports; for TLS see ``lifecycle.tune_tls``
             transport.max_size = _READ
 

@@ -81,6 +81,11 @@ class Transport:
         self._metrics = TransportMetrics(cluster)
         self.reader = ResponseReader(limits, cluster=cluster, server=config.server, metrics=self._metrics)
 
+    @property
+    def served_certificate(self) -> bytes | None:
+        """The server's certificate (DER), from the connection made last; None: no TLS, or no connection yet."""
+        return self._pools[-1].served_certificate if self._pools else None
+
     async def close(self) -> None:
         """Close all connections; requests under way fail."""
         self._closed = True

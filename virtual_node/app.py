@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 import structlog
@@ -24,6 +25,7 @@ from virtual_node.config import Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.node_hold import Identity
 from virtual_node.flags import Options
+from virtual_node.health.certificates import ending
 from virtual_node.health.reports import Report
 from virtual_node.kubelet_service import KubeletEndpoints
 from virtual_node.process_health import ProcessHealth
@@ -44,7 +46,7 @@ class App:
         self._options = options
         self._config = options.config
         self._supervisor = Supervisor(
-            report=lambda: Report(self.rejected, self.failed), identity=self._identity()
+            report=lambda: Report(self.rejected, self.failed, self.expiring), identity=self._identity()
         )
         self._file = ConfigStatus(options.config_file, unusable=lambda: self._supervisor.unusable)
         self._kubeconfig_changes = FileChanges(_kubeconfigs(options.config))
@@ -75,6 +77,16 @@ class App:
             if node.error
         }
         return {**unwritten, **self.failures}
+
+    @property
+    def expiring(self) -> Mapping[str, str]:
+        """Why the serving certificates of lower API servers need attention soon, by name of the lower cluster."""
+        now = datetime.now(UTC)
+        return {
+            name: why
+            for name, cluster in self.clusters.items()
+            if cluster.health is not None and (why := ending(cluster.health.served_certificate, now))
+        }
 
     @property
     def configured(self) -> Sequence[str]:

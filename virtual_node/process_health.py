@@ -149,6 +149,7 @@ class ProcessHealth:
             replicas=[] if self._replicas is None else [pod.to_dict() for pod in self._replicas.store.list()],
             clusters=[self._cluster(name, running.get(name)) for name in self._app.configured],
             rejected=dict(self._app.rejected),
+            expiring=dict(self._app.expiring),
             unknown=dict(self._unknown(running)),
         )
 

@@ -6,8 +6,10 @@ import asyncio
 import base64
 import json
 import random
+import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.informer import Informer
+from controller_runtime.key_pairs import self_signed
 from controller_runtime.objects import Object, from_dict
 from hack.page.pods import waiting_pod, workload_pods
 from virtual_node.config import ClusterConfig
@@ -178,9 +181,15 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
         caches=PodCaches(upper={node: upper}, lower=lower),
         lower_nodes=lower_nodes,
         nodes={node: SimpleNamespace(ready=True, capacity=capacity)},
-        health=SimpleNamespace(reachable=True, error="", version="v1.34.4"),
+        health=SimpleNamespace(reachable=True, error="", version="v1.34.4", served_certificate=_served()),
         recent_events=list,
     )
+
+
+@cache
+def _served() -> bytes:
+    """Return the serving certificate of an API server, which ends in ten years."""
+    return ssl.PEM_cert_to_DER_cert(self_signed("page", hosts=["127.0.0.1"]).certificate.decode())
 
 
 def _loop_time() -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from hack.chromium import page
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import SIMULATED, create, get, pod, ready
+from tests.e2e.conftest import SIMULATED, create, eventually, get, pod, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -56,6 +56,9 @@ async def test_the_page_follows_what_happens(
         await browser.wait_for(f"document.querySelector('#detail').innerText.includes({place})")
         await browser.wait_for(
             "document.querySelector('#detail').innerText.includes('kubelet API of vn-lower2')"
+        )
+        await browser.wait_for(
+            "document.querySelector('#detail').innerText.includes('serving certificate of the API server')"
         )
         assert browser.console == []
     assert (tmp_path / "page.png").stat().st_size > 10_000
@@ -106,6 +109,12 @@ async def test_a_lost_cluster_is_the_headline(
             await browser.wait_for("document.querySelector('#clusters').innerText.includes('Last heard')")
             await browser.wait_for("document.querySelector('#pods').innerText.includes('1 not seen')")
             assert await browser.evaluate("document.title.startsWith('(')")
+
+            async def closed() -> bool:
+                node = await get(upper, "", "node", SIMULATED)
+                return "node.kubernetes.io/not-ready" in str(node["spec"].get("taints"))
+
+            await eventually(closed, what="the upper cluster keeps pods off the virtual node")
             waits = pod("waits", "sleep 3600", node=SIMULATED)
             await create(upper, namespace, waits)
             await browser.wait_for("document.querySelector('#pods').innerText.includes('no node')")

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controller_runtime.api import names, timestamps
+from virtual_node.health import certificates
 from virtual_node.translate.pod_down import PodOptions
 
 UPPER = "upper"
@@ -108,7 +109,7 @@ class Limits:
 
     grace: timedelta = timedelta(minutes=5)
     expiry_warning: timedelta = timedelta(days=30)
-    expiry_error: timedelta = timedelta(days=7)
+    expiry_error: timedelta = certificates.SOON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ _CHECKS = {
     Kind.NODE_SILENT: "node",
     Kind.NODE_NOT_READY: "node",
     Kind.NODE_CLOSED: "node",
+    Kind.CERTIFICATE_EXPIRES: "expiry",
 }
 
 

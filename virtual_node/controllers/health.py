@@ -23,6 +23,11 @@ class HealthController:
         self.version: str = ""
         """The lower cluster's gitVersion, such as v1.34.4."""
 
+    @property
+    def served_certificate(self) -> bytes | None:
+        """The API server's certificate (DER); None: it is not known."""
+        return self._context.lower.served_certificate
+
     async def run(self) -> None:
         """Ping until cancelled."""
         settings = self._context.settings

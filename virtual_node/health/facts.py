@@ -64,5 +64,7 @@ class Facts:
     """Lower clusters that are configured, as far as the tool knows the configuration."""
     rejected: Mapping[str, str] = field(default_factory=dict)
     """Why a configuration is not applied, by what it is for: a lower cluster's name, or empty for all."""
+    expiring: Mapping[str, str] = field(default_factory=dict)
+    """Why a credential or certificate needs attention soon, by lower cluster."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Why a field could not be read, by its name; also other things that the tool cannot see."""

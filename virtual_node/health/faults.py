@@ -17,7 +17,7 @@ class Severity(enum.StrEnum):
     ERROR = "error"
     """A part of the installation does not work."""
     WARNING = "warning"
-    """Pods do not run, and the installation works."""
+    """The installation works, and pods do not run or something needs attention soon."""
 
 
 class Kind(enum.StrEnum):
@@ -41,6 +41,8 @@ class Kind(enum.StrEnum):
     """A virtual node is not Ready, for another reason than a lost cluster."""
     NODE_CLOSED = "NodeClosed"
     """The descheduler keeps pods away from a virtual node, or every virtual node is cordoned."""
+    CERTIFICATE_EXPIRES = "CertificateExpires"
+    """The serving certificate of a lower API server ends soon. Once it has ended the cluster is lost."""
     POD_UNSCHEDULED = "PodUnscheduled"
     """A pod for virtual nodes has no node in the upper cluster."""
     POD_UNSCHEDULABLE = "PodUnschedulable"

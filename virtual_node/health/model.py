@@ -31,6 +31,7 @@ def examine(facts: Facts) -> Health:
         *_no_cluster(facts),
         *cluster_faults(facts),
         *node_faults(facts),
+        *_expiring(facts.expiring),
         *_pods(facts),
     ]
     found.sort(key=lambda fault: (fault.severity is not Severity.ERROR, _ORDER[fault.kind]))
@@ -49,7 +50,12 @@ def _with_reports(facts: Facts) -> Facts:
     known = {cluster.name: cluster for cluster in facts.clusters}
     for name, why in report.failed.items():
         known[name] = ClusterState(name=name, failed=True, error=why)
-    return replace(facts, clusters=list(known.values()), rejected={**report.rejected, **facts.rejected})
+    return replace(
+        facts,
+        clusters=list(known.values()),
+        rejected={**report.rejected, **facts.rejected},
+        expiring={**report.expiring, **facts.expiring},
+    )
 
 
 def _replicas(facts: Facts) -> Iterator[Fault]:
@@ -74,6 +80,18 @@ def rejected_faults(rejected: Mapping[str, str]) -> Iterator[Fault]:
             objects=(f"Cluster {cluster}" if cluster else "Configuration",),
             cause=f"is not applied: {why}",
             next_step="correct it; it is read again by itself",
+            cluster=cluster,
+        )
+
+
+def _expiring(causes: Mapping[str, str]) -> Iterator[Fault]:
+    for cluster, why in sorted(causes.items()):
+        yield Fault(
+            kind=Kind.CERTIFICATE_EXPIRES,
+            severity=Severity.WARNING,
+            objects=(f"Cluster {cluster}",),
+            cause=why,
+            next_step="renew the certificate of that API server",
             cluster=cluster,
         )
 

@@ -14,6 +14,7 @@ import msgspec
 from controller_runtime.api import names
 from virtual_node.health.objects import Json, one_line
 
+_KINDS = ("rejected", "failed", "expiring")
 _MOST = 20
 """Entries of each kind that are published."""
 
@@ -26,21 +27,22 @@ class Report:
     """Configurations that are not applied. The empty name is the whole file."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Lower clusters whose controllers do not run."""
+    expiring: Mapping[str, str] = field(default_factory=dict)
+    """Lower clusters whose API server's certificate ends soon."""
 
     def text(self) -> str:
         """Return the value of the annotation; empty where nothing is wrong."""
         parts = {
             name: {cluster: one_line(why) for cluster, why in sorted(causes.items())[:_MOST]}
-            for name, causes in (("rejected", self.rejected), ("failed", self.failed))
-            if causes
+            for name in _KINDS
+            if (causes := getattr(self, name))
         }
         return json.dumps(parts) if parts else ""
 
 
 def read(leases: Iterable[Json]) -> Report:
     """Return what the annotations of all Leases report together; an annotation that is no report is ignored."""
-    rejected: dict[str, str] = {}
-    failed: dict[str, str] = {}
+    found: dict[str, dict[str, str]] = {name: {} for name in _KINDS}
     for lease in leases:
         text = ((lease.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_FAULTS)
         if not text:
@@ -49,6 +51,6 @@ def read(leases: Iterable[Json]) -> Report:
             parts = msgspec.json.decode(text, type=dict[str, dict[str, str]])
         except msgspec.DecodeError:
             continue
-        rejected |= parts.get("rejected", {})
-        failed |= parts.get("failed", {})
-    return Report(rejected, failed)
+        for name, causes in found.items():
+            causes.update(parts.get(name, {}))
+    return Report(**found)

@@ -11,6 +11,7 @@ import prometheus_client
 
 from controller_runtime.api import quantity, timestamps
 from virtual_node.cluster import LowerCluster
+from virtual_node.health.certificates import certificate
 from virtual_node.health.objects import condition
 from virtual_node.translate.capacity import node_counts
 from virtual_node.web.reading import Reading
@@ -101,6 +102,10 @@ def cluster_detail(
                 "resources": _resources(status.get("allocatable") or {}, used, is_known=True),
             }
         )
+    found = certificate(cluster.health.served_certificate if cluster.health is not None else None)
+    if found is not None:
+        ends = timestamps.rfc3339(found.not_valid_after_utc)
+        expiries = [*expiries, {"name": "serving certificate of the API server", "ends": ends}]
     served = [
         {"name": f"kubelet API of {node}", "ends": ends}
         for node in sorted(cluster.nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 import pytest
 from aiohttp import web
@@ -68,6 +69,19 @@ async def test_server_name_of_its_own() -> None:
         async with Client(bad, qps=0) as client:
             with pytest.raises(ConnectionFailed, match=r"other\.example"):
                 await client.get(resources.NODES, "n")
+
+
+async def test_certificate_of_the_server_is_known_after_the_first_request() -> None:
+    """From the connection that the request used: the server sees no other one."""
+    pair = sign(CA, "server", hosts=["127.0.0.1"])
+    async with serve(answers(reply()), tls=True, pair=pair) as server:
+        config = ClusterConfig(server.url, ssl_context=client_context())
+        async with Client(config, qps=0) as client:
+            seen = [client.served_certificate]
+            await client.get(resources.NODES, "n")
+            seen.append(client.served_certificate)
+            assert seen == [None, ssl.PEM_cert_to_DER_cert(pair.certificate.decode())]
+        assert len(server.asked) == 1
 
 
 class Rotating(Credentials):

@@ -62,7 +62,7 @@ class _Process:
             pods=object(),
         )
         self.app: Any = SimpleNamespace(
-            clusters={"a": self.cluster}, configured=["a"], failed={}, rejected={}
+            clusters={"a": self.cluster}, configured=["a"], failed={}, rejected={}, expiring={}
         )
         upper: Any = None
         self.health = ProcessHealth(

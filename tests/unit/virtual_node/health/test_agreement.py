@@ -140,6 +140,7 @@ WORLDS = st.builds(
         Report,
         st.one_of(st.just({}), st.just({}), st.just({"": "unknown field"}), CAUSES),
         st.one_of(st.just({}), st.just({}), CAUSES),
+        st.one_of(st.just({}), st.just({}), CAUSES),
     ),
     forbidden=st.one_of(
         st.just(frozenset()), st.just(frozenset()), st.frozensets(st.sampled_from(KINDS), max_size=2)
@@ -167,6 +168,7 @@ def by_process(world: World) -> Health:
         configured=sorted({*running, *world.report.failed}),
         failed=world.report.failed,
         rejected=world.report.rejected,
+        expiring=world.report.expiring,
     )
     pods = {"waiting-pods": world.waiting_pods(), "component-pods": world.components()}
 

@@ -86,6 +86,10 @@ FAULTS = {
         (Kind.NODE_CLOSED, "Node vn-a", "descheduler"),
     ),
     "cordoned nodes only": (healthy(nodes=[node(unschedulable=True)]), (Kind.NODE_CLOSED, "Node vn-a", "cordoned")),
+    "an API server's certificate that ends soon": (
+        healthy(expiring={"a": "the serving certificate of its API server ends on 2026-01-04"}),
+        (Kind.CERTIFICATE_EXPIRES, "Cluster a", "2026-01-04"),
+    ),
     "a replica that crashes": (
         healthy(replicas=[pod("vn-0", phase="Running", containers=[waits("CrashLoopBackOff", lastState=CRASH)])]),
         (Kind.REPLICA_FAILING, "Pod shop/vn-0", "exit code 3"),
@@ -161,9 +165,13 @@ def test_every_kind_has_a_case() -> None:
 
 
 def test_only_pods_of_users_are_warnings() -> None:
-    """Pods and closed nodes are warnings; whatever keeps the installation from working is an error."""
+    """Pods, closed nodes and what will end are warnings; whatever keeps the installation from working is an error."""
     for case, (facts, (kind, *_)) in FAULTS.items():
-        wanted = Severity.WARNING if kind in {*PODS, Kind.NODE_CLOSED} else Severity.ERROR
+        wanted = (
+            Severity.WARNING
+            if kind in {*PODS, Kind.NODE_CLOSED, Kind.CERTIFICATE_EXPIRES}
+            else Severity.ERROR
+        )
         assert examine(facts).faults[0].severity is wanted, case
 
 
