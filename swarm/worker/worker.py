@@ -29,7 +29,7 @@ _LOOK = 0.2
 _LAST_WRITE = 2.0
 """Seconds of the drain time that are kept for the last acknowledgement."""
 _MARGIN = 0.5
-"""Seconds before the end of a time limit at which handlers are told that it ends."""
+"""Seconds of the drain time that are kept for the end of killed processes."""
 
 
 class Worker:
@@ -70,7 +70,9 @@ class Worker:
         self._told = ""
         self._prepare = prepare
         self._exits = {} if exits is None else exits
-        self.identity = f"{self.settings.namespace}/{self.settings.swarm}/{self.settings.worker}"
+        own = self.settings
+        self.identity = f"{own.namespace}/{own.swarm}/{own.worker}/{own.pod_uid}"
+        """Differs from that of every other pod, also from that of an earlier pod of the same name."""
         self.stop_by: float | None = None
         """Time (``fence.now``) until which jobs that are being stopped must have stopped; None: no limit."""
 
@@ -135,7 +137,7 @@ class Worker:
         _log.info("stopping %d jobs", len(self._runner.held))
         limit = max(self.settings.drain_seconds - _LAST_WRITE, 0)
         self._membership.draining = True
-        self._stop_within(limit)
+        self._stop_within(max(limit - _MARGIN, 0))
         try:
             async with asyncio.timeout(limit):
                 await self._runner.idle()
@@ -159,14 +161,15 @@ class Worker:
             self._arm()
             if membership.fenced:
                 _log.error("stopping all jobs: the API was not reached for too long")
-                self._stop_within(times.exit_at - now if times else 0)
+                # The other half is for the kernel, which may take time to end processes.
+                self._stop_within((times.exit_at - now) / 2 if times else 0)
                 await self._runner.idle()
                 self.stop_by = None
                 membership.begin_session()
                 self._apply()
 
     def _stop_within(self, seconds: float) -> None:
-        limit = fence.now() + max(seconds - _MARGIN, 0)
+        limit = fence.now() + seconds
         self.stop_by = limit if self.stop_by is None else min(limit, self.stop_by)
         self._apply()
 

@@ -159,7 +159,7 @@ def config_map(content: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {"annotations": {PREFIX + "checksum": checksum}}, "data": {"share.json": text}}
 
 
-async def until(so: Callable[[], bool], *, within: float = 20.0) -> None:
+async def until(so: Callable[[], bool], *, within: float = 60.0) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(within):
         while not so():  # noqa: ASYNC110 - what it waits for has no events
