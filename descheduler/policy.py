@@ -40,7 +40,7 @@ _V1ALPHA2_TOP = {
     "maxNoOfPodsToEvictPerNamespace",
     "maxNoOfPodsToEvictTotal",
 }
-_EVICTOR = "DefaultEvictor"
+EVICTOR = "DefaultEvictor"
 _EVICTOR_ARGS = {
     "evictLocalStoragePods",
     "evictSystemCriticalPods",
@@ -49,7 +49,7 @@ _EVICTOR_ARGS = {
     "evictFailedBarePods",
     "nodeFit",
 }
-_NESTED_PARAMS = ("podLifeTime", "removeDuplicates", "nodeResourceUtilizationThresholds")
+NESTED_PARAMS = ("podLifeTime", "removeDuplicates", "nodeResourceUtilizationThresholds")
 _PRIORITY_PARAMS = {"thresholdPriority": "value", "thresholdPriorityClassName": "name"}
 _ELSEWHERE = frozenset(
     {
@@ -159,8 +159,8 @@ def _v1alpha1(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
 
 def _flat(params: dict[str, Any]) -> dict[str, Any]:
     """v1alpha1 wraps a strategy's own parameters in a struct named after it; 0.18 did not yet."""
-    flat = {name: value for name, value in params.items() if name not in _NESTED_PARAMS}
-    for name in _NESTED_PARAMS:
+    flat = {name: value for name, value in params.items() if name not in NESTED_PARAMS}
+    for name in NESTED_PARAMS:
         flat |= fields.mapping(params.get(name), name)
     threshold = {new: flat.pop(old) for old, new in _PRIORITY_PARAMS.items() if old in flat}
     if threshold:
@@ -180,8 +180,8 @@ def _v1alpha2(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
         profile = fields.mapping(entry, where)
         fields.only(profile, {"name", "pluginConfig", "plugins"}, where)
         configs = _plugin_configs(profile, where)
-        if _EVICTOR in configs:
-            args, at = configs[_EVICTOR]
+        if EVICTOR in configs:
+            args, at = configs[EVICTOR]
             fields.only(args, _EVICTOR_ARGS, at)
             evictor |= _evictor(args, at)
             if args.get("nodeSelector"):
@@ -198,7 +198,10 @@ def _v1alpha2(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
 
 def _plugin_configs(profile: dict[str, Any], where: str) -> dict[str, tuple[dict[str, Any], str]]:
     found: dict[str, tuple[dict[str, Any], str]] = {}
-    for number, entry in enumerate(profile.get("pluginConfig") or []):
+    listed = profile.get("pluginConfig") or []
+    if not isinstance(listed, list):
+        raise ConfigError(f"{where}.pluginConfig: write a list")
+    for number, entry in enumerate(listed):
         at = f"{where}.pluginConfig[{number}]"
         config = fields.mapping(entry, at)
         fields.only(config, {"name", "args"}, at)

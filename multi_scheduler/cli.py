@@ -14,6 +14,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(options: flags.Options) -> int:
-    from multi_scheduler.app import App  # noqa: PLC0415 - `--help` and a bad flag are answered at once without it
+    # Imported here: `--help` and a bad flag are answered at once without it.
+    from multi_scheduler import config_waiting  # noqa: PLC0415
+    from multi_scheduler.app import App  # noqa: PLC0415
 
-    return await lifecycle.run_until_signal(App(options).run())
+    return await lifecycle.run_until_signal(config_waiting.run(options, lambda usable: App(usable).run()))

@@ -29,6 +29,11 @@ class Options:
     """A parsed command line."""
 
     config: Config
+    config_file: str
+    waits: bool
+    """``--wait-for-config``: a configuration that cannot be used is reported and waited for."""
+    rejected: str
+    """Why it cannot be used, where that is waited for; empty: it can be read."""
     kubeconfig: str
     master: str
     address: str
@@ -75,6 +80,12 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         default="",
         metavar="FILE",
         help="lower clusters, agents and weights: YAML, or tensile-kube's JSON",
+    )
+    add_boolean(
+        parser,
+        "--wait-for-config",
+        default=False,
+        help_text="while --config, or what it names, cannot be used, report why and wait, not ready, instead of ending",
     )
     add_upper_flags(parser)
     parser.add_argument("--address", default="", metavar="HOST", help="address to listen on (all)")
@@ -166,8 +177,18 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         raise ConfigError("--client-names: needs --client-ca or --secret-name")
     if flags.max_body_bytes < 1:
         raise ConfigError(f"--max-body-bytes: {flags.max_body_bytes} is less than 1")
+    config, rejected = Config(), ""
+    try:
+        config = configuration.load(flags.config)
+    except ConfigError as error:
+        if not flags.wait_for_config:
+            raise
+        rejected = str(error)
     return Options(
-        config=configuration.load(flags.config),
+        config=config,
+        config_file=flags.config,
+        waits=flags.wait_for_config,
+        rejected=rejected,
         kubeconfig=flags.kubeconfig,
         master=flags.master,
         address=flags.address,

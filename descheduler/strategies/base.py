@@ -24,6 +24,7 @@ from controller_runtime.controller import Controller, Result
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.work_queue import WorkQueue
+from descheduler import fields
 from descheduler.cluster import ClusterView
 from descheduler.memory import Memory
 from descheduler.mover import Mover
@@ -77,6 +78,19 @@ class Context:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
+def pod_matcher(params: Params, where: str) -> matching.Matcher:
+    """Return whether labels are those of pods that a strategy is about.
+
+    Raises:
+        ConfigError: the selector is wrong. A misspelt field would select all pods.
+    """
+    try:
+        fields.only(params.label_selector, {"matchLabels", "matchExpressions"}, f"{where}.labelSelector")
+        return matching.compile_selector(params.label_selector)
+    except ValueError as error:
+        raise ConfigError(f"{where}.labelSelector: {error}") from None
+
+
 class Strategy(abc.ABC):
     """One strategy, running while its process leads."""
 
@@ -100,10 +114,7 @@ class Strategy(abc.ABC):
         self.context = context
         self.params = params
         self.log = log.get_logger(component="strategy", strategy=self.name)
-        try:
-            self._matches = matching.compile_selector(params.label_selector)
-        except ValueError as error:
-            raise ConfigError(f"{where}.labelSelector: {error}") from None
+        self._matches = pod_matcher(params, where)
         self._priority = _threshold(params.priority_threshold, where)
 
     @abc.abstractmethod

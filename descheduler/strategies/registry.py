@@ -18,14 +18,17 @@ GROUP = "virtual_node.descheduler"
 _OURS: tuple[type[Strategy], ...] = (Unschedulable, PodLifeTime, StaleCluster, Imbalance, Duplicates)
 
 
-def strategies() -> dict[str, type[Strategy]]:
+def strategies(*, ours: bool = False) -> dict[str, type[Strategy]]:
     """All strategies by name.
+
+    Args:
+        ours: leave out those of other packages.
 
     Raises:
         ConfigError: a registered one cannot be loaded, or is none; names it.
     """
     found: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in _OURS}
-    for entry in metadata.entry_points(group=GROUP):
+    for entry in () if ours else metadata.entry_points(group=GROUP):
         try:
             loaded = entry.load()
         except Exception as error:

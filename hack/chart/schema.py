@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from hack.chart import configuration, values
+from hack.chart import configuration, policy, values
 from hack.chart.rights import CHART
 
 FILE = CHART / "values.schema.json"
@@ -72,7 +72,10 @@ _AGENT = {
         "weight": {"type": "number", "minimum": 0},
         "config": _FREE,
     },
+    "if": {"properties": {"name": {"const": "fit"}}},
+    "then": {"properties": {"config": configuration.reference("Settings")}},
 }
+"""Settings of agents of other packages are not known here."""
 _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("nameOverride", _NAME),
     ("fullnameOverride", _NAME),
@@ -104,7 +107,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("webhook.failurePolicy", {"type": "string", "enum": ["Fail", "Ignore"]}),
     ("webhook.timeoutSeconds", {"type": "integer", "minimum": 1, "maximum": 30}),
     ("webhook.tls.caBundle", {"type": "string", "pattern": "^[A-Za-z0-9+/=]*$"}),
-    ("descheduler.policy", _FREE),
+    ("descheduler.policy", policy.POLICY),
     ("descheduler.virtualNodes", _LIST_OF_STRINGS),
     ("descheduler.interval", _DURATION),
     ("descheduler.unschedulableThreshold", _DURATION),
@@ -171,7 +174,7 @@ def schema() -> dict[str, Any]:
     # As part of another chart: Helm gives it its parent's globals, and the parent says whether it is wanted.
     root["properties"]["global"]["additionalProperties"] = True
     root["properties"]["enabled"] = {"type": "boolean"}
-    root["definitions"] = configuration.definitions()
+    root["definitions"] = {**configuration.definitions(), **policy.definitions()}
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of virtual-node", **root}
 
 

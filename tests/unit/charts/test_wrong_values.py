@@ -7,6 +7,8 @@ import pytest
 from hack.chart import template
 
 SECRET = "kubeconfigSecret: {name: s}"
+V1 = "apiVersion: descheduler/v1alpha1, kind: DeschedulerPolicy"
+V2 = "apiVersion: descheduler/v1alpha2, kind: DeschedulerPolicy"
 
 
 def cluster(text: str) -> str:
@@ -139,6 +141,24 @@ WRONG = {
     cluster(
         f"name: a, {SECRET}, config: {{policy: {{namespaces: {{ci: {{images: {{allow: all}}}}}}}}}}"
     ): "/config/policy/namespaces/ci/images/allow'",
+    "descheduler: {policy: {kind: DeschedulerPolicy}}": "/descheduler/policy': missing property 'apiVersion'",
+    f"descheduler: {{policy: {{{V1}, strategy: {{}}}}}}": "/descheduler/policy': additional properties 'strategy'",
+    f"descheduler: {{policy: {{{V1}, strategies: {{PodLifetime: {{enabled: true}}}}}}}}": (
+        "/descheduler/policy/strategies/PodLifetime/enabled'"
+    ),
+    f"descheduler: {{policy: {{{V1}, strategies: {{StaleCluster: {{enabled: true, params: {{burts: 1}}}}}}}}}}": (
+        "/strategies/StaleCluster/params': additional properties 'burts'"
+    ),
+    f"descheduler: {{policy: {{{V2}, profiles: [{{plugins: {{balance: {{enabled: [PodLifeTme]}}}}}}]}}}}": (
+        "/profiles/0/plugins/balance/enabled/0'"
+    ),
+    f"descheduler: {{policy: {{{V2}, profiles: [{{pluginConfig: [{{name: StaleCluster, args: {{burst: much}}}}]}}]}}}}": (
+        "/profiles/0/pluginConfig/0/args/burst': got string, want integer"
+    ),
+    "multiScheduler: {agents: [{name: fit, config: {scores: Spread}}]}": (
+        "/multiScheduler/agents/0/config': additional properties 'scores'"
+    ),
+    "multiScheduler: {agents: [{name: fit, config: {score: Best}}]}": "/multiScheduler/agents/0/config/score'",
     cluster(f"name: a, {SECRET}}}, {{name: a, {SECRET}"): "virtualNode.clusters: a name is there twice",
     cluster(
         f"name: a, {SECRET}}}, {{name: b, config: {{nodeName: a}}, {SECRET}"
@@ -177,6 +197,8 @@ def test_a_wrong_value_is_named(wrong, told):
         "virtualNode: {hostNetwork: true, kubelet: {port: 10260}}",
         "virtualNode: {extraArgs: [--klog.v=4]}",
         "freezePeriod: 1h30m",
+        "multiScheduler: {agents: [{name: fit, config: {score: Spread}}, {name: other, config: {any: 1}}]}",
+        f"descheduler: {{policy: {{{V1}, strategies: {{HighNodeUtilization: {{enabled: false, params: {{a: 1}}}}}}}}}}",
         "webhook: {podDisruptionBudget: {maxUnavailable: 25%}}",
         "webhook: {topologySpreadConstraints: []}",
         "virtualNode: {resources: {}}",

@@ -1,0 +1,76 @@
+"""An extender that cannot use its configuration waits, not ready, and works once it can."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from controller_runtime.errors import ConfigError
+from multi_scheduler import config_waiting, flags
+from multi_scheduler.agent import AgentContext, load
+from multi_scheduler.flags import Options
+from tests.unit.background import working
+
+HEAD = "{apiVersion: virtual-node.io/v1alpha1, kind: MultiSchedulerConfiguration, "
+GOOD = HEAD + "clusters: [{name: a, kubeconfig: k}]}"
+
+
+def _load(options: Options) -> None:
+    """Begin as the extender does: with its agents."""
+    upper: Any = SimpleNamespace(cluster="upper")
+    for one in options.config.agents:
+        load(one.name, AgentContext(one.name, one.config, upper, {}))
+
+
+async def _readyz(port: int) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+        return answer.status, await answer.text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            "clusters: [{name: a, kubeconfig: k, policy: {seccompProfiles: [None]}}]}",
+            "policy.seccompProfiles",
+        ),
+        ("clusters: [{name: a, kubeconfig: k}], agents: [{name: fit, config: {scores: 1}}]}", "scores"),
+        ("clusters: [{name: a, kubeconfig: k}], agents: [{name: fitt}]}", "'fitt' is unknown"),
+    ],
+)
+async def test_a_mistake_in_the_configuration_does_not_end_the_extender(
+    tmp_path: Path, unused_tcp_port_factory, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str
+):
+    """One that parsing finds, and one that only the agents find: alive, not ready, with one line that says why."""
+    monkeypatch.setattr(config_waiting, "_POLL", 0.01)
+    port, file = unused_tcp_port_factory(), tmp_path / "config.yaml"
+    file.write_text(HEAD + wrong, encoding="utf-8")
+    arguments = [f"--config={file}", f"--health-addr=127.0.0.1:{port}"]
+    works = asyncio.Event()
+
+    async def work(options: Options) -> None:
+        _load(options)
+        works.set()
+        await asyncio.Event().wait()
+
+    with capture_logs() as logs:
+        options = flags.parse([*arguments, "--wait-for-config"])
+        async with working(config_waiting.run(options, work)) as task:
+            await asyncio.sleep(0.2)
+            assert not task.done()
+            status, text = await _readyz(port)
+            assert (status, "[-]configuration failed" in text) == (500, True)
+            file.write_text(GOOD, encoding="utf-8")
+            await asyncio.wait_for(works.wait(), 10)
+            assert not task.done()
+    (line,) = [entry for entry in logs if entry["event"] == "configuration not applied"]
+    assert said in line["error"]
+    file.write_text(HEAD + wrong, encoding="utf-8")
+    with pytest.raises(ConfigError, match=said):
+        await config_waiting.run(flags.parse(arguments), work)
