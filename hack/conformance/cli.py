@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from hack.conformance.images import made_images
 from hack.conformance.report import Outcome
 from hack.sandbox import Sandbox, binaries
 from hack.sandbox.cli import Reporter
-from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.errors import SandboxError
+from hack.sandbox.network import forward_node_ports
 from hack.sandbox.network import run as run_program
+from hack.sandbox.node_services import NodeServices
 from hack.sandbox.packages import ensure_packages, install
 
 SIG_NODE = r"\[sig-node\].*\[Conformance\]"
@@ -130,13 +132,39 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
 
 
 async def _start_virtual_node(sandbox: Sandbox) -> None:
-    """The upper cluster's only node: virtual, and without a taint, for the suite's pods know nothing of it."""
+    """The upper cluster's only node: virtual, and without a taint, for the suite's pods know nothing of it.
+
+    Its address is that of the lower node, where host ports are. Node ports at that address lead to a kube-proxy of the upper
+    cluster. The lower cluster has the upper one's Service range besides its own.
+    """
     (lower,) = sandbox.lower
+    node, edge = sandbox.bridge, sandbox.add_namespace()
+    assert node is not None
+    forward_node_ports(node, edge)
+    directory = sandbox.directory / "edge"
+    directory.mkdir()
+    proxy = NodeServices(
+        sandbox.upper,
+        node="virtual",
+        bridge=edge,
+        binaries=sandbox.binaries,
+        directory=directory,
+        dies_with_us=True,
+    )
+    await lower.apply(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "ServiceCIDR",
+            "metadata": {"name": "upper"},
+            "spec": {"cidrs": [sandbox.upper.service_cidr]},
+        }
+    )
+    await lower.kubectl("wait", "--for=condition=Ready", "servicecidr/upper", "--timeout=60s", timeout=90)
     configuration: dict[str, Any] = {
         "apiVersion": "virtual-node.io/v1alpha1",
         "kind": "VirtualNodeConfiguration",
         "kubeconfig": str(sandbox.upper.kubeconfig),
-        "kubelet": {"port": 0, "nodeIp": LOOPBACK},
+        "kubelet": {"port": 0, "nodeIp": node.node_address},
         "clusters": [
             {
                 "name": lower.name,
@@ -153,14 +181,18 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
                     "annotations": {"deny": []},
                 },
                 "namespaces": {"adopt": ["default"]},
+                "services": {"clusterIP": "same"},
             }
         ],
     }
     file = sandbox.directory / "virtual-node.yaml"
     file.write_text(json.dumps(configuration, indent=1), encoding="utf-8")
-    await sandbox.start_virtual_node("--config", str(file), "--log-level=debug", "--log-format=json")
+    flags = ["--config", str(file), "--log-level=debug", "--log-format=json"]
+    argv = node.inside([sys.executable, "-m", "virtual_node", *flags])
+    await sandbox.start_process("virtual-node", argv)
     await sandbox.upper.kubectl("wait", "--for=create", "node/virtual", "--timeout=60s", timeout=90)
     await sandbox.upper.kubectl("wait", "--for=condition=Ready", "node/virtual", "--timeout=60s", timeout=90)
+    await proxy.start()
 
 
 def _save(path: Path, found: dict[str, Outcome]) -> None:

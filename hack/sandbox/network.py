@@ -19,6 +19,9 @@ from pathlib import Path
 
 from hack.sandbox.errors import SandboxError
 
+NODE_PORTS = "30000:32767"
+"""The kube-apiserver's default."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
@@ -88,6 +91,14 @@ def connect(one: Bridge, other: Bridge) -> None:
         run(*f"{ip} link set {device} up".split())
         run(*f"{ip} route add {far.node_address}/32 dev {device} src {near.node_address}".split())
         run(*f"{ip} route add {far.subnet} via {far.node_address} dev {device}".split())
+
+
+def forward_node_ports(node: Bridge, other: Bridge) -> None:
+    """Have a node hand what arrives at its node ports to another one that it is connected with."""
+    for chain in ("PREROUTING", "OUTPUT"):
+        for protocol in ("tcp", "udp"):
+            rule = f"iptables -t nat -A {chain} -d {node.node_address} -p {protocol} --dport {NODE_PORTS} -j DNAT"
+            run(*map(str, node.inside([*rule.split(), "--to-destination", other.node_address])))
 
 
 def remove_bridge(name: str) -> None:

@@ -17,7 +17,7 @@ from hack.sandbox.cluster import LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.janitor import Janitor
 from hack.sandbox.kwok import kwok_node, kwok_process
-from hack.sandbox.network import Bridge, make_bridge, remove_bridge
+from hack.sandbox.network import Bridge, connect, make_bridge, remove_bridge
 from hack.sandbox.packages import ensure_packages
 from hack.sandbox.process import Process
 from hack.sandbox.programs import CONTROL_PLANE, Progress
@@ -158,16 +158,21 @@ class Sandbox:
         self._save()
         return cluster
 
+    def add_namespace(self) -> Bridge:
+        """One more bridge and network namespace, whose programs reach the first real node and its pods."""
+        self._bridges.append(make_bridge())
+        self._save()
+        connect(self._bridges[0], self._bridges[-1])
+        return self._bridges[-1]
+
     async def close(self) -> None:
         """Stop everything, in the reverse order of starting, and remove a temporary folder."""
         await asyncio.gather(*(process.stop() for process in self.processes))
-        for cleanup in reversed(self._cleanups):
-            await cleanup()
-        self._cleanups.clear()
+        while self._cleanups:
+            await self._cleanups.pop()()
         await asyncio.gather(*(process.stop() for cluster in self.clusters for process in cluster.nodes))
         # Control planes are stateless and etcd is ours alone: nothing is gained by letting them drain.
-        processes = [process for cluster in self.clusters for process in cluster.processes]
-        await asyncio.gather(*(process.kill() for process in processes))
+        await asyncio.gather(*(process.kill() for cluster in self.clusters for process in cluster.processes))
         if self.etcd is not None:
             await self.etcd.kill()
         for bridge in self._bridges:
@@ -200,9 +205,8 @@ class Sandbox:
         for _ in range(max(real_nodes, int(self._bridged))):
             self._bridges.append(make_bridge())
             self._save()
-        if self._bridges:
-            # Pods of a real node must reach the apiservers: these listen on a bridge instead of loopback.
-            self.bridge = self._bridges[0]
+        # Pods of a real node must reach the apiservers: these listen on a bridge instead of loopback.
+        self.bridge = next(iter(self._bridges), None)
         self._progress("starting etcd")
         await self._start_etcd()
         self.clusters = [self._cluster(name) for name in self._names()]
