@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client import PatchType
@@ -54,7 +56,7 @@ class StatusWriter:
         if upper.annotations.get(names.ANNOTATION_LOWER_UID) != mark:
             annotations[names.ANNOTATION_LOWER_UID] = mark
         patch = pod_status.status_patch(current, desired, uid=upper.uid, annotations=annotations)
-        if patch is None:
+        if patch is None or (not annotations and record.dropped == _digest(patch)):
             record.compared = pair
             record.changed_at = 0.0
             return None
@@ -62,9 +64,12 @@ class StatusWriter:
         if waited < _UNREMARKABLE_DELAY and _is_unremarkable(patch):
             return Result(requeue_after=max(_UNREMARKABLE_DELAY - waited, SHORTEST_PAUSE))
         since, record.changed_at = record.changed_at, 0.0
-        await self._patch(upper, patch)
+        stored = await self._patch(upper, patch)
         if since:
             self._lag.observe(asyncio.get_running_loop().time() - since)
+        # An API server drops fields that its version does not know, without an error.
+        dropped = pod_status.status_patch(stored, desired, uid=upper.uid) if stored is not None else None
+        record.dropped = _digest(dropped) if dropped else 0
         record.compared = pair
         record.complaint = ""
         return None
@@ -81,9 +86,10 @@ class StatusWriter:
         status = own_status.lost(upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC))
         await self.say(upper, status)
 
-    async def _patch(self, upper: Object, patch: dict[str, Any]) -> None:
+    async def _patch(self, upper: Object, patch: dict[str, Any]) -> dict[str, Any] | None:
+        """Patch the status; return the status that the upper cluster has stored, or None where it has not."""
         try:
-            await self._context.upper.patch(
+            changed = await self._context.upper.patch(
                 resources.PODS,
                 upper.name,
                 # Of this very state: a request of a killed process that arrives later changes nothing.
@@ -93,7 +99,7 @@ class StatusWriter:
                 patch_type=PatchType.STRATEGIC,
             )
         except NotFound:
-            return  # the pod is gone: its own events follow
+            return None  # the pod is gone: its own events follow
         except Invalid as error:
             # The upper cluster does not take this status (other validation than below, say). Retrying cannot help;
             # the next lower status may. What it does take is not held back.
@@ -103,13 +109,20 @@ class StatusWriter:
             change = patch.get("status") or {}
             rest = {field: value for field, value in change.items() if field not in _refused(error)}
             if rest and len(rest) < len(change):
-                await self._patch(upper, {**patch, "status": rest})
+                return await self._patch(upper, {**patch, "status": rest})
+            return None
+        return changed.get("status") or {}
 
 
 def _refused(error: Invalid) -> set[str]:
     """Fields of a status that a server found wrong: of the cause ``status.containerStatuses[0].state`` the first."""
     paths = [cause.get("field") or "" for cause in (error.status.get("details") or {}).get("causes") or ()]
     return {path.split(".")[1].partition("[")[0] for path in paths if path.startswith("status.")}
+
+
+def _digest(patch: Mapping[str, Any]) -> int:
+    """A number for what a patch changes in a status; never 0."""
+    return hash(msgspec.json.encode(patch.get("status"))) or 1
 
 
 def _is_unremarkable(patch: Mapping[str, Any]) -> bool:

@@ -50,6 +50,9 @@ class PodRecord:
     """Grace period of the deletion that was sent below; None: none was. Saves repeating it until it shows."""
     compared: tuple[str, str] = ("", "")
     """resourceVersions (upper, lower) at which the upper status was found to be true."""
+    dropped: int = 0
+    """Digest of the part of the last status that the upper cluster did not store, because its version does not know the
+    fields; 0: it stored all. The same is not sent again."""
     wanted_at: float = 0.0
     """Loop time at which the upper pod was first seen; 0: measured, or found already mirrored."""
     changed_at: float = 0.0

@@ -42,6 +42,8 @@ class Api:
         self.objects: dict[tuple[str, str], Body] = {}
         self.calls: list[tuple[str, str, str]] = []
         self.fault: Fault = lambda _verb, _plural, _key: None
+        self.keep: Callable[[str, Body], None] = lambda _plural, _body: None
+        """Takes out of a patched object what the version of this API server does not know."""
         self.held: set[str] = set()
         """Plurals whose watches say nothing for now."""
         self._history: list[tuple[int, str, Body | None, Body | None]] = []
@@ -172,6 +174,7 @@ class Api:
         ):
             raise Conflict("modified", code=409)
         after: Body = merged(there, patch)
+        self.keep(plural, after)
         if after.get("spec") != there.get("spec"):
             after["metadata"]["generation"] = there["metadata"].get("generation", 0) + 1
         held, ending = (there["metadata"].get(one) for one in ("finalizers", "deletionTimestamp"))

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from controller_runtime.errors import ConnectionFailed, NotConnected
+from tests.unit.virtual_node.controllers.api import Body
 from tests.unit.virtual_node.controllers.scene import KEY, lower_pod, running
 from virtual_node.controllers.leftovers import Found
 
@@ -28,6 +29,30 @@ async def test_a_pod_is_made_below_and_its_status_comes_up():
         scene.lower.vanish("pods", KEY)
         await asyncio.sleep(1)
         assert not scene.is_above()
+
+
+async def test_a_status_that_an_older_upper_cluster_shortens_is_written_once():
+    """A field that its API server drops is a difference for ever: it is not sent again, and the rest arrives."""
+
+    def without_generations(_plural: str, pod: Body) -> None:
+        pod["status"].pop("observedGeneration", None)
+        for condition in pod["status"].get("conditions") or ():
+            condition.pop("observedGeneration", None)
+
+    async with running(full_resync_period=5) as scene:
+        scene.upper.keep = without_generations
+        scene.bind()
+        await asyncio.sleep(1)
+        for number in (1, 2):
+            written = len(scene.upper.asked("patch", "pods/status"))
+            ready = {"type": "Ready", "status": "True", "reason": str(number), "observedGeneration": 1}
+            scene.lower.change("pods", KEY, status={"observedGeneration": 1, "conditions": [ready]})
+            await asyncio.sleep(60)
+            scene.upper.change("pods", KEY, metadata={"labels": {"changed": str(number)}})
+            await asyncio.sleep(60)
+            assert scene.above()["status"]["conditions"][0]["reason"] == str(number)
+            assert "observedGeneration" not in scene.above()["status"]
+            assert len(scene.upper.asked("patch", "pods/status")) == written + 1
 
 
 async def test_an_orphan_goes():
