@@ -30,6 +30,10 @@ _OLDEST_GO = (1, 24)
 """The first with ``tool`` directives in go.mod."""
 _STAMP = "k8s.io/component-base/version"
 _NEWS_SECONDS = 15.0
+_COMPILER_FLAGS = "-gcflags=all=-dwarf=false"
+"""No debug information: the linker would strip it. The compilers take a fifth less time."""
+_GARBAGE_PERCENT = "400"
+"""GOGC of the compilers: a quarter less time for a few hundred megabytes."""
 
 
 async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progress) -> dict[str, Path]:
@@ -38,45 +42,57 @@ async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progr
     Raises:
         SandboxError: there is no Go to build with, or the build fails.
     """
-    built: dict[str, Path] = {}
     async with _lock(progress):
-        for module, programs in missing.items():
-            built |= await _build(module, programs, progress)
-    return built
+        # Another process may have built some while we waited for the lock.
+        wanted = {
+            module: [one for one in programs if not (home(module) / one.name).is_file()]
+            for module, programs in missing.items()
+        }
+        wanted = {module: programs for module, programs in wanted.items() if programs}
+        if wanted:
+            go = str(await _go(progress))
+            # At once, because counting downloads: the first module compiles while others come over the network.
+            totals = {
+                module: asyncio.ensure_future(_packages(go, programs, cwd=TOOLS / module))
+                for module, programs in wanted.items()
+            }
+            try:
+                for module, programs in wanted.items():
+                    await _build(module, programs, go=go, progress=progress, total=totals[module])
+            finally:
+                for total in totals.values():
+                    total.cancel()
+                await asyncio.wait(totals.values())
+    return {one.name: home(module) / one.name for module, programs in missing.items() for one in programs}
 
 
-async def _build(module: str, programs: Sequence[Program], progress: Progress) -> dict[str, Path]:
+async def _build(
+    module: str, programs: Sequence[Program], *, go: str, progress: Progress, total: asyncio.Future[int]
+) -> None:
     place = home(module)
-    built = {program.name: place / program.name for program in programs}
-    # Another process may have built them while we waited for the lock.
-    wanted = [program for program in programs if not built[program.name].is_file()]
-    if not wanted:
-        return built
-    go = await _go(progress)
     place.mkdir(parents=True, exist_ok=True)
-    names = ", ".join(program.name for program in wanted)
+    names = ", ".join(program.name for program in programs)
     progress(f"building {names} from the Go module proxy (minutes the first time), kept in {place}")
     log = place / "build.log"
     with tempfile.TemporaryDirectory(dir=place, prefix=".partial-") as partial:
-        for argv in _commands(str(go), wanted, partial):
-            total = asyncio.ensure_future(_packages(str(go), wanted, cwd=TOOLS / module))
-            try:
-                code = await _run(
-                    argv, cwd=TOOLS / module, log=log, name=names, progress=progress, total=total
-                )
-            finally:
-                total.cancel()
-                await asyncio.wait({total})
+        for argv in _commands(go, programs, partial):
+            code = await _run(argv, cwd=TOOLS / module, log=log, name=names, progress=progress, total=total)
             if code:
                 raise SandboxError(f"building {names} failed: {reason(log, code)} (log: {log})")
-        for program in wanted:
-            (Path(partial) / program.output).rename(built[program.name])
-    return built
+        for program in programs:
+            (Path(partial) / program.output).rename(place / program.name)
 
 
 def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list[str]]:
     """What Go is to be told: one command for all ordinary programs, and one for each that is made of tests."""
-    flags = ["-v", "-trimpath", "-ldflags", _linker_flags(), "-o"]
+    flags = [
+        "-v",
+        "-trimpath",
+        _COMPILER_FLAGS,
+        "-ldflags",
+        _linker_flags(),
+        "-o",
+    ]
     packages = [program.package for program in programs if not program.test]
     commands = [[go, "build", *flags, f"{directory}/", *packages]] if packages else []
     return commands + [
@@ -149,7 +165,12 @@ async def _run(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"},
+            env={
+                "GOGC": _GARBAGE_PERCENT,
+                **os.environ,
+                "CGO_ENABLED": "0",
+                "GOFLAGS": "-mod=readonly -buildvcs=false",
+            },
             start_new_session=True,
         )
     waiting = asyncio.ensure_future(process.wait())
