@@ -17,12 +17,12 @@ from pathlib import Path
 
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.programs import (
-    KUBERNETES_VERSION,
     TOOLS,
     Program,
     Progress,
     cache_directory,
     home,
+    kubernetes_version,
     parse_version,
 )
 
@@ -90,7 +90,7 @@ def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list
         "-trimpath",
         _COMPILER_FLAGS,
         "-ldflags",
-        _linker_flags(),
+        _linker_flags(kubernetes_version(programs[0].module)),
         "-o",
     ]
     packages = [program.package for program in programs if not program.test]
@@ -102,11 +102,11 @@ def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list
     ]
 
 
-def _linker_flags() -> str:
+def _linker_flags(version: str) -> str:
     """Without these the servers report v0.0.0-master, and clients balk."""
-    major, minor, _ = KUBERNETES_VERSION.split(".")
+    major, minor, _ = version.split(".")
     stamps = {
-        "gitVersion": f"v{KUBERNETES_VERSION}",
+        "gitVersion": f"v{version}",
         "gitMajor": major,
         "gitMinor": minor,
         "gitTreeState": "clean",

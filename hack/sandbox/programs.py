@@ -5,14 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from hack.sandbox.errors import SandboxError
 
 Progress = Callable[[str], None]
 Version = tuple[int, int]
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
 KUBERNETES_VERSION = "1.34.4"
+OTHER_KUBERNETES = {"1.31": "1.31.0", "1.35": "1.35.4"}
+"""Further control planes, for tests of version skew: minor version → the newest patch that the Go module proxy has whole.
+
+Each is pinned in ``hack/tools/kubernetes-<minor>``.
+"""
 HELM_MAJOR = os.environ.get("HELM_MAJOR") or "4"
 """3 or 4: the chart, its tests and the sandbox work with either. Tests use the one that most people install today."""
 
@@ -43,11 +50,22 @@ def _kubernetes(*names: str) -> dict[str, Program]:
     return {name: Program(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}") for name in names}
 
 
+def _other_kubernetes(minor: str) -> dict[str, Program]:
+    module = f"kubernetes-{minor}"
+    return {
+        f"{name}-{minor}": Program(f"{name}-{minor}", module, f"k8s.io/kubernetes/cmd/{name}")
+        for name in SERVERS
+    }
+
+
+SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 PROGRAMS: dict[str, Program] = {
     "etcd": Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     **_kubernetes(
         "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy"
     ),
+    **_other_kubernetes("1.31"),
+    **_other_kubernetes("1.35"),
     "agnhost": Program("agnhost", "kubernetes", "k8s.io/kubernetes/test/images/agnhost"),
     "nonewprivs": Program("nonewprivs", "kubernetes", "k8s.io/kubernetes/test/images/nonewprivs"),
     "ginkgo": Program("ginkgo", "kubernetes", "github.com/onsi/ginkgo/v2/ginkgo"),
@@ -60,7 +78,37 @@ PROGRAMS: dict[str, Program] = {
     "helm": Program("helm", f"helm{HELM_MAJOR}", f"helm.sh/helm/v{HELM_MAJOR}/cmd/helm"),
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
-CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+CONTROL_PLANE = ("etcd", *SERVERS, "kubectl")
+
+
+def servers(minor: str) -> dict[str, str]:
+    """Return the programs of a control plane: what each does → which program of that minor version does it.
+
+    Raises:
+        SandboxError: the sandbox does not build that version.
+    """
+    if KUBERNETES_VERSION.startswith(f"{minor}."):
+        return {name: name for name in SERVERS}
+    if minor not in OTHER_KUBERNETES:
+        known = ", ".join(sorted([KUBERNETES_VERSION.rpartition(".")[0], *OTHER_KUBERNETES]))
+        raise SandboxError(f"no Kubernetes {minor} here; there is {known}")
+    return {name: f"{name}-{minor}" for name in SERVERS}
+
+
+def control_planes(minors: Iterable[str]) -> list[str]:
+    """Return the programs of our control plane, and of those of other minor versions."""
+    return [*CONTROL_PLANE, *(program for minor in minors for program in servers(minor).values())]
+
+
+def with_servers(programs: Mapping[str, Path], minor: str | None) -> dict[str, Path]:
+    """Return the programs with a control plane of that minor version; None: as they are."""
+    found = servers(minor) if minor else {}
+    return {**programs, **{name: programs[program] for name, program in found.items()}}
+
+
+def kubernetes_version(module: str) -> str:
+    """Return the Kubernetes version that the programs of a module report."""
+    return OTHER_KUBERNETES.get(module.removeprefix("kubernetes-"), KUBERNETES_VERSION)
 
 
 def cache_directory() -> Path:

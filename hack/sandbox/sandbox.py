@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,13 +14,13 @@ from typing import Any, Self
 from hack.sandbox import binaries, etcd, inotify, node_services
 from hack.sandbox import directory as folder
 from hack.sandbox.cluster import LOOPBACK, Cluster
-from hack.sandbox.errors import SandboxError
+from hack.sandbox.errors import SandboxError, together
 from hack.sandbox.janitor import Janitor
 from hack.sandbox.kwok import kwok_node, kwok_process
 from hack.sandbox.network import Bridge, connect, make_bridge, remove_bridge
 from hack.sandbox.packages import ensure_packages
 from hack.sandbox.process import Process
-from hack.sandbox.programs import CONTROL_PLANE, Progress
+from hack.sandbox.programs import Progress, control_planes, with_servers
 from hack.sandbox.real_node import RealNode
 from hack.sandbox.stopping import running, silent
 
@@ -44,6 +44,7 @@ class Sandbox:
         upper_real_node: bool = False,
         upper_kwok_nodes: int = 0,
         bridged: bool = False,
+        versions: Mapping[str, str] | None = None,
         keep: bool = False,
         upper_apiserver_args: Sequence[str] = (),
         progress: Progress = silent,
@@ -58,6 +59,7 @@ class Sandbox:
             upper_real_node: the upper cluster gets one, for what is installed there with helm.
             upper_kwok_nodes: simulated nodes of the upper cluster, whose pods are scheduled and never run.
             bridged: the apiservers listen on a bridge (needs root), as they do for real nodes, instead of on loopback.
+            versions: cluster → minor version of its control plane, such as ``1.31``. Nodes have our version in any.
             keep: the processes outlive this one (``make demo``); ``down`` stops them.
             upper_apiserver_args: further flags of the upper cluster's kube-apiserver.
             progress: told what happens, a line at a time.
@@ -68,6 +70,7 @@ class Sandbox:
         self._upper_real_node = upper_real_node
         self._upper_kwok_nodes = upper_kwok_nodes
         self._bridged = bridged
+        self._versions = dict(versions or {})
         self._keep = keep
         self._upper_apiserver_args = tuple(upper_apiserver_args)
         self._progress = progress
@@ -165,6 +168,12 @@ class Sandbox:
         connect(self._bridges[0], self._bridges[-1])
         return self._bridges[-1]
 
+    async def add_real_node(self, cluster: Cluster) -> RealNode:
+        """Add a containerd and kubelet node; the sandbox has one already."""
+        inotify.require(inotify.PER_REAL_NODE)
+        self._bridges.append(make_bridge())
+        return await self._add_real_node(cluster, self._bridges[-1])
+
     async def close(self) -> None:
         """Stop everything, in the reverse order of starting, and remove a temporary folder."""
         await asyncio.gather(*(process.stop() for process in self.processes))
@@ -183,7 +192,7 @@ class Sandbox:
             folder.remove(self.directory)
 
     async def _up(self) -> None:
-        wanted = list(CONTROL_PLANE)
+        wanted = control_planes(self._versions.values())
         if self._kwok_nodes or self._upper_kwok_nodes:
             wanted.append("kwok")
         if self._real_node or self._upper_real_node:
@@ -212,7 +221,7 @@ class Sandbox:
         self.clusters = [self._cluster(name) for name in self._names()]
         self._progress(f"starting {len(self.clusters)} control planes: {', '.join(self._names())}")
         self._save()
-        await _together(self._start(cluster) for cluster in self.clusters)
+        await together(self._start(cluster) for cluster in self.clusters)
         self._save()
 
     async def _start(self, cluster: Cluster) -> None:
@@ -237,7 +246,7 @@ class Sandbox:
         return Cluster(
             name,
             directory=self.directory / name,
-            binaries=self.binaries,
+            binaries=with_servers(self.binaries, self._versions.get(name)),
             etcd_url=self._etcd_url,
             number=len(self.clusters) if self.clusters else self._names().index(name),
             dies_with_us=not self._keep,
@@ -288,13 +297,3 @@ class Sandbox:
             "kubectl": str(self.binaries.get("kubectl", "")),
         }
         (self.directory / folder.STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
-
-
-async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do it all at once; when one part fails the others are ended before its error is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for part in work:
-                group.create_task(part)
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None

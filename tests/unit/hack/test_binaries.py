@@ -207,4 +207,26 @@ def test_every_program_has_a_pinned_module_that_an_older_go_can_read():
         lines = (programs.TOOLS / module / "go.mod").read_text().splitlines()
         directive = next(line for line in lines if line.startswith("go "))
         # These ask for a newer one; Go fetches that toolchain from the module proxy by itself.
-        assert directive.startswith("go 1.26" if module in {"metrics-server", "helm4"} else "go 1.24")
+        newer = {"metrics-server": "go 1.26", "helm4": "go 1.26", "kubernetes-1.35": "go 1.25"}
+        assert directive.startswith(newer.get(module, "go 1.24"))
+
+
+def test_a_control_plane_of_another_version_is_built_from_its_own_module():
+    """Its servers stand in for ours, report that version, and what a user has of ours is not taken for them."""
+    for minor, version in programs.OTHER_KUBERNETES.items():
+        found = programs.servers(minor)
+        assert list(found) == list(TRIO)
+        for name in found.values():
+            program = PROGRAMS[name]
+            pinned = (programs.TOOLS / program.module / "go.mod").read_text()
+            assert f"k8s.io/kubernetes v{version}" in pinned
+            assert f"gitVersion=v{version} " in go_build._linker_flags(
+                programs.kubernetes_version(program.module)
+            )
+            assert usable(installed((1, int(minor[2:])), name), [name]) == {}
+    paths = {name: Path(name) for name in PROGRAMS}
+    assert programs.with_servers(paths, "1.31")["kube-scheduler"] == Path("kube-scheduler-1.31")
+    assert programs.with_servers(paths, None) == paths
+    assert programs.servers("1.34") == {name: name for name in TRIO}
+    with pytest.raises(SandboxError, match=r"no Kubernetes 1\.30 here; there is 1\.31, 1\.34, 1\.35"):
+        programs.servers("1.30")
