@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from controller_runtime import resources
+from controller_runtime import kubeconfig, resources
 from controller_runtime.api import names
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized
@@ -40,16 +40,20 @@ async def require_silence(options: argparse.Namespace) -> None:
     """Refuse ``--lost`` for a cluster that answers by the kubeconfig that was given, if one was.
 
     Raises:
-        ConfigError: it answers.
+        ConfigError: it answers, or the kubeconfig cannot be used.
     """
     if not options.client_kubeconfig:
         return
-    where = {"context": options.client_context, "agent": AGENT, "cluster": options.name}
-    try:
-        async with connect.by_file(options.client_kubeconfig, **where) as lower:
+    config = await kubeconfig.load(
+        options.client_kubeconfig, context=options.client_context or None, in_cluster=False
+    )
+    async with Client(config, user_agent=AGENT, cluster=options.name, timeout=connect.TIMEOUT) as lower:
+        try:
             await lower.version()
-    except ConfigError:
-        return
+        except (Forbidden, Unauthorized):
+            pass  # an answer, too
+        except ApiError:
+            return
     raise ConfigError(
         f"the lower cluster of {options.client_kubeconfig} answers: run the command without --lost, so that it is "
         "cleaned, too"

@@ -82,3 +82,30 @@ def test_most_blocks_run():
     assert len(found) > 70
     pages = {one.page.relative_to(ROOT).as_posix() for one in found if not one.reason}
     assert {"README.md", "docs/install.md", "docs/add-a-cluster.md", "docs/services.md"} <= pages
+
+
+KIND = {
+    ("create", "cluster"): {"--config", "--image", "--kubeconfig", "--name", "--retain", "--wait"},
+    ("get", "kubeconfig"): {"--internal", "--name"},
+    ("load", "docker-image"): {"--name", "--nodes"},
+    ("delete", "cluster"): {"--kubeconfig", "--name"},
+}
+"""Commands of kind and their flags, by its manual (kind.sigs.k8s.io, v0.29): no test machine has Docker."""
+
+
+def test_commands_of_kind_are_those_of_its_manual():
+    """Each names its cluster, and clusters that the page has created."""
+    found = [
+        words
+        for block in blocks(ROOT / "docs/kind.md")
+        for words in commands(block.script)
+        if words[0] == "kind"
+    ]
+    assert len(found) == 7
+    created = {words[words.index("--name") + 1] for words in found if words[1] == "create"}
+    for words in found:
+        flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert flags <= KIND[words[1], words[2]], words
+        assert words[words.index("--name") + 1] in created, words
+    text = (ROOT / "docs/kind.md").read_text(encoding="utf-8")
+    assert "https://lower1-control-plane:6443" in text  # what `kind get kubeconfig --internal` has

@@ -11,10 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import from_dict
+from tests.unit.controller_runtime.loopback import failure, reply, serve
 from tests.unit.virtual_node.commands.installations import Api, thing, virtual
+from tests.unit.virtual_node.commands.people import kubeconfig
 from virtual_node.commands import (
     helm_release,
     join,
@@ -489,6 +492,27 @@ async def test_a_cluster_that_does_not_answer_is_refused_with_the_flag_for_lost_
     below.config = SimpleNamespace(server="https://10.0.0.1", source="f.yaml", context_name="", proxy_url="")
     with pytest.raises(ConfigError, match="leave tokyo --lost' changes the upper cluster alone"):
         await leave_lost.require_answer(_joining(client_context=""), below)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(200, "answers: run the command without --lost"), (403, "answers"), (0, "")]
+)
+async def test_a_cluster_that_answers_is_not_lost(tmp_path: Path, status: int, words: str):
+    """A busy one would lose its Node and keep its pods; a kubeconfig that is not there says nothing about the cluster."""
+
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return reply({"gitVersion": "v1.34.4"}) if status == 200 else failure(status, "Forbidden", "no")
+
+    async with serve(answer) as server:
+        options = _joining(client_kubeconfig=str(kubeconfig(tmp_path, server.url)), client_context="")
+        if status:
+            with pytest.raises(ConfigError, match=words):
+                await leave_lost.require_silence(options)
+    if not status:  # the server is gone by now
+        await leave_lost.require_silence(options)
+    options.client_kubeconfig = str(tmp_path / "missing")
+    with pytest.raises(ConfigError, match="missing: no such file"):
+        await leave_lost.require_silence(options)
 
 
 async def test_a_real_node_of_the_name_is_neither_cordoned_nor_opened():
