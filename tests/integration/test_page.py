@@ -190,6 +190,32 @@ async def test_a_change_leaves_the_rest_alone(tab: chromium.Page) -> None:
         )
 
 
+async def test_the_longest_names_and_messages_fit(tab: chromium.Page, tmp_path: Path) -> None:
+    """Of a pod and of a stopped cluster, without a space to break at; the cluster's view says why it stopped."""
+    scene = troubled(tmp_path)
+    pod = next(scene.pods()).to_dict()
+    owner = {"kind": "Owner" * 12, "name": "w" * 253, "controller": True}
+    pod["metadata"] |= {"namespace": "n" * 63, "name": "x" * 253, "uid": "long", "ownerReferences": [owner]}
+    pod["status"] = {"phase": "Pending", "reason": "R" * 120, "message": "m" * 900}
+    scene.put("tokyo", pod)
+    scene.failures["z" * 63] = "e" * 800
+    for query in ("?search=xxx", f"?pod={'n' * 63}/{'x' * 253}", f"?detail={'z' * 63}"):
+        async with _shown(tab, scene, query):
+            is_detail = query != "?search=xxx"
+            await tab.wait_for("!!document.querySelector('#detail h2')" if is_detail else f"{_ROWS} === 1")
+            assert (
+                await tab.evaluate("document.body.innerText.includes('e'.repeat(800))")
+                or "detail" not in query
+            )
+            for width in (1280, 400):
+                await tab.resize(width, 900)
+                assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+                    query,
+                    width,
+                )
+            assert await _violations(tab) == []
+
+
 async def test_ten_thousand_pods(tab: chromium.Page, tmp_path: Path) -> None:
     """The list is paged and shows more on demand; a filter shows its pods."""
     async with _shown(tab, troubled(tmp_path, 10_000)):

@@ -19,6 +19,7 @@ from virtual_node.commands.inspection_facts import (
     Expiry,
     Facts,
     Finding,
+    Limits,
     span,
 )
 
@@ -116,7 +117,7 @@ def expiring(facts: Facts) -> Iterator[Finding]:
             )
             continue
         left = one.ends - facts.now
-        warning, error = _limits(facts, one)
+        warning, error = limits_of(facts.limits, one)
         if left >= warning:
             continue
         ended = left <= timedelta()
@@ -131,13 +132,12 @@ def expiring(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _limits(facts: Facts, one: Expiry) -> tuple[timedelta, timedelta]:
-    """How much time must be left.
+def limits_of(limits: Limits, one: Expiry) -> tuple[timedelta, timedelta]:
+    """Return the time left below which an expiry is a warning, and below which it is an error.
 
     What lives shorter than the warning, in a file that somebody renews (a pod's token lives an hour), would be
     blamed all its life; that is due only in its last tenth.
     """
-    limits = facts.limits
     if one.renewed and one.starts is not None:
         life = one.ends - one.starts
         if life <= limits.expiry_warning:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,9 +11,11 @@ import prometheus_client
 
 from controller_runtime.api import quantity, timestamps
 from virtual_node.cluster import LowerCluster
+from virtual_node.commands.inspection_facts import Expiry
 from virtual_node.health.certificates import certificate
 from virtual_node.health.objects import condition
 from virtual_node.translate.capacity import node_counts
+from virtual_node.web.expiries import expiry_row
 from virtual_node.web.reading import Reading
 
 _RESOURCES = ("cpu", "memory", "pods")
@@ -74,8 +76,9 @@ def cluster_detail(
         name: the cluster's.
         cluster: the running cluster.
         reading: all pods.
-        expiries: of its kubeconfig: name and end (RFC 3339).
+        expiries: of its kubeconfig; see ``expiry_row``.
     """
+    is_lost = cluster.health is not None and cluster.health.reachable is False
     lower_nodes = cluster.lower_nodes.store.list() if cluster.lower_nodes is not None else []
     selected = {
         lower: (node, requests)
@@ -99,24 +102,29 @@ def cluster_detail(
                 "schedulable": node_counts(whole),
                 "virtualNode": virtual_node,
                 "version": (status.get("nodeInfo") or {}).get("kubeletVersion", ""),
-                "resources": _resources(status.get("allocatable") or {}, used, is_known=True),
+                "resources": _resources(status.get("allocatable") or {}, used, is_known=not is_lost),
             }
         )
+    return {
+        "lowerNodes": shown,
+        "allNodes": len(lower_nodes),
+        "expiries": [*expiries, *_served(name, cluster)],
+    }
+
+
+def _served(name: str, cluster: LowerCluster) -> Iterator[dict[str, str]]:
+    """Yield the serving certificates of the API server and of our kubelet APIs."""
+    now = datetime.now(UTC)
     found = certificate(cluster.health.served_certificate if cluster.health is not None else None)
     if found is not None:
-        ends = timestamps.rfc3339(found.not_valid_after_utc)
-        expiries = [*expiries, {"name": "serving certificate of the API server", "ends": ends}]
-    served = [
-        {"name": f"kubelet API of {node}", "ends": ends}
-        for node in sorted(cluster.nodes)
-        if (ends := _served_until(f"kubelet-{node}"))
-    ]
-    return {"lowerNodes": shown, "allNodes": len(lower_nodes), "expiries": [*expiries, *served]}
-
-
-def _served_until(name: str) -> str:
-    value = prometheus_client.REGISTRY.get_sample_value(_EXPIRATION, {"name": name})
-    return timestamps.rfc3339(datetime.fromtimestamp(value, UTC)) if value else ""
+        what = "serving certificate of the API server"
+        starts, ends = found.not_valid_before_utc, found.not_valid_after_utc
+        yield expiry_row(what, Expiry(name, "ServingCertificate", what, ends=ends, starts=starts), now)
+    for node in sorted(cluster.nodes):
+        labels = {"name": f"kubelet-{node}"}
+        if value := prometheus_client.REGISTRY.get_sample_value(_EXPIRATION, labels):
+            what, ends = f"kubelet API of {node}", datetime.fromtimestamp(value, UTC)
+            yield expiry_row(what, Expiry(name, "ServingCertificate", what, ends=ends, renewed=True), now)
 
 
 def _ago(seconds: float) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 from controller_runtime.api import timestamps
 from controller_runtime.errors import ConfigError
 from virtual_node.commands.inspect_expiries import of_kubeconfig
-from virtual_node.commands.inspection_facts import LEGACY_TOKEN
+from virtual_node.commands.inspection_facts import LEGACY_TOKEN, Expiry, Limits
+from virtual_node.commands.inspection_skew import limits_of
 from virtual_node.config import ClusterConfig
 
 _AGE = 60.0
@@ -21,7 +23,7 @@ class Expiries:
         self._known: dict[str, tuple[float, list[dict[str, str]]]] = {}
 
     async def of(self, cluster: ClusterConfig) -> list[dict[str, str]]:
-        """Return name and end (RFC 3339; empty: never) of each credential of a lower cluster."""
+        """Return a row (see ``expiry_row``) for each credential of a lower cluster."""
         now = asyncio.get_running_loop().time()
         known = self._known.get(cluster.name)
         if known is None or now - known[0] > _AGE:
@@ -29,15 +31,21 @@ class Expiries:
         return known[1]
 
 
+def expiry_row(name: str, one: Expiry, now: datetime) -> dict[str, str]:
+    """Return what the page shows of an expiry: name, end (RFC 3339; empty: never) and state, as ``inspect`` judges it."""
+    if one.kind == LEGACY_TOKEN:
+        return {"name": name, "ends": "", "state": "wait"}
+    warning, error = limits_of(Limits(), one)
+    left = one.ends - now
+    state = "bad" if left < max(error, timedelta(0)) else "wait" if left < warning else "good"
+    return {"name": name, "ends": timestamps.rfc3339(one.ends), "state": state}
+
+
 def _read(cluster: ClusterConfig) -> list[dict[str, str]]:
     try:
         found = of_kubeconfig(cluster.name, cluster.kubeconfig, context=cluster.context, in_cluster=False)
     except ConfigError:
         return []  # the health model reports a kubeconfig that cannot be used
-    return [
-        {
-            "name": "client certificate" if one.kind == "ClientCertificate" else "token",
-            "ends": "" if one.kind == LEGACY_TOKEN else timestamps.rfc3339(one.ends),
-        }
-        for one in found
-    ]
+    now = datetime.now(UTC)
+    names = {"ClientCertificate": "client certificate"}
+    return [expiry_row(names.get(one.kind, "token"), one, now) for one in found]

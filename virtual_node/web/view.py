@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from virtual_node.web.groups import STATES, Row
 
-_LONGEST = 300
-"""Characters of a value: a namespace and a name have 253 each at most, and are rarely so long."""
+_LONGEST = 320
+"""Characters of a value: ``namespace/name`` has 63 + 1 + 253 at most."""
 _GROUPS = 40
 """Groups that are sent unless more are asked for."""
 _MOST_GROUPS = 400

@@ -10,6 +10,11 @@ export function clusterState(cluster) {
   return cluster.error ? chip("stopped", "bad") : chip("starting", "wait");
 }
 
+export const lastHeard = (cluster) =>
+  cluster.heard
+    ? element("p", { className: "bad" }, "Last heard ", since(cluster.heard, " ago"), "; what is shown is from then")
+    : null;
+
 export function meter(resource) {
   const isKnown = resource.share !== null;
   const percent = isKnown ? Math.min(100, Math.round(resource.share * 100)) : 0;
@@ -56,13 +61,11 @@ function card(cluster) {
       : element("span", { className: cluster.lag >= LATE ? "bad" : "" }, `mirrored within ${lag(cluster.lag)}`);
   return element(
     "li",
-    { className: "card", data: { state: cluster.reachable === false ? "bad" : "" } },
+    { className: "card", data: { state: cluster.error ? "bad" : "" } },
     element("div", { className: "row" }, element("h3", {}, link({ detail: cluster.name }, cluster.name)), clusterState(cluster)),
-    cluster.heard
-      ? element("p", { className: "bad" }, "Last heard ", since(cluster.heard, " ago"), "; what is shown is from then")
-      : null,
+    lastHeard(cluster),
     cluster.error
-      ? element("p", { className: "sub" }, cluster.error)
+      ? element("p", { className: "sub error" }, cluster.error)
       : element("p", { className: "sub" }, cluster.version, cluster.version && mirrored ? " · " : "", mirrored),
     cluster.nodes.map((node) => nodeView(node, cluster)),
   );

@@ -1,15 +1,18 @@
 // One lower cluster: its last hour, its lower nodes, and what expires.
 import { chip, element, link } from "./dom.js";
-import { clusterState, meter, podCounts } from "./clusters.js";
+import { clusterState, lastHeard, meter, podCounts } from "./clusters.js";
 import { daysUntil, lag, plural } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT] = [240, 48];
-const SOON = 14;
 
 export function clusterView(detail, cluster) {
   if (detail.missing || !cluster)
-    return [element("h2", { tabIndex: -1 }, detail.name), element("p", {}, "This lower cluster does not run here.")];
+    return [
+      element("div", { className: "row start" }, element("h2", { tabIndex: -1 }, detail.name), cluster ? clusterState(cluster) : null),
+      cluster?.error ? element("p", { className: "why" }, cluster.error) : null,
+      element("p", {}, "This lower cluster does not run here."),
+    ];
   const { history } = detail;
   return [
     element("div", { className: "row start" }, element("h2", { tabIndex: -1 }, detail.name), clusterState(cluster)),
@@ -19,6 +22,7 @@ export function clusterView(detail, cluster) {
       [cluster.version, ...cluster.nodes.map((node) => `${node.name}: ${podCounts(node.pods)}`)].filter(Boolean).join(" · "),
     ),
     cluster.error ? element("p", { className: "why" }, cluster.error) : null,
+    lastHeard(cluster),
     element("p", {}, link({ cluster: detail.name }, "Show its pods")),
     element(
       "div",
@@ -73,16 +77,17 @@ function nodeCard(node, isLost) {
   );
 }
 
-function expiry({ name, ends }) {
+function expiry({ name, ends, state }) {
   const days = daysUntil(ends);
   const text = !ends
     ? "never expires: prefer a token that does"
     : days < 0
       ? `expired on ${ends.slice(0, 10)}`
-      : `${ends.slice(0, 10)}, in ${plural(Math.floor(days), "day")}`;
-  const state = !ends ? "wait" : days < 0 ? "bad" : days < SOON ? "wait" : "good";
+      : `${ends.slice(0, 10)}, in ${remaining(days)}`;
   return element("li", {}, element("strong", {}, name), " ", chip(text, state));
 }
+
+const remaining = (days) => (days < 730 ? plural(Math.floor(days), "day") : plural(Math.floor(days / 365), "year"));
 
 function sparkline(title, values, interval, text) {
   const known = values.filter((value) => value !== null);

@@ -10,9 +10,13 @@ export function renderEvents(events) {
 
 const items = (events) => events.map((event) => [`${event.object} ${event.reason} ${event.message}`, JSON.stringify(event)]);
 
-export function eventView(text) {
+function eventView(text) {
   if (text === null) return element("li", { className: "muted" }, "No warnings lately.");
-  const event = JSON.parse(text);
+  return row(JSON.parse(text));
+}
+
+// In the view of a pod there are no links: the pod is shown already, and earlier pods of its owner are gone.
+function row(event, pod = "") {
   const [kind, name] = event.object.split(" ");
   return element(
     "li",
@@ -22,18 +26,18 @@ export function eventView(text) {
       {},
       element("strong", {}, event.reason),
       " ",
-      kind === "Pod" ? link({ pod: name }, name) : event.object,
-      element("span", { className: "muted" }, " · ", since(event.time, " ago"), ` · ${event.cluster}`),
+      kind === "Pod" && !pod ? link({ pod: name }, name) : name === pod ? "" : event.object,
+      element("span", { className: "muted" }, name === pod ? "" : " · ", since(event.time, " ago"), ` · ${event.cluster}`),
     ),
     element("p", { className: "message" }, event.message),
   );
 }
 
-export const eventList = (events) =>
+export const eventList = (events, pod) =>
   element(
     "ul",
     { className: "panel events" },
     events.length
-      ? events.map((event) => eventView(JSON.stringify(event)))
+      ? events.map((event) => row(event, pod))
       : element("li", { className: "muted" }, "None of the last events is about it."),
   );

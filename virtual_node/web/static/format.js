@@ -20,9 +20,10 @@ const UNITS = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
 // 131072000Ki reads better as 125 Gi, 6500m as 6.5; other quantities are left as they are.
 export function human(quantity) {
   const thousandths = /^(\d+)m$/.exec(quantity);
-  if (thousandths) return String(Number((Number(thousandths[1]) / 1000).toPrecision(Number(thousandths[1]) < 1000 ? 2 : 3)));
+  if (thousandths) return thousands(Number(thousandths[1]));
   const match = /^(\d+)([KMGTP]i)?$/.exec(quantity);
-  if (!match || (!match[2] && Number(match[1]) < 1048576)) return quantity;
+  if (match && !match[2] && Number(match[1]) < 1048576) return Number(quantity).toLocaleString("en");
+  if (!match) return quantity;
   let [amount, unit] = [Number(match[1]), UNITS.indexOf(match[2] || "")];
   while (amount >= 1024 && unit < UNITS.length - 1) {
     amount /= 1024;
@@ -30,6 +31,9 @@ export function human(quantity) {
   }
   return `${Math.round(amount * 10) / 10} ${UNITS[unit]}`;
 }
+
+// 6500 thousandths are 6.5, 1070250 are 1,070.
+const thousands = (value) => Number((value / 1000).toPrecision(value < 1000 ? 2 : Math.max(3, String(Math.floor(value / 1000)).length))).toLocaleString("en");
 
 export function lag(seconds) {
   if (seconds === null || seconds === undefined) return "";

@@ -37,11 +37,11 @@ export function podView(pod) {
             "Specs and statuses are shown only where the page listens on loopback (port-forward).",
           ),
         ]),
-    pod.placement ? placement(pod.placement) : null,
+    pod.placement ? placement(pod.placement, Boolean(row.node)) : null,
     element("h3", {}, "Warnings"),
-    eventList(pod.events.warnings),
+    eventList(pod.events.warnings, pod.name),
     pod.events.routine.length ? element("h3", {}, "Routine events") : null,
-    pod.events.routine.length ? eventList(pod.events.routine) : null,
+    pod.events.routine.length ? eventList(pod.events.routine, pod.name) : null,
   ];
 }
 
@@ -117,17 +117,17 @@ function condition(side, type) {
   return found ? [found.status, found.reason, found.message].filter(Boolean).join(": ") : "";
 }
 
-function placement(lines) {
+function placement(lines, hasNode) {
   return element(
     "section",
     {},
-    element("h3", {}, "Why this node"),
+    element("h3", {}, hasNode ? "Why this node" : "Why no node"),
     element(
       "dl",
       { className: "panel facts" },
       lines.flatMap(({ name, value }) => [element("dt", {}, name), element("dd", {}, value)]),
     ),
-    lines.some(({ name }) => name === "multi-scheduler")
+    !hasNode || lines.some(({ name }) => name === "multi-scheduler")
       ? null
       : element(
           "p",

@@ -24,7 +24,7 @@ def test_what_cannot_be_understood_is_left_out() -> None:
     view = of_query(
         {"groups": "9" * 30, "pods": "99999", "open": ",".join("abcdefghijk"), "search": "x" * 9999}
     )
-    assert (view.groups, view.pods, len(view.open), len(view.search)) == (400, 500, 8, 300)
+    assert (view.groups, view.pods, len(view.open), len(view.search)) == (400, 500, 8, 320)
     assert of_query({"groups": "²"}) == View()
 
 
