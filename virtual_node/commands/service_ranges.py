@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from controller_runtime import kubeconfig, resources
 from controller_runtime.client import Client
 from controller_runtime.cluster_config import ClusterConfig as KubeconfigCluster
-from controller_runtime.errors import ApiError, ConfigError, Forbidden, Invalid, NotFound
+from controller_runtime.errors import ApiError, BadRequest, ConfigError, Forbidden, Invalid, NotFound
 from virtual_node.config import Config
 from virtual_node.translate import services
 
@@ -133,6 +133,6 @@ async def _refusal(client: Client, address: str) -> str | None:
         if cause == "already allocated":
             return ""
         return error.message if cause else None
-    except Forbidden:
+    except (BadRequest, Forbidden):  # admission, too
         return None
     return ""

@@ -41,12 +41,15 @@ async def test_copy_gets_an_own_address_with_one_event_where_the_upper_one_is_re
 
 
 async def test_copy_that_exists_keeps_its_address():
-    """Addresses are immutable: a changed setting is for new copies."""
+    """Addresses are immutable: a changed setting is for new copies, such as one that takes a deleted one's place."""
     scene = Scene()
     assert await _mirrored(scene, clusterIP=SAME) == {}
     scene.context.config.services.cluster_ip = "same"
     assert await _mirrored(scene, clusterIP=SAME) == {}
     assert [verb for verb, _ in scene.lower.wrote()] == ["create"]
+    [copy] = scene.copies.store.list()
+    await scene.lower.delete(resources.SERVICES, copy.name, namespace=copy.namespace, uid=copy.uid)
+    assert await _mirrored(scene, clusterIP=SAME) == {"clusterIP": SAME, "clusterIPs": [SAME]}
     assert scene.recorder.events == []
 
 
