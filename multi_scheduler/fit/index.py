@@ -14,13 +14,20 @@ from controller_runtime.api import quantity
 from multi_scheduler.fit import topology
 from multi_scheduler.fit.admitting import Admitting, Node
 from multi_scheduler.fit.demand import Demand, Port
+from multi_scheduler.fit.devices import DeviceColumn
 from multi_scheduler.fit.placed import Placed
 
 
 class ClusterIndex:
     """Nodes, pods and reservations of one lower cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Mapping[str, int] | None = None) -> None:
+        """Create an empty index.
+
+        Args:
+            devices: units of one device, by divisible resource. Pods take such a resource from single devices.
+        """
+        self.devices = {resource: DeviceColumn(units, 0) for resource, units in (devices or {}).items()}
         self._nodes: list[Node | None] = []
         self._names: list[str] = []
         """By slot; empty: there is no node in it."""
@@ -36,6 +43,8 @@ class ClusterIndex:
         """Allocatable of all nodes."""
         self.used: Counter[str] = Counter()
         """Requests of everything placed on known nodes."""
+        self.version = 0
+        """Changes when a node is new, gone, or admits other pods."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -48,7 +57,7 @@ class ClusterIndex:
         slot = self._slots.get(fresh.name)
         old = self._nodes[slot] if slot is not None else None
         if old is None or not old.is_like(fresh):
-            self._admitting.changed()
+            self._nodes_changed()
         elif old.allocatable == fresh.allocatable:
             return
         if slot is None:
@@ -72,8 +81,14 @@ class ClusterIndex:
         self._nodes[slot], self._names[slot] = None, ""
         for column in self._free.values():
             column[slot] = 0
+        for devices in self.devices.values():
+            devices.reset(slot, 0, ())
         self._empty.append(slot)
+        self._nodes_changed()
+
+    def _nodes_changed(self) -> None:
         self._admitting.changed()
+        self.version += 1
 
     def _take_slot(self, name: str) -> int:
         if self._empty:
@@ -84,6 +99,8 @@ class ClusterIndex:
             self._names.append("")
             for column in self._free.values():
                 column.append(0)
+            for devices in self.devices.values():
+                devices.append()
         self._slots[name] = slot
         self._names[slot] = name
         for placed in self._by_node.get(name, {}).values():
@@ -98,6 +115,13 @@ class ClusterIndex:
         taken = self._taken(node.name)
         for resource, column in self._free.items():
             column[slot] = node.allocatable.get(resource, 0) - taken.get(resource, 0)
+        for resource, devices in self.devices.items():
+            on_node = self._by_node.get(node.name, {}).items()
+            devices.reset(
+                slot,
+                node.allocatable.get(resource, 0),
+                [(uid, count, one.devices) for uid, one in on_node if (count := one.requests.get(resource))],
+            )
 
     def _taken(self, name: str) -> Counter[str]:
         taken: Counter[str] = Counter()
@@ -114,7 +138,7 @@ class ClusterIndex:
         self._by_node.setdefault(placed.node, {})[uid] = placed
         if placed.anti_affinity:
             self._with_anti_affinity[uid] = placed
-        self._count(placed, 1)
+        self._count(uid, placed, 1)
 
     def remove(self, uid: str) -> Placed | None:
         """What the uid took is free again; returns it."""
@@ -126,14 +150,14 @@ class ClusterIndex:
         if not on_node:
             del self._by_node[placed.node]
         self._with_anti_affinity.pop(uid, None)
-        self._count(placed, -1)
+        self._count(uid, placed, -1)
         return placed
 
     def placed(self, uid: str) -> Placed | None:
         """What a uid takes."""
         return self._placed.get(uid)
 
-    def _count(self, placed: Placed, sign: int) -> None:
+    def _count(self, uid: str, placed: Placed, sign: int) -> None:
         slot = self._slots.get(placed.node)
         if slot is None:
             return
@@ -142,6 +166,12 @@ class ClusterIndex:
             column = self._free.get(resource)
             if column is not None:
                 column[slot] -= sign * count
+        for resource, devices in self.devices.items():
+            taken = placed.requests.get(resource, 0)
+            if taken and sign > 0:
+                devices.take(slot, uid, taken, placed.devices)
+            elif taken:
+                devices.give(slot, uid, taken)
 
     # --- questions ----------------------------------------------------------------------------------
 
@@ -164,6 +194,8 @@ class ClusterIndex:
         for resource, count in demand.requests.items():
             column = self._free.get(resource)
             slots = [slot for slot in slots if column[slot] >= count] if column is not None else []
+            if resource in self.devices:
+                slots = self.devices[resource].fitting(slots, count)
             if not slots:
                 break
         fitting = set(slots)
@@ -178,6 +210,14 @@ class ClusterIndex:
     def name(self, slot: int) -> str:
         """The node in a slot."""
         return self._names[slot]
+
+    def free(self, resource: str) -> Sequence[int]:
+        """By slot: what is free of a resource. Read only."""
+        return self._free.get(resource) or [0] * len(self._nodes)
+
+    def admitted(self, key: str, spec: Mapping[str, Any]) -> Sequence[int]:
+        """The slots of the nodes whose labels and taints admit a pod: ``Demand.key`` and ``Demand.spec``."""
+        return self._admitting.ask(key, spec).slots
 
     def left_over(self, slot: int, demand: Demand) -> float:
         """The larger share of a node's cpu and memory that stays free when it takes a pod: 0 fits exactly."""
@@ -205,7 +245,10 @@ class ClusterIndex:
     def _tell_insufficient(self, slots: Sequence[int], demand: Demand, reasons: Counter[str]) -> None:
         for resource, count in demand.requests.items():
             column = self._free.get(resource)
-            short = len(slots) if column is None else sum(column[slot] < count for slot in slots)
+            having = [slot for slot in slots if column[slot] >= count] if column is not None else []
+            if resource in self.devices:
+                having = self.devices[resource].fitting(having, count)
+            short = len(slots) - len(having)
             if short:
                 reasons["Too many pods" if resource == "pods" else f"Insufficient {resource}"] += short
 

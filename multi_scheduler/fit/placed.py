@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from multi_scheduler.fit.demand import Port, Term
@@ -20,3 +20,5 @@ class Placed:
     anti_affinity: tuple[Term, ...] = ()
     is_ending: bool = False
     """It is being deleted: it still takes room, and keeps others away, but nothing is spread from it."""
+    devices: Sequence[int] = ()
+    """The devices of the node that it takes its divisible resource from. Empty: not known."""

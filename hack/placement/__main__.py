@@ -1,0 +1,36 @@
+"""``python -m hack.placement trace|plots``: evaluates placement and draws the plots of the documentation."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hack.placement import campaign
+from hack.placement.records import RESULTS
+from hack.placement.trace import DIRECTORY
+
+
+def main() -> None:
+    """Run a part of the evaluation."""
+    parser = argparse.ArgumentParser(prog="hack.placement", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    trace = commands.add_parser("trace", help="simulate the arrivals of a trace")
+    trace.add_argument("--tasks", type=Path, default=DIRECTORY / "openb_pod_list_default.csv.gz")
+    trace.add_argument("--nodes", type=Path, default=DIRECTORY / "openb_node_list_gpu_node.csv.gz")
+    trace.add_argument("--out", type=Path, default=RESULTS / "default.jsonl")
+    trace.add_argument("--seeds", type=int, default=10)
+    trace.add_argument("--workers", type=int, default=1)
+    trace.add_argument("policies", nargs="*", help="all, if none is named")
+    arguments = parser.parse_args()
+    campaign.run_all(
+        arguments.tasks,
+        arguments.nodes,
+        arguments.out,
+        seeds=arguments.seeds,
+        policies=arguments.policies,
+        workers=arguments.workers,
+    )
+
+
+if __name__ == "__main__":
+    main()

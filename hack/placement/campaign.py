@@ -1,0 +1,88 @@
+"""All runs over a trace: policies, one cluster and several, lower schedulers, seeds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hack.placement import records
+from hack.placement.cluster import Lower
+from hack.placement.simulate import Run, simulate
+from hack.placement.trace import GPU, arrivals, read_nodes, read_tasks
+
+PUBLISHED = {
+    "Random": 86.30,
+    "DotProd": 90.62,
+    "GpuClustering": 91.65,
+    "GpuPacking": 91.78,
+    "BestFit": 92.86,
+    "FGD": 95.23,
+}
+"""GPU units allocated at 100 % arrived, in percent: the published evaluation, for one cluster."""
+CLUSTERS, FIRST_SEED, RATIO = 20, 42, 1.3
+ONE_CLUSTER = [
+    "FGD",
+    "FGD-learnt",
+    "BestFit",
+    "GpuPacking",
+    "GpuClustering",
+    "DotProd",
+    "LeastAllocated",
+    "Random",
+]
+SEVERAL = [
+    "FGD-likely",
+    "FGD-likely-learnt",
+    "FGD",
+    "fit",
+    "SumOfCapacity",
+    "BestFit",
+    "GpuPacking",
+    "GpuClustering",
+    "DotProd",
+    "LeastAllocated",
+    "Random",
+]
+LOWER: tuple[Lower, ...] = ("LeastAllocated", "MostAllocated")
+_STEP = 5
+"""Percent between the points of a curve that are kept."""
+
+
+def runs(seeds: int) -> Iterator[Run]:
+    """All runs; the first seeds first."""
+    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+        for policy in ONE_CLUSTER:
+            yield Run(policy, 1, None, seed)
+        for lower in LOWER:
+            for policy in SEVERAL:
+                yield Run(policy, CLUSTERS, lower, seed)
+
+
+def run_all(
+    tasks: Path, nodes: Path, out: Path, *, seeds: int, policies: Sequence[str], workers: int
+) -> None:
+    """Add the runs that are missing to a file of results."""
+    done = {(one["policy"], one["clusters"], one["lower"], one["seed"]) for one in records.read(out)}
+    missing = [
+        run
+        for run in runs(seeds)
+        if (run.policy, run.clusters, run.lower, run.seed) not in done
+        and (not policies or run.policy in policies)
+    ]
+    with ProcessPoolExecutor(workers, initializer=os.nice, initargs=(19,)) as pool:
+        for future in as_completed([pool.submit(_one, run, tasks, nodes) for run in missing]):
+            record = future.result()
+            records.add(out, record)
+            print(*(record[key] for key in ("policy", "clusters", "lower", "seed", "at100")), flush=True)
+    records.tidy(out)
+
+
+def _one(run: Run, tasks: Path, nodes: Path) -> dict[str, Any]:
+    machines, listed = read_nodes(nodes), read_tasks(tasks)
+    capacity = sum(int(node["status"]["allocatable"].get(GPU, 0)) for node in machines)
+    curve = simulate(run, machines, listed, arrivals(listed, capacity, RATIO, run.seed))
+    return {**asdict(run), "at100": curve[100], "curve": curve[::_STEP]}

@@ -1,0 +1,158 @@
+"""One simulated lower cluster: the product's index, and the schedulers that may run there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hack.placement.trace import GPU, UNITS, Task, demand_of
+from multi_scheduler.fit.demand import Demand
+from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.placed import Placed
+
+Lower = Literal["LeastAllocated", "MostAllocated"]
+Score = Callable[["Cluster", Task, Sequence[int]], list[float]]
+
+
+@dataclass(slots=True)
+class _Scores:
+    """What one function has scored for one task."""
+
+    score: Score
+    values: list[float]
+    """By slot; only those of nodes with room are current."""
+    seen: int = -1
+    """How many placements are taken into account; below zero: nothing is scored yet."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What is known of one task on a cluster's nodes."""
+
+    seen: int
+    slots: list[int]
+    """Nodes with room, in order."""
+    scores: dict[str, _Scores] = field(default_factory=dict)
+
+
+class Cluster:
+    """Nodes, the tasks on them, and what the policies ask about."""
+
+    def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        """Create a cluster without tasks."""
+        self.index = ClusterIndex({GPU: UNITS})
+        for node in nodes:
+            self.index.upsert_node(node)
+        self._placed: list[int] = []
+        self._asked: dict[Demand, _Asked] = {}
+        self.size = len(nodes)
+        self.kinds: list[Counter[str]] = [Counter() for _ in nodes]
+        """By slot: how many tasks of which kind of GPU request are there."""
+        self.cpu, self.memory, self.gpu = (
+            [max(1, count) for count in self.index.free(resource)] for resource in ("cpu", "memory", GPU)
+        )
+
+    def feasible(self, task: Task) -> list[int]:
+        """Return the slots of the nodes that have room for a task, in order.
+
+        Nothing ends in a simulation: a node without room for a task never has room for it again.
+        """
+        demand = demand_of(task)
+        asked = self._asked.get(demand)
+        if asked is None:
+            asked = self._asked[demand] = _Asked(len(self._placed), sorted(self.index.feasible(demand)))
+        elif asked.slots and asked.seen < len(self._placed):
+            changed = set(self._placed[asked.seen :])
+            asked.seen = len(self._placed)
+            if full := changed.difference(self._having(demand, changed)):
+                asked.slots = [slot for slot in asked.slots if slot not in full]
+        return asked.slots
+
+    def best(self, task: Task, name: str, score: Score) -> tuple[float, int]:
+        """Return the highest score and the first of the nodes that have it.
+
+        Args:
+            task: what it asks; a node must have room for it.
+            name: of the score.
+            score: scores slots, each by the state of its own node.
+        """
+        slots = self.feasible(task)
+        demand = demand_of(task)
+        asked = self._asked[demand].scores
+        known = asked.get(name)
+        if known is None or known.score is not score:
+            known = asked[name] = _Scores(score, [0.0] * self.size)
+        changed = slots if known.seen < 0 else self._having(demand, set(self._placed[known.seen :]))
+        known.seen = len(self._placed)
+        for slot, found in zip(changed, score(self, task, changed), strict=True):
+            known.values[slot] = found
+        best = max(slots, key=known.values.__getitem__)
+        return known.values[best], best
+
+    def _having(self, demand: Demand, slots: Iterable[int]) -> list[int]:
+        having = list(slots)
+        for resource, count in demand.requests.items():
+            column = self.index.free(resource)
+            having = [slot for slot in having if column[slot] >= count]
+            if resource in self.index.devices:
+                having = self.index.devices[resource].fitting(having, count)
+        return having
+
+    def place(self, name: str, task: Task, slot: int, device: int = -1) -> None:
+        """Put a task on a node.
+
+        Args:
+            name: of the task.
+            task: what it asks.
+            slot: of the node.
+            device: the free units of the GPU to share; -1: the tightest one that fits.
+        """
+        devices: tuple[int, ...] = ()
+        if device >= 0 and 0 < task.units < UNITS:
+            devices = (self.index.devices[GPU].free[slot].index(device),)
+        self.index.place(name, Placed(self.index.name(slot), demand_of(task).requests, devices=devices))
+        self._placed.append(slot)
+        if task.units:
+            self.kinds[slot][kind(task)] += 1
+
+    def choose(self, task: Task, lower: Lower) -> int:
+        """Return the slot that the lower scheduler takes."""
+        return self.best(task, lower, LOWER[lower])[1]
+
+
+def kind(task: Task) -> str:
+    """Return what GpuClustering keeps together."""
+    return "shared" if task.units < UNITS else str(task.gpus)
+
+
+def least_allocated(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
+    """kube-scheduler's NodeResourcesFit with its default strategy and resources: cpu and memory."""
+    free, memory = cluster.index.free("cpu"), cluster.index.free("memory")
+    wanted = task.memory << 20
+    return [
+        int(100 * (free[slot] - task.cpu) / cluster.cpu[slot])
+        + int(100 * (memory[slot] - wanted) / cluster.memory[slot])
+        for slot in slots
+    ]
+
+
+def most_allocated(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
+    """The strategy MostAllocated, with the GPUs among its resources, as one sets it to pack GPUs.
+
+    The plug-in leaves a resource out that a pod does not ask for, or that a node does not have.
+    """
+    free, memory, gpu = (cluster.index.free(resource) for resource in ("cpu", "memory", GPU))
+    wanted = task.memory << 20
+    scores = []
+    for slot in slots:
+        score = int(100 - 100 * (free[slot] - task.cpu) / cluster.cpu[slot])
+        score += int(100 - 100 * (memory[slot] - wanted) / cluster.memory[slot])
+        if task.units:
+            score += int(100 - 100 * (gpu[slot] - task.units) / cluster.gpu[slot])
+        scores.append(float(score))
+    return scores
+
+
+LOWER: dict[Lower, Score] = {"LeastAllocated": least_allocated, "MostAllocated": most_allocated}

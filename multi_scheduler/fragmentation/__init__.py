@@ -1,0 +1,1 @@
+"""Places pods where they fragment divisible devices least."""

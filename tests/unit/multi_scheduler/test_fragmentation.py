@@ -1,0 +1,132 @@
+"""Pods are placed where they fragment divisible devices least."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multi_scheduler.fit.demand import Demand, demand
+from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.placed import Placed
+from multi_scheduler.fragmentation.gradient import Fragmentation
+from multi_scheduler.fragmentation.workload import Shape, Typical, Workload
+
+GPU = "alibabacloud.com/gpu-milli"
+WORKLOAD = [(4000, 500, 0.4), (8000, 1000, 0.3), (32000, 4000, 0.1), (2000, 0, 0.2)]
+
+
+def _typical(*shapes: tuple[int, int, float]) -> list[Typical]:
+    return [Typical(Shape(cpu, units, _key()), share, _demand(1, 0).spec) for cpu, units, share in shapes]
+
+
+def _key() -> str:
+    return _demand(1, 0).key
+
+
+def _demand(cpu: int, units: int) -> Demand:
+    container = {"name": "c", "resources": {"requests": {"cpu": f"{cpu}m", GPU: str(units)}}}
+    return demand({"metadata": {}, "spec": {"containers": [container]}}, node_name="vn", node_labels={})
+
+
+def _index(*nodes: tuple[int, int], **extra: Any) -> ClusterIndex:
+    index = ClusterIndex({GPU: 1000})
+    for number, (cpu, gpu) in enumerate(nodes):
+        index.upsert_node(
+            {
+                "metadata": {"name": f"n{number}"},
+                "spec": extra,
+                "status": {"allocatable": {"cpu": f"{cpu}m", "pods": "110", GPU: str(gpu)}},
+            }
+        )
+    return index
+
+
+def _fragments(cpu: int, devices: list[int]) -> float:
+    """The definition, calculated pod by pod."""
+    total, found = sum(devices), 0.0
+    for wanted, units, share in WORKLOAD:
+        number, each = (1, units) if units < 1000 else (units // 1000, 1000)
+        fits = units and cpu >= wanted and sum(left >= each for left in devices) >= number
+        found += share * (sum(left for left in devices if left < each) if fits else total)
+    return found
+
+
+@given(
+    st.integers(4000, 64000),
+    st.lists(st.sampled_from([0, 300, 500, 700, 1000]), min_size=1, max_size=8),
+    st.sampled_from([(4000, 500), (8000, 1000), (4000, 0), (3000, 300)]),
+)
+def test_the_gradient_is_the_difference_of_the_fragments(cpu, free, pod):
+    """Calculated by tables, and pod by pod."""
+    wanted, units = pod
+    index = _index((cpu, 1000 * len(free)))
+    for device, left in enumerate(free):
+        if left < 1000:
+            index.place(f"p{device}", Placed("n0", {GPU: 1000 - left}, devices=[device]))
+    asked = _demand(wanted, units)
+    if not index.feasible(asked):
+        return
+    [step] = Fragmentation(_typical(*WORKLOAD), GPU, 1000).steps(index, asked, [0])
+    after = [
+        [one - units * (place == device) for place, one in enumerate(free)]
+        for device, left in enumerate(free)
+        if left >= units
+    ]
+    least = min(_fragments(cpu - wanted, devices) for devices in after)
+    assert step.gradient == pytest.approx(least - _fragments(cpu, free), abs=1e-6)
+
+
+def test_prefers_the_device_that_it_fills_and_the_node_that_it_leaves_least_on():
+    """Equal gradients are told apart by what is left."""
+    index = _index((64000, 2000), (64000, 2000), (16000, 1000))
+    index.place("half", Placed("n1", {GPU: 500}, devices=[0]))
+    fragmentation = Fragmentation(_typical(*WORKLOAD), GPU, 1000)
+    keys = fragmentation.keys(index, _demand(4000, 500), [0, 1, 2])
+    assert keys.index(min(keys)) == 1
+    [_, step, _] = fragmentation.steps(index, _demand(4000, 500), [0, 1, 2])
+    assert step.device == 500
+    keys = fragmentation.keys(index, _demand(8000, 1000), [0, 2])
+    assert keys[1] < keys[0]
+
+
+def test_a_node_that_typical_pods_do_not_tolerate_has_nothing_to_lose():
+    """Its free devices are fragments already."""
+    taint = {"key": "dedicated", "effect": "NoSchedule"}
+    free, tainted = _index((64000, 1000)), _index((64000, 1000), taints=[taint])
+    fragmentation = Fragmentation(_typical(*WORKLOAD), GPU, 1000)
+    [here], [there] = (fragmentation.steps(index, _demand(4000, 300), [0]) for index in (free, tainted))
+    assert there.gradient == -300 < here.gradient
+    tainted.upsert_node(
+        {
+            "metadata": {"name": "n0"},
+            "status": {"allocatable": {"cpu": "64000m", "pods": "110", GPU: "1000"}},
+        }
+    )
+    assert fragmentation.steps(tainted, _demand(4000, 300), [0]) == [here]
+
+
+def test_typical_pods_cover_most_of_the_workload_and_forget_old_ones():
+    """A pod that is tried again is counted once."""
+    workload = Workload(half_life=20)
+    for number in range(100):
+        workload.add(f"a{number}", Shape(1, 500, "k"), {})
+    for number in range(200):
+        workload.add(f"b{number}", Shape(2, 1000 if number % 40 else 250, "k"), {})
+        workload.add(f"b{number}", Shape(3, 700, "k"), {})
+    [most] = workload.typical()
+    assert most.shape == Shape(2, 1000, "k")
+    assert most.share == 1.0
+    assert workload.seen == 300
+
+
+def test_the_workload_is_bounded():
+    """Shapes and selectors of very many pods are dropped."""
+    workload = Workload(half_life=10)
+    for number in range(5000):
+        workload.add(f"{number}", Shape(number, 1, f"k{number}"), {})
+    assert len(workload._counts) <= 1024
+    assert len(workload._specs) <= 1025
+    assert sum(one.share for one in workload.typical()) == pytest.approx(1)
