@@ -25,14 +25,14 @@ class Membership:
         self.session = identity.new_session()
         self.sessions = {self.session}
         """All that this process has had."""
-        self.life = int(time.time() * 1000)
-        """Orders the sessions of a pod. With the API, the Lease decides: ``succeed``."""
+        self.life = _clock()
+        """Orders the sessions of a pod."""
         self.applied = Applied()
         self.renewed_at: float | None = None
         """When the last acknowledgement was sent that the API has taken, in this session."""
         self.draining = False
         self.fenced = False
-        """Whether all jobs are being stopped because the API was not reached in time."""
+        """Whether this session is over: all jobs are being stopped, then a new one begins."""
         self.problem = ""
         """Why the share that was read last is not used; empty if it is."""
 
@@ -88,17 +88,17 @@ class Membership:
             self.offer(self._pending, now)
 
     def succeed(self, acknowledged: str) -> None:
-        """Take the next number after the session that has acknowledged last, as the Lease shows it."""
-        self.life = 1
+        """Take a higher ``life`` than the session that has acknowledged last, as the Lease shows it."""
         with contextlib.suppress(ValueError, TypeError, KeyError):
             before = json.loads(acknowledged)
             if before["podUID"] == self._settings.pod_uid:
-                self.life = int(before["life"]) + 1
+                self.life = max(self.life, int(before["life"]) + 1)
 
     def begin_session(self) -> None:
         """Begin again, with nothing running, as a new process would."""
         self.session = identity.new_session()
         self.sessions.add(self.session)
+        self.life = max(self.life + 1, _clock())
         self.applied, self.renewed_at, self.fenced = Applied(), None, False
         self._stopped = frozenset()
 
@@ -118,3 +118,8 @@ class Membership:
         if not applied.fence_seconds:
             return False
         return self.renewed_at is None or now >= fence.times(self.renewed_at, applied.fence_seconds).stop_at
+
+
+def _clock() -> int:
+    """Unix milliseconds: higher than what earlier processes of the pod had, also when the Lease was lost."""
+    return int(time.time() * 1000)

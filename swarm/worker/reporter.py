@@ -124,6 +124,8 @@ class Reporter:
             self._again.clear()
 
     async def _write(self) -> None:
+        # Before anything is looked at: what changes from here on sets it again.
+        self._again.clear()
         path = f"{self.collection}/{self.name}"
         if self._lease is None:
             self._lease = await self._read(path)
@@ -131,6 +133,11 @@ class Reporter:
         if session not in {self._registered, _holder(self._lease)}:
             self._membership.succeed(_annotation(self._lease, "acknowledged"))
         content = self._content()
+        times = self._membership.times
+        if self._membership.fenced or (times is not None and fence.now() >= times.stop_at):
+            # The controller may be about to end this session: it must not seem to live.
+            self._membership.fenced = True
+            raise _NotReadyError("is written again by the next session")
         lease = copy.deepcopy(self._lease)
         lease["spec"] = {
             **(lease.get("spec") or {}),
@@ -149,7 +156,6 @@ class Reporter:
 
     async def _read(self, path: str) -> Object:
         """The Lease, if this process may write it."""
-        self._again.clear()
         try:
             lease = await self._api.get(path)
         except RequestError as error:
@@ -161,10 +167,13 @@ class Reporter:
                 raise ReplacedError(f"the Lease is for pod {_uid(lease)}, this is {self._pod_uid}")
             # The controller has yet to notice that a pod of the same name was created again.
             raise _NotReadyError(f"is for pod {_uid(lease) or '(none)'}, this is {self._pod_uid}")
-        if self._registered and _holder(lease) not in self._membership.sessions:
-            raise ReplacedError(
-                f"session {_holder(lease)} has taken the Lease from {self._membership.session}"
-            )
+        holder = _holder(lease)
+        if self._registered == self._membership.session and not holder:
+            # The controller has ended this session, or the Lease was created again.
+            self._membership.fenced = True
+            raise _NotReadyError("names no session")
+        if holder and self._registered and holder not in self._membership.sessions:
+            raise ReplacedError(f"session {holder} has taken the Lease from {self._membership.session}")
         return lease
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -160,9 +161,9 @@ class Worker:
                 membership.fenced = True
             self._arm()
             if membership.fenced:
-                _log.error("stopping all jobs: the API was not reached for too long")
+                _log.error("stopping all jobs: the Lease was not renewed in time, or was taken away")
                 # The other half is for the kernel, which may take time to end processes.
-                self._stop_within((times.exit_at - now) / 2 if times else 0)
+                self._stop_within((times.exit_at - now) / 2 if times else math.inf)
                 await self._runner.idle()
                 self.stop_by = None
                 membership.begin_session()

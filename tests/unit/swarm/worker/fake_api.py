@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ from aiohttp import web
 from swarm.worker import Settings
 
 PREFIX = "swarm.virtual-node.io/"
-POD_UID = "11111111-2222-3333-4444-555555555555"
+POD_UID = str(uuid.uuid4())
+"""Not that of another test run on this machine: a worker waits for other processes of its pod."""
 SWARM, WORKER = "streams", "worker-0"
 NAME = f"{SWARM}.{WORKER}"
 

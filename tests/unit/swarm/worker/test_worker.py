@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -13,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox.ports import free_ports
-from swarm.worker import Job, Tasks, Worker, sources, state
+from swarm.worker import Job, Tasks, Worker, fence, sources, state
 from tests.unit.swarm.worker.fake_api import NAME, POD_UID, FakeApi, config_map, until
 from tests.waiting import becomes
 
@@ -73,12 +74,20 @@ def consumer(monkeypatch) -> Consumer:
     return Consumer()
 
 
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """The clock of the fence time; a test sets it ahead."""
+    ahead, now = SimpleNamespace(ahead=0.0), fence.now
+    monkeypatch.setattr(fence, "now", lambda: now() + ahead.ahead)
+    return ahead
+
+
 async def test_registers_before_it_accepts_a_share(api, consumer):
     """A share for an earlier session of the pod is outdated."""
     await api.share(7, {"a": "start"}, session="of-a-killed-process")
     async with consumer.working(api) as (worker, _):
         await until(lambda: "another" not in api.last and bool(api.last))
-        assert (api.last["version"], api.last["running"], api.last["life"]) == (0, [], 1)
+        assert (api.last["version"], api.last["running"]) == (0, [])
         await until(lambda: "session" in worker._membership.problem)
         assert not consumer.running
         await api.share(8, {"a": "start"})
@@ -178,37 +187,78 @@ async def test_stops_when_another_process_takes_its_lease(api, consumer):
         assert api.last["running"] == ["a"]
 
 
-async def test_fences_itself_when_it_cannot_renew(api, consumer):
+async def test_fences_itself_when_it_cannot_renew(api, consumer, clock):
     """All jobs stop before the controller may give them away; later, the worker begins a new session."""
-    async with consumer.working(api):
+    async with consumer.working(api) as (worker, _):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"}, fenceSeconds=1.2)
+        await api.share(1, {"a": "start"}, fenceSeconds=30)
         await until(lambda: api.last["running"] == ["a"])
         first, writes = api.last, len(api.acknowledged)
-        await until(lambda: len(api.acknowledged) > writes + 1)
+        clock.ahead += 30 / 4
+        worker._reporter.changed()
+        await until(lambda: len(api.acknowledged) > writes)
         assert api.last == first
         assert consumer.running == {"a": 1}
         api.reachable.clear()
-        async with asyncio.timeout(1.2):
-            await until(lambda: not consumer.running)
+        clock.ahead += 21
+        await until(lambda: not consumer.running)
         assert not consumer.exits
         api.reachable.set()
         await until(lambda: api.last["session"] != first["session"])
-        assert (api.last["running"], api.last["version"], api.last["life"]) == ([], 0, 2)
-        await api.share(2, {"a": "start"}, fenceSeconds=1.2)
+        assert (api.last["running"], api.last["version"]) == ([], 0)
+        assert api.last["life"] > first["life"]
+        await api.share(2, {"a": "start"}, fenceSeconds=30)
         await until(lambda: consumer.running == {"a": 2})
 
 
-async def test_ends_the_process_when_a_job_does_not_stop_before_the_fence_time(api, consumer):
+async def test_ends_the_process_when_a_job_does_not_stop_before_the_fence_time(api, consumer, clock):
     """The controller gives the job away then."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"}, fenceSeconds=0.9)
+        await api.share(1, {"a": "start"}, fenceSeconds=30)
         await until(lambda: api.last["running"] == ["a"])
         consumer.stuck = {"a"}
         api.reachable.clear()
+        clock.ahead += 30
         await until(lambda: consumer.exits == [1])
         api.reachable.set()
+
+
+async def test_switches_fencing_on_for_jobs_that_run(api, consumer, clock):
+    """Its last write is old then: it writes again instead of stopping everything."""
+    async with consumer.working(api):
+        await until(lambda: bool(api.last))
+        await api.share(1, {"a": "start"})
+        await until(lambda: api.last["running"] == ["a"])
+        clock.ahead += 1000
+        await api.share(2, {"a": "start"}, fenceSeconds=30)
+        await until(lambda: api.last["version"] == 2)
+        assert consumer.starts == 1
+
+
+async def test_does_not_apply_a_share_that_comes_after_the_fence_time(api, consumer, clock):
+    """The controller may have given its jobs away while it was on its way."""
+    async with consumer.working(api):
+        await until(lambda: bool(api.last))
+        session = api.last["session"]
+        clock.ahead += 25
+        await api.share(1, {"a": "start"}, fenceSeconds=30)
+        await until(lambda: api.last["session"] != session)
+        assert consumer.starts == 0
+
+
+async def test_begins_a_new_session_when_the_controller_has_ended_the_one_before(api, consumer):
+    """Its jobs may run elsewhere already; a Lease that was lost and created again looks the same."""
+    async with consumer.working(api):
+        await until(lambda: bool(api.last))
+        await api.share(1, {"a": "start"})
+        await until(lambda: api.last["running"] == ["a"])
+        first = api.last
+        await api.make_lease()
+        await until(lambda: api.last["session"] != first["session"])
+        assert not consumer.running
+        assert api.last["running"] == []
+        assert api.last["life"] > first["life"]
 
 
 async def test_ends_the_process_when_a_job_does_not_stop_in_the_drain_time(api, consumer):
