@@ -22,7 +22,7 @@ from controller_runtime.objects import Object, from_dict
 from hack.page.pods import waiting_pod, workload_pods
 from virtual_node.config import ClusterConfig
 from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
-from virtual_node.health.facts import ClusterState, Facts
+from virtual_node.health.facts import ClusterState, Facts, PodSign
 from virtual_node.health.faults import Health
 from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.pods import sign, waiting_sign
@@ -49,6 +49,8 @@ class Scene:
         self._random = random.Random(pods)  # noqa: S311 - the same scene every time
         self._version = 0
         self.clusters: dict[str, Any] = {}
+        self._signs: dict[str, PodSign | None] = {}
+        """As the process has them: a pod is judged when it changes."""
         self.rejected = ""
         self.leader = ""
         self.failures: dict[str, str] = {}
@@ -65,6 +67,7 @@ class Scene:
     def put(self, cluster: str, pod: Body) -> None:
         """Add or change an upper pod and its lower pod."""
         self._version += 1
+        self._signs[pod["metadata"]["uid"]] = sign(pod)
         found = self.clusters[cluster]
         node = f"vn-{cluster}"
         pod["spec"]["nodeName"] = node
@@ -102,7 +105,7 @@ class Scene:
                 now=now,
                 nodes=nodes,
                 leases={node["metadata"]["name"]: {"spec": renewed} for node in nodes},
-                signs=[found for pod in self.pods() if (found := sign(pod.to_dict()))],
+                signs=[found for found in self._signs.values() if found],
                 waiting=[
                     found for pod in self.waiting.store.list() if (found := waiting_sign(pod.to_dict()))
                 ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.resources
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -231,8 +232,26 @@ async def test_ten_thousand_pods(tab: chromium.Page, tmp_path: Path) -> None:
         await tab.wait_for("document.querySelectorAll('.members li').length > 10")
 
 
+@asynccontextmanager
+async def _without_stall() -> AsyncIterator[None]:
+    """Check the CPU time between turns of a task; a few long ones are the garbage collector's."""
+    taken = []
+
+    async def turns() -> None:
+        last = time.thread_time()
+        while True:
+            await asyncio.sleep(0.001)
+            taken.append(time.thread_time() - last)
+            last = time.thread_time()
+
+    task = asyncio.create_task(turns())
+    yield
+    task.cancel()
+    assert sorted(taken)[-6] < 0.05
+
+
 async def test_ten_thousand_pods_that_change_are_at_most_50_kilobytes_a_second(tmp_path: Path) -> None:
-    """For one browser, while hundreds of pods change every second."""
+    """For one browser, while hundreds of pods change every second; and nothing else of the process waits."""
     scene = troubled(tmp_path, 10_000)
     pods = [pod.to_dict() for pod in scene.pods()][:2000]
     loop = asyncio.get_running_loop()
@@ -240,6 +259,7 @@ async def test_ten_thousand_pods_that_change_are_at_most_50_kilobytes_a_second(t
         served(scene) as url,
         aiohttp.ClientSession() as session,
         session.get(f"{url}api/stream") as answer,
+        _without_stall(),
     ):
         await answer.content.readuntil(b"\n\n")
         begun, received, turn = loop.time(), 0, 0
@@ -247,6 +267,7 @@ async def test_ten_thousand_pods_that_change_are_at_most_50_kilobytes_a_second(t
             for pod in pods[turn % 10 :: 10]:
                 pod["status"] = {"phase": "Pending", "reason": f"Turn{turn}", "message": "x" * 300}
                 scene.put("tokyo", pod)
+                await asyncio.sleep(0)
             turn += 1
             try:
                 async with asyncio.timeout(1):
