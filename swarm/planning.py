@@ -26,6 +26,8 @@ class Wanted:
     max_per_worker: int = 0
     strategy: str = STICKY
     handover: str = transition.EXCLUSIVE
+    settings: str = ""
+    """See ``Ledger.settings``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +41,7 @@ class Observed:
     """UIDs of pods that provably run nothing any more."""
 
 
-def advance(
-    ledger: Ledger, wanted: Wanted, observed: Observed, *, now: float, settings_changed: bool = False
-) -> tuple[Ledger, Assignment]:
+def advance(ledger: Ledger, wanted: Wanted, observed: Observed, *, now: float) -> tuple[Ledger, Assignment]:
     """Return the next record and the assignment in it."""
     arranged = slots.arrange(ledger.slots, observed.pods, wanted.workers, now=now)
     result = assign(
@@ -60,7 +60,7 @@ def advance(
         gone=observed.gone,
         leaving={pod.uid for pod in observed.pods if not pod.usable},
         handover=wanted.handover,
-        settings_changed=settings_changed,
+        settings=wanted.settings,
     )
     for pod in observed.pods:
         if pod.uid in after.holders:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import yaml
 
 from swarm.handover.ledger import Holder, Ledger
 
@@ -26,6 +28,11 @@ class Settings:
     fence_seconds: int = 0
     weights: Mapping[str, int] | None = None
     """Of jobs that do not weigh 1."""
+
+    @staticmethod
+    def fits_file(shares: Mapping[str, str]) -> bool:
+        """Whether the shares of all workers fit into the one ConfigMap of k8s-swarm beside its own text."""
+        return sum(map(len, shares.values())) < LIMIT // 2
 
 
 def render(ledger: Ledger, holder: Holder, settings: Settings, *, limit: int = LIMIT) -> list[str]:
@@ -52,6 +59,41 @@ def render(ledger: Ledger, holder: Holder, settings: Settings, *, limit: int = L
     tail = {"version": holder.version, "session": holder.session, "podUID": holder.uid}
     texts += [_text({**tail, "part": index, "jobs": jobs}) for index, jobs in enumerate(parts[1:], 1)]
     return texts
+
+
+def original(ledger: Ledger) -> str:
+    """Return the table in the layout of k8s-swarm: what each worker is assigned, whether it runs it yet or not."""
+    workloads = {slot.name: {"jobs": slot.jobs, "version": 0} for slot in ledger.slots.values()}
+    return yaml.dump(
+        {"workloads": workloads, "version": ledger.table},
+        Dumper=_IndentedSequences,
+        sort_keys=False,
+        default_flow_style=False,
+        allow_unicode=True,
+        width=1 << 30,
+    )
+
+
+class _IndentedSequences(yaml.SafeDumper):
+    """Writes sequences indented under their key, as yaml.v3 of Go does, and no aliases."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: FBT001, FBT002 - PyYAML's signature
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Go's yaml.v3 double-quotes text that YAML 1.1 or 1.2 reads as another type.
+    plain = dumper.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    other = plain != _STRING or text in {"y", "Y", "n", "N"} or _NUMBER.fullmatch(text)
+    return dumper.represent_scalar(_STRING, text, style='"' if other else None)
+
+
+_STRING = "tag:yaml.org,2002:str"
+_NUMBER = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|0o[0-7]+")
+_IndentedSequences.add_representer(str, _represent)
 
 
 def checksum(text: str) -> str:

@@ -51,6 +51,8 @@ class Ledger(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Of the newest share; never decreases."""
     table: int = 0
     """The version at which the assignment changed last."""
+    settings: str = ""
+    """What else the content of shares depends on; a change gives all of them a new version."""
     slots: dict[str, Slot] = {}
     holders: dict[str, Holder] = {}
     """By pod UID."""

@@ -30,7 +30,7 @@ def advance(
     gone: Collection[str],
     leaving: Collection[str] = (),
     handover: str = EXCLUSIVE,
-    settings_changed: bool = False,
+    settings: str = "",
 ) -> Ledger:
     """Return the next record; equal to the given one if nothing is to be done.
 
@@ -41,7 +41,7 @@ def advance(
         gone: UIDs of pods that provably run nothing any more.
         leaving: UIDs of pods that are being deleted; they get no new jobs.
         handover: one of the constants of this module.
-        settings_changed: whether other content of the shares changed, so that all need a new version.
+        settings: what else the content of shares depends on.
     """
     after = copy.deepcopy(ledger)
     after.slots = slots
@@ -51,7 +51,7 @@ def advance(
     for uid in gone:
         after.holders.pop(uid, None)
     for holder in after.holders.values():
-        _absorb(holder, acknowledged.get(holder.uid))
+        _absorb(holder, acknowledged.get(holder.uid), any_session=handover == OVERLAP)
     wanted = {slot.uid: set(slot.jobs) for slot in after.slots.values() if slot.uid in after.holders}
     if handover == EXCLUSIVE:
         _revoke(after, wanted)
@@ -66,11 +66,12 @@ def advance(
         if uid not in wanted and not (holder.start or holder.stop)
     ]:
         del after.holders[uid]
-    _number(ledger, after, all_shares=settings_changed)
+    after.settings = settings
+    _number(ledger, after)
     return after
 
 
-def _absorb(holder: Holder, report: Acknowledgement | None) -> None:
+def _absorb(holder: Holder, report: Acknowledgement | None, *, any_session: bool) -> None:
     """Release the jobs that a worker does not run any more."""
     if report is None or report.pod_uid != holder.uid or report.life < holder.life:
         return
@@ -79,7 +80,9 @@ def _absorb(holder: Holder, report: Acknowledgement | None) -> None:
             return
         # A later life of the same pod: the process before it has ended with all its jobs.
         holder.session, holder.life, holder.draining = report.session, report.life, False
-        holder.stop = []
+        if not any_session:
+            # Under Overlap the new process may still use a share that was written for the one before.
+            holder.stop = []
     holder.draining = holder.draining or report.draining
     if holder.draining:
         holder.start = [job for job in holder.start if not report.releases(job)]
@@ -122,12 +125,14 @@ def _revoke_replaced(
 
 def _runs(ledger: Ledger, uid: str, job: str, acknowledged: Mapping[str, Acknowledgement]) -> bool:
     report, holder = acknowledged.get(uid), ledger.holders[uid]
+    # An older report may be from before the job was revoked and granted again.
     return (
         report is not None
         and report.session == holder.session
+        and report.version >= holder.version
         and not report.draining
         and job not in report.failing
-        and (report.version >= holder.version if report.running is None else job in report.running)
+        and (report.running is None or job in report.running)
     )
 
 
@@ -155,11 +160,11 @@ def _stop(holder: Holder, jobs: Collection[str]) -> None:
         holder.stop = [*holder.stop, *jobs]
 
 
-def _number(before: Ledger, after: Ledger, *, all_shares: bool) -> None:
+def _number(before: Ledger, after: Ledger) -> None:
     """Give changed shares the next version."""
     was = contents(before)
     for uid, now in contents(after).items():
-        if all_shares or was.get(uid) != now:
+        if before.settings != after.settings or was.get(uid) != now:
             after.holders[uid].version = after.version = before.version + 1
     jobs = {name: slot.jobs for name, slot in after.slots.items()}
     if jobs != {name: slot.jobs for name, slot in before.slots.items()}:

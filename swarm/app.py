@@ -1,0 +1,248 @@
+"""The process: caches, leader election, and while it leads, one controller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from controller_runtime import kubeconfig, lifecycle, log, resources, weaknesses
+from controller_runtime.backoff import ExponentialBackoff
+from controller_runtime.client import Client
+from controller_runtime.controller import Controller
+from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.handlers import Registration
+from controller_runtime.health import Check
+from controller_runtime.informer import Informer
+from controller_runtime.leader_election import LeaderElector
+from controller_runtime.objects import Object
+from controller_runtime.serving import HealthServer
+from controller_runtime.work_queue import WorkQueue
+from swarm.command_line import PROGRAM
+from swarm.controller import worker_pods
+from swarm.controller.delivery import INDEX_SWARM, LABEL_SWARM, Delivery, by_swarm, shrink_config_map
+from swarm.controller.liveness import Liveness
+from swarm.controller.reconciler import Reconciler
+from swarm.controller.reports import Reports
+from swarm.controller.restarts import Restarts
+from swarm.controller.sources import Sources
+from swarm.controller.worker_pods import INDEX_NAMESPACE, WorkerPods, shrink_pod, shrink_workload, view
+from swarm.options import Options
+from swarm.spec import SWARMS
+
+_WORKERS = 4
+_RETRY_FIRST, _RETRY_LAST = 0.02, 30.0
+
+
+class App:
+    """Runs until cancelled."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._log = log.get_logger(component=PROGRAM)
+        self._informers: list[Informer] = []
+
+    async def run(self) -> None:
+        """Stand for election, work while leading.
+
+        Raises:
+            ConfigError: something that only the user can change.
+        """
+        options = self._options
+        config = await kubeconfig.load(options.kubeconfig or None, server=options.server or None)
+        weaknesses.warn(config, cluster="upper")
+        async with contextlib.AsyncExitStack() as stack:
+            client = await stack.enter_async_context(
+                Client(config, qps=options.qps, burst=options.burst, user_agent=PROGRAM, cluster="upper")
+            )
+            caches = _Caches.follow(client, options.namespace or None)
+            self._informers = caches.all()
+            if options.health_address:
+                await stack.enter_async_context(HealthServer(options.health_address, checks=self._checks()))
+            lifecycle.tune_gc()
+            async with asyncio.TaskGroup() as group:
+                for informer in self._informers:
+                    group.create_task(informer.run(), name=informer.name)
+                if options.leader_elect:
+                    await self._elector(client, caches).run()
+                else:
+                    await self._work(client, caches)
+
+    def _checks(self) -> Mapping[str, Check]:
+        def caches() -> str | None:
+            waiting = [informer.name for informer in self._informers if not informer.has_synced]
+            return f"not read yet: {', '.join(waiting)}" if waiting else None
+
+        return {"caches": caches}
+
+    def _elector(self, client: Client, caches: _Caches) -> LeaderElector:
+        lease = self._options.lease
+        return LeaderElector(
+            client,
+            namespace=self._options.lease_namespace,
+            name=PROGRAM,
+            identity=f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}",
+            on_started=lambda: self._work(client, caches),
+            lease_duration=lease["lease_duration"],
+            renew_deadline=lease["renew_deadline"],
+            retry_period=lease["retry_period"],
+        )
+
+    async def _work(self, client: Client, caches: _Caches) -> None:
+        """What the leader does, until cancelled."""
+        recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
+        delivery = Delivery(client, config_maps=caches.config_maps, leases=caches.leases)
+        reports = Reports(delivery)
+        liveness = Liveness(
+            client, nodes=caches.nodes, leases=caches.heartbeats, settle=self._options.gone_after
+        )
+        pods = WorkerPods(
+            pods=caches.pods, stateful_sets=caches.stateful_sets, deployments=caches.deployments
+        )
+        # Conflicts with acknowledgements are ordinary, so the first retries are quick; no Swarm waits for minutes.
+        queue = WorkQueue[str](
+            "swarms", rate_limiter=ExponentialBackoff(base=_RETRY_FIRST, maximum=_RETRY_LAST)
+        )
+        sources = Sources(client, on_change=queue.add)
+        reconciler = Reconciler(
+            client,
+            swarms=caches.swarms,
+            pods=pods,
+            sources=sources,
+            liveness=liveness,
+            delivery=delivery,
+            reports=reports,
+            restarts=Restarts(client, recorder=recorder),
+            recorder=recorder,
+        )
+        controller = Controller("swarms", reconciler.reconcile, workers=_WORKERS, queue=queue)
+        for informer in self._informers:
+            await informer.wait_synced()
+        lifecycle.tune_gc()
+        registrations = caches.connect(queue.add, liveness)
+        self._log.info("working", swarms=len(caches.swarms.store))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(recorder.run(), name="events")
+                group.create_task(sources.run(), name="job lists")
+                group.create_task(controller.run(), name="swarms")
+        finally:
+            for registration in registrations:
+                registration.remove()
+            await reports.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Caches:
+    swarms: Informer
+    pods: Informer
+    stateful_sets: Informer
+    deployments: Informer
+    config_maps: Informer
+    leases: Informer
+    nodes: Informer
+    heartbeats: Informer
+
+    @classmethod
+    def follow(cls, client: Client, namespace: str | None) -> _Caches:
+        return cls(
+            swarms=Informer(client, SWARMS, namespace=namespace, indexers=_NAMESPACE, name="swarms"),
+            pods=Informer(
+                client,
+                resources.PODS,
+                namespace=namespace,
+                transform=shrink_pod,
+                indexers=_NAMESPACE,
+                name="pods",
+            ),
+            stateful_sets=Informer(
+                client, resources.STATEFUL_SETS, namespace=namespace, transform=shrink_workload
+            ),
+            deployments=Informer(
+                client, resources.DEPLOYMENTS, namespace=namespace, transform=shrink_workload
+            ),
+            config_maps=Informer(
+                client,
+                resources.CONFIG_MAPS,
+                namespace=namespace,
+                label_selector=LABEL_SWARM,
+                transform=shrink_config_map,
+                indexers=_SWARM,
+                name="shares",
+            ),
+            leases=Informer(
+                client,
+                resources.LEASES,
+                namespace=namespace,
+                label_selector=LABEL_SWARM,
+                indexers=_SWARM,
+                name="acknowledgements",
+            ),
+            nodes=Informer(client, resources.NODES, transform=_shrink_node, name="nodes"),
+            heartbeats=Informer(client, resources.LEASES, namespace="kube-node-lease", name="heartbeats"),
+        )
+
+    def all(self) -> list[Informer]:
+        return [getattr(self, name) for name in self.__slots__]
+
+    def connect(self, enqueue: Callable[[str], None], liveness: Liveness) -> list[Registration]:
+        """Queue Swarms when something changes that they depend on."""
+
+        def near(changed: Object) -> None:
+            for swarm in self.swarms.store.index_keys(INDEX_NAMESPACE, changed.namespace):
+                enqueue(swarm)
+
+        def pod_changed(old: Object, new: Object) -> None:
+            if view(old) != view(new):
+                near(new)
+
+        def pod_ended(pod: Object) -> None:
+            if view(pod).finished:
+                liveness.note_end(pod.uid)
+            near(pod)
+
+        def own(changed: Object) -> None:
+            for swarm in by_swarm(changed):
+                enqueue(swarm)
+
+        def swarm(changed: Object) -> None:
+            enqueue(changed.key)
+
+        pairs: list[tuple[Informer, Callable[[Object], None]]] = [
+            (self.swarms, swarm),
+            (self.stateful_sets, near),
+            (self.deployments, near),
+            (self.config_maps, own),
+            (self.leases, own),
+        ]
+        registrations = [_on_any_change(informer, handle) for informer, handle in pairs]
+        registrations.append(
+            self.pods.add_handler(on_add=lambda pod, _: near(pod), on_update=pod_changed, on_delete=pod_ended)
+        )
+        return registrations
+
+
+def _on_any_change(informer: Informer, handle: Callable[[Object], None]) -> Registration:
+    return informer.add_handler(
+        on_add=lambda new, _: handle(new), on_update=lambda _, new: handle(new), on_delete=handle
+    )
+
+
+_NAMESPACE = {INDEX_NAMESPACE: worker_pods.by_namespace}
+_SWARM = {INDEX_SWARM: by_swarm}
+
+
+def _shrink_node(node: Object) -> Object:
+    """Keep what ``liveness`` reads."""
+    conditions = [
+        {"type": "Ready", "status": one.get("status")}
+        for one in (node.status or {}).get("conditions") or ()
+        if one.get("type") == "Ready"
+    ]
+    return node.with_fields(
+        spec={"taints": (node.spec or {}).get("taints") or []}, status={"conditions": conditions}
+    )

@@ -1,0 +1,61 @@
+"""The command line."""
+
+from __future__ import annotations
+
+from controller_runtime.command_line import Parser
+from controller_runtime.flags import add_boolean, add_log_flags, add_upper_flags, address, duration
+
+PROGRAM = "virtual-node-swarm"
+LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")
+
+
+def parser() -> Parser:
+    """Every flag."""
+    whole = Parser(
+        PROGRAM,
+        about="Assigns the jobs of Swarms to worker pods and hands them over. With `worker`, runs one worker.",
+        examples=[
+            ("All Swarms of a cluster", "--kubeconfig upper.yaml"),
+            ("One worker, a process per job", "worker --swarm streams --exec 'consume {job}'"),
+        ],
+    )
+    cluster = whole.add_argument_group("upper cluster")
+    add_upper_flags(cluster)
+    cluster.add_argument(
+        "--kube-api-qps", type=float, default=200.0, metavar="N", help="requests per second (200)"
+    )
+    cluster.add_argument(
+        "--kube-api-burst", type=int, default=400, metavar="N", help="requests at once (400)"
+    )
+    cluster.add_argument("--namespace", default="", metavar="NS", help="only Swarms of this namespace (all)")
+    what = whole.add_argument_group("hand-over")
+    what.add_argument(
+        "--gone-after",
+        type=duration,
+        default=60.0,
+        metavar="D",
+        help="how long the node of a deleted pod without final status must be healthy until its jobs are free (1m)",
+    )
+    process = whole.add_argument_group("process")
+    process.add_argument(
+        "--lease-namespace",
+        default="kube-system",
+        metavar="NS",
+        help="namespace of the Lease by which replicas elect one (kube-system)",
+    )
+    process.add_argument(
+        "--health-addr",
+        type=address,
+        default="",
+        metavar="HOST:PORT",
+        help="serve /healthz, /readyz and /metrics there (off)",
+    )
+    add_boolean(
+        process, "--leader-elect", default=True, help_text="only one of several replicas works (true)"
+    )
+    for flag, default in zip(LEADER_FLAGS, (15.0, 10.0, 2.0), strict=True):
+        process.add_argument(
+            f"--{flag.replace('_', '-')}", type=duration, default=default, metavar="D", help=f"({default:g}s)"
+        )
+    add_log_flags(process)
+    return whole

@@ -1,0 +1,263 @@
+"""Writes the objects that workers read. Everything here is derived from a record that has been stored before."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.client import Client
+from controller_runtime.errors import AlreadyExists, ApiError, NotFound
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from swarm import share
+from swarm.handover.ledger import Holder, Ledger
+from swarm.slots import DEPLOYMENT
+from swarm.spec import GROUP, SWARMS
+
+LABEL_SWARM = f"{GROUP}/swarm"
+ANNOTATION_VERSION = f"{GROUP}/version"
+ANNOTATION_CHECKSUM = f"{GROUP}/checksum"
+ANNOTATION_POD_UID = f"{GROUP}/pod-uid"
+ANNOTATION_ACKNOWLEDGED = f"{GROUP}/acknowledged"
+ORIGINAL_KEY = "config.yml"
+_AT_ONCE = 16
+_CHECKSUM = "checksum"
+
+
+class NameTaken(ApiError):  # noqa: N818 - a state that the user must end
+    """An object that is not the Swarm's has the name of one that it needs."""
+
+
+class Delivery:
+    """Keeps Leases and ConfigMaps of Swarms as their records say."""
+
+    def __init__(self, client: Client, *, config_maps: Informer, leases: Informer) -> None:
+        """Set up.
+
+        Args:
+            client: of the upper cluster.
+            config_maps: those with our label, indexed by ``by_swarm``.
+            leases: the same.
+        """
+        self._client = client
+        self._config_maps = config_maps
+        self._leases = leases
+
+    async def deliver(
+        self, swarm: Object, ledger: Ledger, settings: share.Settings, *, kind: str, original: str
+    ) -> None:
+        """Write what differs from the record; conflicts are errors, and the caller tries again.
+
+        Args:
+            swarm: the owner.
+            ledger: as stored.
+            settings: of the shares.
+            kind: of the workers, a constant of ``swarm.slots``.
+            original: name of the ConfigMap in k8s-swarm's layout; empty: none.
+        """
+        semaphore = asyncio.Semaphore(_AT_ONCE)
+        wanted_leases: dict[str, dict[str, Any]] = {}
+        wanted_maps: dict[str, dict[str, Any]] = {}
+        own: dict[str, str] = {}
+        for holder in ledger.holders.values():
+            name = f"{swarm.name}.{holder.pod}"
+            if self._newest(ledger, holder):
+                wanted_leases[name] = self._lease(swarm, name, holder, settings)
+                texts = share.render(ledger, holder, settings)
+                own[f"{holder.pod}.json"] = texts[0]
+                for index, text in enumerate(texts):
+                    part = f"{name}.{index}" if index else name
+                    wanted_maps[part] = self._config_map(swarm, part, holder.version, {share.KEY: text})
+        if kind == DEPLOYMENT:
+            for slot in ledger.slots.values():
+                name = f"{swarm.name}-{slot.name}"
+                wanted_leases[name] = self._head(swarm, resources.LEASES, name) | {
+                    "spec": {"holderIdentity": slot.pod} if slot.uid else {}
+                }
+        if original:
+            data = {ORIGINAL_KEY: share.original(ledger)}
+            whole = data | (own if settings.fits_file(own) else {})
+            wanted_maps[original] = self._config_map(swarm, original, ledger.version, whole)
+
+        async def one(work: Any) -> None:
+            async with semaphore:
+                await work
+
+        work = [
+            self._ensure_map(swarm, name, body, adopt=name == original) for name, body in wanted_maps.items()
+        ]
+        work += [self._ensure_lease(swarm, name, body) for name, body in wanted_leases.items()]
+        work += self._removals(swarm, self._config_maps, resources.CONFIG_MAPS, wanted_maps)
+        work += self._removals(swarm, self._leases, resources.LEASES, wanted_leases)
+        results = await asyncio.gather(*(one(each) for each in work), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def acknowledgements(self, swarm: Object) -> dict[str, tuple[str, str, Object]]:
+        """Return pod UID and acknowledged text by Lease name."""
+        return {
+            lease.name: (
+                lease.annotations.get(ANNOTATION_POD_UID, ""),
+                lease.annotations.get(ANNOTATION_ACKNOWLEDGED, ""),
+                lease,
+            )
+            for lease in self._leases.store.by_index(INDEX_SWARM, swarm.key)
+        }
+
+    @staticmethod
+    def _newest(ledger: Ledger, holder: Holder) -> bool:
+        """Whether the holder is the present pod of its name; one that was replaced is told nothing."""
+        same = [other for other in ledger.holders.values() if other.pod == holder.pod]
+        if len(same) == 1:
+            return True
+        current = {slot.uid for slot in ledger.slots.values()}
+        return holder.uid in current or (
+            not any(other.uid in current for other in same) and holder is same[-1]
+        )
+
+    async def _ensure_map(self, swarm: Object, name: str, body: dict[str, Any], *, adopt: bool) -> None:
+        cached = self._config_maps.store.get(f"{swarm.namespace}/{name}")
+        if cached is None:
+            await self._create(swarm, resources.CONFIG_MAPS, body, adopt=adopt)
+            return
+        _check_owner(swarm, cached, name)
+        annotations = body["metadata"]["annotations"]
+        written = (cached.field("data") or {}).get(_CHECKSUM)
+        if written == annotations[ANNOTATION_CHECKSUM] and all(
+            cached.annotations.get(key) == value for key, value in annotations.items()
+        ):
+            return
+        there = await self._client.get(resources.CONFIG_MAPS, name, namespace=swarm.namespace)
+        if _version(there) > int(annotations[ANNOTATION_VERSION]):
+            # Another controller has written a later record. The next reconciliation reads it.
+            return
+        body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
+        if adopt:
+            others = {
+                key: text for key, text in (there.get("data") or {}).items() if not key.endswith(".json")
+            }
+            body["data"] = {**others, **body["data"]}
+        await self._client.update(resources.CONFIG_MAPS, body)
+
+    async def _ensure_lease(self, swarm: Object, name: str, body: dict[str, Any]) -> None:
+        cached = self._leases.store.get(f"{swarm.namespace}/{name}")
+        if cached is None:
+            await self._create(swarm, resources.LEASES, body)
+            return
+        _check_owner(swarm, cached, name)
+        annotations = body["metadata"].get("annotations") or {}
+        if annotations:
+            if cached.annotations.get(ANNOTATION_POD_UID) == annotations[ANNOTATION_POD_UID]:
+                return
+        elif (cached.spec or {}).get("holderIdentity") == body["spec"].get("holderIdentity"):
+            return
+        body["metadata"]["resourceVersion"] = cached.resource_version
+        await self._client.update(resources.LEASES, body)
+
+    async def _create(
+        self, swarm: Object, resource: Resource, body: dict[str, Any], *, adopt: bool = False
+    ) -> None:
+        try:
+            await self._client.create(resource, body, namespace=swarm.namespace)
+        except AlreadyExists:
+            name = body["metadata"]["name"]
+            there = await self._client.get(resource, name, namespace=swarm.namespace)
+            if not adopt:
+                _check_owner(swarm, there, name)
+                raise
+            # k8s-swarm's ConfigMap is made by its manifests: keep what else is in it.
+            metadata = there["metadata"]
+            metadata.setdefault("labels", {}).update(body["metadata"]["labels"])
+            metadata.setdefault("annotations", {}).update(body["metadata"]["annotations"])
+            if not metadata.get("ownerReferences"):
+                metadata["ownerReferences"] = body["metadata"]["ownerReferences"]
+            there["data"] = {**(there.get("data") or {}), **body["data"]}
+            await self._client.update(resource, there)
+
+    def _removals(
+        self, swarm: Object, informer: Informer, resource: Resource, wanted: Mapping[str, Any]
+    ) -> Iterable[Any]:
+        for cached in informer.store.by_index(INDEX_SWARM, swarm.key):
+            if cached.name not in wanted and _owner(cached) == swarm.uid:
+                yield self._remove(resource, cached)
+
+    async def _remove(self, resource: Resource, cached: Object) -> None:
+        with contextlib.suppress(NotFound):
+            await self._client.delete(
+                resource,
+                cached.name,
+                namespace=cached.namespace,
+                uid=cached.uid,
+                resource_version=cached.resource_version,
+            )
+
+    def _lease(self, swarm: Object, name: str, holder: Holder, settings: share.Settings) -> dict[str, Any]:
+        body = self._head(swarm, resources.LEASES, name)
+        body["metadata"]["annotations"] = {ANNOTATION_POD_UID: holder.uid}
+        spec = {"leaseDurationSeconds": settings.fence_seconds} if settings.fence_seconds else {}
+        return {**body, "spec": spec}
+
+    def _config_map(self, swarm: Object, name: str, version: int, data: dict[str, str]) -> dict[str, Any]:
+        body = self._head(swarm, resources.CONFIG_MAPS, name)
+        text = data.get(share.KEY) or data[ORIGINAL_KEY]
+        body["metadata"]["annotations"] = {
+            ANNOTATION_VERSION: str(version),
+            ANNOTATION_CHECKSUM: share.checksum(text),
+        }
+        return {**body, "data": data}
+
+    @staticmethod
+    def _head(swarm: Object, resource: Resource, name: str) -> dict[str, Any]:
+        owner = {
+            "apiVersion": SWARMS.api_version,
+            "kind": SWARMS.kind,
+            "name": swarm.name,
+            "uid": swarm.uid,
+            "controller": True,
+        }
+        metadata = {
+            "name": name,
+            "namespace": swarm.namespace,
+            "labels": {LABEL_SWARM: swarm.name},
+            "ownerReferences": [owner],
+        }
+        return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+
+
+INDEX_SWARM = "swarm"
+
+
+def by_swarm(found: Object) -> Iterable[str]:
+    """Index objects with our label by the key of their Swarm."""
+    swarm = found.labels.get(LABEL_SWARM)
+    return [f"{found.namespace}/{swarm}"] if swarm else []
+
+
+def shrink_config_map(found: Object) -> Object:
+    """Keep the checksum of a ConfigMap's content only: informers hold the ConfigMaps of all Swarms."""
+    data = found.field("data") or {}
+    text = data.get(share.KEY) or data.get(ORIGINAL_KEY) or ""
+    return found.without("data", "binaryData").with_fields(data={_CHECKSUM: share.checksum(text)})
+
+
+def _owner(found: Object) -> str:
+    return next((one.get("uid", "") for one in found.metadata.owner_references if one.get("controller")), "")
+
+
+def _check_owner(swarm: Object, found: Object | Mapping[str, Any], name: str) -> None:
+    if isinstance(found, Object):
+        owners = found.metadata.owner_references
+    else:
+        owners = found["metadata"].get("ownerReferences") or []
+    if not any(owner.get("uid") == swarm.uid for owner in owners):
+        raise NameTaken(f"{name} exists and does not belong to Swarm {swarm.name}: delete or rename it")
+
+
+def _version(there: Mapping[str, Any]) -> int:
+    text = ((there["metadata"].get("annotations") or {}).get(ANNOTATION_VERSION)) or "0"
+    return int(text) if text.isascii() and text.isdigit() else 0

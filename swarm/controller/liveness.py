@@ -1,0 +1,128 @@
+"""Which pods provably run nothing any more.
+
+The absence of a pod object proves nothing: a forced deletion, or the garbage collection of pods on deleted nodes, removes
+the object while the lower cluster goes on. Proof is one of
+
+* a final status: finished, no container running. A kubelet writes it before a pod is deleted, a virtual node once the
+  pod is gone in the lower cluster;
+* the object is absent, and its node has been ready, with a Lease that is renewed, for ``settle`` seconds since: kubelets
+  and virtual nodes end pods without an object as soon as they reach their cluster;
+* the object is absent and was on no node;
+* somebody who knows says so: the taint ``node.kubernetes.io/out-of-service`` on the node, or the annotation
+  ``swarm.virtual-node.io/gone`` with the pod's UID on the Swarm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+
+from controller_runtime import resources
+from controller_runtime.client import Client
+from controller_runtime.errors import NotFound
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from swarm.handover.ledger import Holder
+from swarm.slots import Pod
+
+ANNOTATION_GONE = "swarm.virtual-node.io/gone"
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+_MEMORY = 10_000
+"""UIDs of ended pods that are remembered."""
+
+
+class Liveness:
+    """Collects the proofs; asks the API server before it believes that an object is absent."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        nodes: Informer,
+        leases: Informer,
+        settle: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: of the upper cluster.
+            nodes: all nodes.
+            leases: namespace ``kube-node-lease``.
+            settle: seconds for which a node must be healthy after a pod's object has disappeared.
+            clock: monotonic seconds.
+        """
+        self._client = client
+        self._nodes = nodes
+        self._leases = leases
+        self._settle = settle
+        self._clock = clock
+        self._ended: dict[str, None] = {}
+        self._absent: dict[str, float] = {}
+        """UID → since when the object is known to be absent and its node healthy."""
+        self._renewed: dict[str, tuple[str, float]] = {}
+        """Node → renewTime, and when its change was seen."""
+        leases.add_handler(
+            on_add=lambda lease, _: self._heard(lease), on_update=lambda _, lease: self._heard(lease)
+        )
+
+    def note_end(self, uid: str) -> None:
+        """Remember that a pod's last state was final."""
+        self._ended[uid] = None
+        if len(self._ended) > _MEMORY:
+            del self._ended[next(iter(self._ended))]
+
+    async def gone(
+        self, holders: Iterable[Holder], pods: Collection[Pod], *, namespace: str, confirmed: Collection[str]
+    ) -> tuple[set[str], set[str]]:
+        """Return the UIDs of holders that run nothing any more, and of those that are absent without proof."""
+        present = {pod.uid: pod for pod in pods}
+        gone: set[str] = set()
+        unknown: set[str] = set()
+        for holder in holders:
+            pod = present.get(holder.uid)
+            if pod is not None:
+                self._absent.pop(holder.uid, None)
+                if pod.finished:
+                    gone.add(holder.uid)
+            elif holder.uid in self._ended or holder.uid in confirmed:
+                gone.add(holder.uid)
+            elif await self._is_absent(holder, namespace):
+                (gone if self._has_settled(holder) else unknown).add(holder.uid)
+        return gone, unknown
+
+    async def _is_absent(self, holder: Holder, namespace: str) -> bool:
+        if holder.uid in self._absent:
+            return True
+        try:
+            found = await self._client.get(resources.PODS, holder.pod, namespace=namespace)
+        except NotFound:
+            return True
+        return bool(found["metadata"]["uid"] != holder.uid)
+
+    def _has_settled(self, holder: Holder) -> bool:
+        now = self._clock()
+        if not holder.node:
+            return True
+        node = self._nodes.store.get(holder.node)
+        taints = ((node.spec or {}).get("taints") or ()) if node is not None else ()
+        if any(taint.get("key") == _OUT_OF_SERVICE for taint in taints):
+            return True
+        since = self._absent.setdefault(holder.uid, now)
+        if node is None or not self._is_healthy(node, now):
+            self._absent[holder.uid] = now
+            return False
+        return now - since >= self._settle
+
+    def _is_healthy(self, node: Object, now: float) -> bool:
+        conditions = (node.status or {}).get("conditions") or ()
+        ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+        _, seen = self._renewed.get(node.name, ("", float("-inf")))
+        # Kubelets renew every 10 s.
+        return ready and now - seen < 25.0
+
+    def _heard(self, lease: Object) -> None:
+        renewed = (lease.spec or {}).get("renewTime") or ""
+        known, _ = self._renewed.get(lease.name, ("", 0.0))
+        if renewed != known:
+            self._renewed[lease.name] = renewed, self._clock()

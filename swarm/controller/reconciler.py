@@ -1,0 +1,266 @@
+"""One Swarm: reads caches, computes the next record, stores it, then writes what follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime.api import timestamps
+from controller_runtime.client import Client, PatchType
+from controller_runtime.controller import Result
+from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from swarm import planning, share, slots, spec, status
+from swarm.assignment.model import Assignment, Job
+from swarm.controller.delivery import Delivery, NameTaken
+from swarm.controller.liveness import ANNOTATION_GONE, Liveness
+from swarm.controller.reports import Reports
+from swarm.controller.restarts import Restarts
+from swarm.controller.sources import Sources
+from swarm.controller.worker_pods import WorkerPods
+from swarm.handover import ledger as ledgers
+from swarm.handover.ledger import Ledger
+from swarm.spec import FINALIZER, SWARMS, SwarmSpec
+
+_STATUS_EVERY = 1.0
+"""Seconds between two writes of a status of which only figures for people have changed."""
+_LOOK_AGAIN = 5.0
+"""Seconds until proofs of absence, and workers that acknowledge over HTTP, are looked at again."""
+
+
+class Reconciler:
+    """Reconciles Swarms by key. Level-triggered: may be called at any time, any number of times."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        swarms: Informer,
+        pods: WorkerPods,
+        sources: Sources,
+        liveness: Liveness,
+        delivery: Delivery,
+        reports: Reports,
+        restarts: Restarts,
+        recorder: EventRecorder,
+    ) -> None:
+        self._client = client
+        self._swarms = swarms
+        self._pods = pods
+        self._sources = sources
+        self._liveness = liveness
+        self._delivery = delivery
+        self._reports = reports
+        self._restarts = restarts
+        self._recorder = recorder
+        self._written: dict[str, float] = {}
+
+    async def reconcile(self, key: str) -> Result | None:
+        """Bring a Swarm one step on."""
+        swarm = self._swarms.store.get(key)
+        if swarm is None:
+            self._sources.forget(key)
+            self._written.pop(key, None)
+            return None
+        deleting = swarm.metadata.deletion_timestamp is not None
+        if FINALIZER not in swarm.metadata.finalizers:
+            if not deleting:
+                await self._set_finalizers(swarm, (*swarm.metadata.finalizers, FINALIZER))
+            return None
+        before = swarm.status or {}
+        try:
+            ledger = ledgers.load(before.get("record") or "")
+            parsed = spec.parse(swarm.spec)
+            wanted, problems = self._wanted(swarm, parsed, ledger, deleting=deleting)
+        except ValueError as error:
+            await self._refuse(swarm, before, str(error))
+            return None
+        if wanted is None:
+            return Result(requeue_after=1.0)
+        return await self._advance(swarm, parsed, wanted, ledger, problems)
+
+    async def _advance(
+        self,
+        swarm: Object,
+        parsed: SwarmSpec,
+        wanted: planning.Wanted,
+        ledger: Ledger,
+        problems: list[tuple[str, str]],
+    ) -> Result | None:
+        deleting = swarm.metadata.deletion_timestamp is not None
+        pods = self._pods.of(swarm.namespace, parsed.workers)
+        acknowledged = await self._reports.of(swarm, parsed, pods)
+        confirmed = {text.strip() for text in swarm.annotations.get(ANNOTATION_GONE, "").split(",")}
+        gone, unknown = await self._liveness.gone(
+            ledger.holders.values(), pods, namespace=swarm.namespace, confirmed=confirmed
+        )
+        gone |= self._reports.fenced(swarm, parsed, ledger)
+        now = time.time()
+        observed = planning.Observed(pods, acknowledged, gone)
+        settings = _settings(swarm, parsed, wanted)
+        # In a thread: large Swarms take long enough to delay the renewal of our Lease.
+        after, assignment = await asyncio.to_thread(
+            planning.advance,
+            ledger,
+            wanted,
+            observed,
+            now=now,
+        )
+        findings = status.Findings(
+            acknowledged={uid: acknowledged[uid] for uid in after.holders if uid in acknowledged},
+            generation=swarm.metadata.generation,
+            unknown=unknown,
+            problems=problems,
+        )
+        stored = await self._store(swarm, ledger, after, assignment, findings)
+        if not stored:
+            return Result(requeue_after=_STATUS_EVERY)
+        if deleting and not after.holders:
+            await self._set_finalizers(
+                swarm, tuple(name for name in swarm.metadata.finalizers if name != FINALIZER)
+            )
+            return None
+        try:
+            await self._delivery.deliver(
+                swarm, after, settings, kind=parsed.workers.kind, original=parsed.config_map
+            )
+        except NameTaken as error:
+            self._recorder.event(swarm, "Warning", "NameTaken", str(error))
+            raise
+        await self._restarts.advance(swarm, parsed, after, acknowledged, pods)
+        return self._next(parsed, wanted, after, now)
+
+    def _wanted(
+        self, swarm: Object, parsed: SwarmSpec, ledger: Ledger, *, deleting: bool
+    ) -> tuple[planning.Wanted | None, list[tuple[str, str]]]:
+        """Return what to assign, None while the list of jobs is not known."""
+        problems: list[tuple[str, str]] = []
+        entries = list(parsed.jobs)
+        if parsed.jobs_from is not None and not deleting:
+            found = self._sources.jobs(swarm.key, swarm.namespace, parsed.jobs_from)
+            if found is None:
+                return None, []
+            entries, problems = found
+            if problems:
+                # A list that cannot be read is no empty list: what was assigned stays.
+                known = {job for slot in ledger.slots.values() for job in slot.jobs}
+                entries = entries or [spec.JobSpec(job) for job in sorted(known)]
+        jobs, affinities, repeated = spec.jobs_of([] if deleting else entries)
+        if repeated:
+            message = f"jobs named twice count once: {', '.join(sorted(set(repeated))[:5])}"
+            problems.append(("JobsRepeated", message))
+        workers = self._pods.workers(swarm.namespace, parsed)
+        if workers is None:
+            named = parsed.workers.stateful_set or parsed.workers.deployment
+            problems.append(("WorkersMissing", f"{parsed.workers.kind} {named} does not exist"))
+            workers = slots.Workers(parsed.workers.kind, 0, grace=parsed.unready_grace_seconds)
+        wanted = planning.Wanted(
+            jobs=jobs,
+            affinities=affinities,
+            workers=workers,
+            max_per_worker=parsed.max_per_worker,
+            strategy=parsed.strategy,
+            handover=parsed.handover,
+            settings=_digest(parsed, jobs),
+        )
+        return wanted, problems
+
+    async def _store(
+        self,
+        swarm: Object,
+        ledger: Ledger,
+        after: Ledger,
+        assignment: Assignment,
+        findings: status.Findings,
+    ) -> bool:
+        """Write the status if it differs; False if the write was put off.
+
+        Raises:
+            Conflict: another controller, or a user, has changed the Swarm since it was read.
+        """
+        before = swarm.status or {}
+        rendered = status.render(
+            before, after, assignment, findings, now=timestamps.rfc3339(datetime.now(UTC))
+        )
+        if rendered == before:
+            return True
+        last = self._written.get(swarm.key, 0.0)
+        if after == ledger and time.monotonic() - last < _STATUS_EVERY:
+            return False
+        body = swarm.to_dict() | {"status": rendered}
+        await self._client.update(SWARMS, body, subresource="status")
+        self._written[swarm.key] = time.monotonic()
+        self._tell(swarm, ledger, after)
+        return True
+
+    def _tell(self, swarm: Object, before: Ledger, after: Ledger) -> None:
+        if after.table == before.table:
+            return
+        was = before.previous()
+        moved = sum(was.get(job, worker) != worker for job, worker in after.previous().items())
+        new = len(after.previous().keys() - was.keys())
+        message = (
+            f"version {after.table}: {len(after.slots)} workers, {moved} jobs moved, {new} newly assigned"
+        )
+        self._recorder.event(swarm, "Normal", "Assigned", message)
+
+    async def _refuse(self, swarm: Object, before: Mapping[str, Any], message: str) -> None:
+        """Report a specification that cannot be used; what was assigned stays."""
+        old = [condition for condition in before.get("conditions") or [] if condition["type"] != "Degraded"]
+        degraded = {
+            "type": "Degraded",
+            "status": "True",
+            "reason": "InvalidSpec",
+            "message": message,
+            "observedGeneration": swarm.metadata.generation,
+            "lastTransitionTime": timestamps.rfc3339(datetime.now(UTC)),
+        }
+        known = [condition for condition in before.get("conditions") or [] if condition["type"] == "Degraded"]
+        if known and known[0].get("message") == message:
+            return
+        body = swarm.to_dict() | {"status": {**before, "conditions": [*old, degraded]}}
+        await self._client.update(SWARMS, body, subresource="status")
+        self._recorder.event(swarm, "Warning", "InvalidSpec", message)
+
+    async def _set_finalizers(self, swarm: Object, finalizers: tuple[str, ...]) -> None:
+        metadata = {"finalizers": list(finalizers), "resourceVersion": swarm.resource_version}
+        await self._client.patch(
+            SWARMS,
+            swarm.name,
+            {"metadata": metadata},
+            namespace=swarm.namespace,
+            patch_type=PatchType.MERGE,
+        )
+
+    def _next(self, parsed: SwarmSpec, wanted: planning.Wanted, after: Ledger, now: float) -> Result | None:
+        waits = []
+        expiry = slots.next_expiry(after.slots, wanted.workers, now=now)
+        if expiry is not None:
+            waits.append(max(0.1, min(expiry, _LOOK_AGAIN)))
+        busy = any(holder.stop or not holder.session for holder in after.holders.values())
+        if busy or parsed.workers.http_port:
+            waits.append(1.0 if parsed.workers.http_port else _LOOK_AGAIN)
+        if parsed.refresh == "Restart" or parsed.fence_seconds:
+            waits.append(_LOOK_AGAIN)
+        return Result(requeue_after=min(waits)) if waits else None
+
+
+def _digest(parsed: SwarmSpec, jobs: Sequence[Job]) -> str:
+    weights = [(job.name, job.weight) for job in jobs if job.weight != 1]
+    text = repr((parsed.handover, parsed.refresh, parsed.fence_seconds, sorted(weights)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _settings(swarm: Object, parsed: SwarmSpec, wanted: planning.Wanted) -> share.Settings:
+    return share.Settings(
+        swarm=swarm.name,
+        handover=parsed.handover,
+        refresh=parsed.refresh,
+        fence_seconds=parsed.fence_seconds,
+        weights={job.name: job.weight for job in wanted.jobs if job.weight != 1},
+    )

@@ -1,0 +1,102 @@
+"""What the workers of a Swarm report: by their Lease, or over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from controller_runtime.objects import Object
+from swarm.controller.delivery import Delivery
+from swarm.handover import ledger as ledgers
+from swarm.handover.ledger import Acknowledgement, Ledger
+from swarm.slots import Pod
+from swarm.spec import SwarmSpec
+
+_HTTP_SECONDS = 1.0
+_HTTP_BYTES = 4 << 20
+_AT_ONCE = 50
+_FENCE_MARGIN = 1.25
+"""Our clock may be this much faster than a worker's."""
+
+
+@dataclass(slots=True)
+class _Renewal:
+    version: str
+    seen: float
+
+
+class Reports:
+    """Reads acknowledgements. None of them says anything about another Swarm than its own."""
+
+    def __init__(self, delivery: Delivery, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._delivery = delivery
+        self._clock = clock
+        self._renewals: dict[tuple[str, str], _Renewal] = {}
+        """Swarm's key and Lease's name → its last change."""
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close the connections to workers."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def of(self, swarm: Object, parsed: SwarmSpec, pods: Sequence[Pod]) -> dict[str, Acknowledgement]:
+        """Return the newest report of each pod, by UID."""
+        found: dict[str, Acknowledgement] = {}
+        for uid, text, _ in self._delivery.acknowledgements(swarm).values():
+            report = ledgers.acknowledgement(text) if text else None
+            if report is not None and report.pod_uid == uid:
+                found[uid] = report
+        if parsed.workers.http_port:
+            silent = [pod for pod in pods if pod.uid not in found and pod.ip and not pod.finished]
+            found |= await self._poll(silent, parsed.workers.http_port)
+        return found
+
+    def fenced(self, swarm: Object, parsed: SwarmSpec, ledger: Ledger) -> set[str]:
+        """Return the UIDs of pods whose workers have fenced themselves: their Lease has not changed for too long."""
+        if not parsed.fence_seconds:
+            return set()
+        now = self._clock()
+        fenced = set()
+        for name, (uid, _, lease) in self._delivery.acknowledgements(swarm).items():
+            key = swarm.key, name
+            known = self._renewals.get(key)
+            if known is None or known.version != lease.resource_version:
+                self._renewals[key] = _Renewal(lease.resource_version, now)
+            elif uid in ledger.holders and now - known.seen > parsed.fence_seconds * _FENCE_MARGIN:
+                fenced.add(uid)
+        return fenced
+
+    async def _poll(self, pods: Sequence[Pod], port: int) -> Mapping[str, Acknowledgement]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=_HTTP_SECONDS),
+                connector=aiohttp.TCPConnector(limit=_AT_ONCE),
+            )
+        reports = await asyncio.gather(*(self._ask(self._session, pod, port) for pod in pods))
+        # Without its UID a report may be that of another pod, which has the IP by now.
+        return {
+            pod.uid: report
+            for pod, report in zip(pods, reports, strict=True)
+            if report is not None and report.pod_uid == pod.uid
+        }
+
+    @staticmethod
+    async def _ask(session: aiohttp.ClientSession, pod: Pod, port: int) -> Acknowledgement | None:
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        try:
+            async with session.get(
+                f"http://{host}:{port}/internal/version", allow_redirects=False
+            ) as response:
+                body = await response.content.read(_HTTP_BYTES)
+                return (
+                    ledgers.acknowledgement(body.decode("utf-8", "replace"))
+                    if response.status == 200
+                    else None
+                )
+        except (TimeoutError, aiohttp.ClientError):
+            return None

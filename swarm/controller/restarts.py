@@ -1,0 +1,85 @@
+"""``refresh: Restart``: workers read their share when they start, so those with a new share are evicted, in waves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from controller_runtime import resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, NotFound, TooManyRequests
+from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.objects import Object
+from swarm.handover.ledger import Acknowledgement, Ledger
+from swarm.slots import Pod
+from swarm.spec import SwarmSpec
+
+
+class Restarts:
+    """Evicts workers; a disruption budget may refuse, then the next reconciliation tries again."""
+
+    def __init__(self, client: Client, *, recorder: EventRecorder) -> None:
+        self._client = client
+        self._recorder = recorder
+
+    async def advance(
+        self,
+        swarm: Object,
+        parsed: SwarmSpec,
+        ledger: Ledger,
+        acknowledged: Mapping[str, Acknowledgement],
+        pods: Sequence[Pod],
+    ) -> None:
+        """Evict the next wave."""
+        if parsed.refresh != "Restart":
+            return
+        by_uid = {pod.uid: pod for pod in pods}
+        for uid in due(ledger, acknowledged, pods, parsed.max_unavailable):
+            pod = by_uid[uid]
+            try:
+                await self._evict(swarm, pod)
+            except NotFound:
+                continue
+            except TooManyRequests:
+                message = f"pod {pod.name}: a disruption budget does not allow its restart yet"
+                self._recorder.event(swarm, "Normal", "RestartWaits", message)
+            except ApiError as error:
+                message = f"pod {pod.name} cannot be restarted: {error}"
+                self._recorder.event(swarm, "Warning", "RestartFailed", message)
+            else:
+                self._recorder.event(swarm, "Normal", "Restarting", f"pod {pod.name} gets a new share")
+
+    async def _evict(self, swarm: Object, pod: Pod) -> None:
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": swarm.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        await self._client.create(
+            resources.PODS, body, namespace=swarm.namespace, name=pod.name, subresource="eviction"
+        )
+
+
+def due(
+    ledger: Ledger, acknowledged: Mapping[str, Acknowledgement], pods: Sequence[Pod], max_unavailable: int
+) -> list[str]:
+    """Return the UIDs of pods to evict now: at most as many as leave ``max_unavailable`` workers unavailable.
+
+    Workers that lose jobs come first, because others wait for these. A worker that is restarting counts as unavailable
+    until it has acknowledged its share.
+    """
+    by_uid = {pod.uid: pod for pod in pods}
+    outdated: list[tuple[bool, int, str]] = []
+    unavailable = 0
+    for slot in ledger.slots.values():
+        pod, holder = by_uid.get(slot.uid), ledger.holder_of(slot)
+        report = acknowledged.get(slot.uid)
+        if pod is None or holder is None or report is None or slot.unready_since or not pod.usable:
+            unavailable += 1
+            continue
+        # With version 0 it has started, and not read its share yet.
+        has_read = report.session == holder.session and report.version > 0
+        unavailable += not has_read
+        if has_read and report.running is not None and set(report.running) != set(holder.start):
+            outdated.append((not holder.stop, slot.index, slot.uid))
+    return [uid for _, _, uid in sorted(outdated)[: max(0, max_unavailable - unavailable)]]

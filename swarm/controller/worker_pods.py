@@ -1,0 +1,112 @@
+"""The pods of each Swarm's workers, from caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from controller_runtime.api import matching
+from controller_runtime.informer import Informer
+from controller_runtime.objects import Object
+from swarm import slots
+from swarm.slots import Pod, Workers
+from swarm.spec import SwarmSpec, WorkersSpec
+
+INDEX_NAMESPACE = "namespace"
+
+
+class WorkerPods:
+    """Reads the caches of pods, StatefulSets and Deployments."""
+
+    def __init__(self, *, pods: Informer, stateful_sets: Informer, deployments: Informer) -> None:
+        self._pods = pods
+        self._stateful_sets = stateful_sets
+        self._deployments = deployments
+
+    def of(self, namespace: str, workers: WorkersSpec) -> list[Pod]:
+        """Return the pods of the workers, finished ones included."""
+        return [
+            view(pod)
+            for pod in self._pods.store.by_index(INDEX_NAMESPACE, namespace)
+            if self.includes(pod, workers)
+        ]
+
+    def includes(self, pod: Object, workers: WorkersSpec) -> bool:
+        """Whether a pod is one of the workers."""
+        owner = next((one for one in pod.metadata.owner_references if one.get("controller")), {})
+        if workers.stateful_set:
+            found = self._stateful_sets.store.get(f"{pod.namespace}/{workers.stateful_set}")
+            return found is not None and owner.get("uid") == found.uid
+        if workers.deployment:
+            found = self._deployments.store.get(f"{pod.namespace}/{workers.deployment}")
+            selector = (found.spec or {}).get("selector") if found is not None else None
+            return bool(selector) and owner.get("kind") == "ReplicaSet" and _selects(selector or {}, pod)
+        return _selects(workers.selector or {}, pod)
+
+    def workers(self, namespace: str, parsed: SwarmSpec) -> Workers | None:
+        """Return how many workers there shall be; None if their StatefulSet or Deployment does not exist."""
+        grace = float(parsed.unready_grace_seconds)
+        named, kind = parsed.workers.stateful_set or parsed.workers.deployment, parsed.workers.kind
+        if kind == slots.PODS:
+            return Workers(kind, grace=grace)
+        informer = self._stateful_sets if kind == slots.STATEFUL_SET else self._deployments
+        found = informer.store.get(f"{namespace}/{named}")
+        if found is None:
+            return None
+        spec = found.spec or {}
+        replicas = 0 if found.metadata.deletion_timestamp else spec.get("replicas", 1)
+        return Workers(kind, replicas, (spec.get("ordinals") or {}).get("start", 0), grace)
+
+
+def view(pod: Object) -> Pod:
+    """Return what matters of a pod.
+
+    A pod is finished if its phase says so and no container is reported as running: the pod garbage collector of
+    Kubernetes sets the phase of pods on lost nodes without knowing whether they have ended.
+    """
+    spec, status = pod.spec or {}, pod.status or {}
+    containers = status.get("containerStatuses") or ()
+    running = any("running" in (container.get("state") or {}) for container in containers)
+    conditions = status.get("conditions") or ()
+    return Pod(
+        name=pod.name,
+        uid=pod.uid,
+        node=spec.get("nodeName") or "",
+        ip=status.get("podIP") or "",
+        ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions),
+        deleting=pod.metadata.deletion_timestamp is not None,
+        finished=status.get("phase") in {"Succeeded", "Failed"} and not running,
+        labels=pod.labels,
+    )
+
+
+def shrink_pod(pod: Object) -> Object:
+    """Drop what ``view`` does not read."""
+    spec, status = pod.spec or {}, pod.status or {}
+    kept: dict[str, Any] = {field: status[field] for field in ("phase", "podIP") if field in status}
+    kept["conditions"] = [
+        {"type": "Ready", "status": one.get("status")}
+        for one in status.get("conditions") or ()
+        if one.get("type") == "Ready"
+    ]
+    kept["containerStatuses"] = [
+        {"state": {kind: {} for kind in one.get("state") or ()}}
+        for one in status.get("containerStatuses") or ()
+    ]
+    return pod.without("spec", "status").with_fields(spec={"nodeName": spec.get("nodeName")}, status=kept)
+
+
+def shrink_workload(workload: Object) -> Object:
+    """Drop what is not read of a StatefulSet or Deployment."""
+    spec = workload.spec or {}
+    kept = {field: spec[field] for field in ("replicas", "selector", "ordinals") if field in spec}
+    return workload.without("spec", "status").with_fields(spec=kept)
+
+
+def by_namespace(found: Object) -> Iterable[str]:
+    """Index objects by namespace."""
+    return [found.namespace]
+
+
+def _selects(selector: dict[str, Any], pod: Object) -> bool:
+    return matching.compile_selector(selector)(pod.labels)

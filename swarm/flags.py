@@ -1,0 +1,42 @@
+"""Options of a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.flags import positive, take_klog
+from swarm.command_line import LEADER_FLAGS, parser
+from swarm.options import Options
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line.
+
+    Raises:
+        ConfigError: names the flag.
+        SystemExit: ``--help``, or a flag that does not exist.
+    """
+    rest, klog = take_klog(arguments)
+    given = parser().parse_args(rest)
+    duration_, deadline, period = (getattr(given, name) for name in LEADER_FLAGS)
+    if not duration_ > deadline > period * 1.2 > 0:
+        raise ConfigError(
+            "--leader-elect-lease-duration must be more than --leader-elect-renew-deadline, "
+            "and that more than 1.2 × --leader-elect-retry-period"
+        )
+    return Options(
+        kubeconfig=given.kubeconfig,
+        server=given.master,
+        namespace=given.namespace,
+        lease_namespace=given.lease_namespace,
+        gone_after=positive("--gone-after", given.gone_after),
+        qps=given.kube_api_qps,
+        burst=given.kube_api_burst,
+        leader_elect=given.leader_elect,
+        lease={"lease_duration": duration_, "renew_deadline": deadline, "retry_period": period},
+        health_address=given.health_addr,
+        log_level=given.log_level,
+        log_format=given.log_format,
+        klog=klog,
+    )

@@ -1,0 +1,28 @@
+"""What the process was told on its command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controller_runtime.flags import Klog
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A parsed command line."""
+
+    kubeconfig: str = ""
+    server: str = ""
+    namespace: str = ""
+    """Only Swarms there; empty: everywhere."""
+    lease_namespace: str = "kube-system"
+    gone_after: float = 60.0
+    qps: float = 200.0
+    burst: int = 400
+    leader_elect: bool = True
+    lease: Mapping[str, float] = field(default_factory=dict)
+    health_address: str = ""
+    log_level: str = "info"
+    log_format: str = "auto"
+    klog: Klog = field(default_factory=Klog)

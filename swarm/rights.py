@@ -1,0 +1,31 @@
+"""The rights that the component needs in the upper cluster."""
+
+from __future__ import annotations
+
+from controller_runtime.rights import OWN_NAMESPACE, READ, Right
+from swarm.command_line import PROGRAM
+from swarm.spec import GROUP
+
+_LEASE = "only one of several replicas works"
+
+UPPER: tuple[Right, ...] = (
+    Right(GROUP, "swarms", (*READ, "patch"), "Swarms; their finalizer"),
+    Right(GROUP, "swarms", ("update",), "assignments, and the record of grants", "status"),
+    # Objects of a Swarm are owned by it; the API server demands this right of whoever sets such an owner.
+    Right(GROUP, "swarms", ("update",), "own what is created for a Swarm", "finalizers"),
+    Right("", "configmaps", (*READ, "create", "update", "delete"), "lists of jobs; the share of each worker"),
+    Right(
+        "coordination.k8s.io",
+        "leases",
+        (*READ, "create", "update", "delete"),
+        "acknowledgements of workers; slots of Deployments; heartbeats of nodes",
+    ),
+    Right("", "pods", READ, "workers"),
+    Right("", "pods", ("create",), "restart workers (refresh: Restart)", "eviction"),
+    Right("", "nodes", READ, "whether a deleted pod's node is healthy"),
+    Right("apps", "statefulsets", READ, "how many workers there are"),
+    Right("apps", "deployments", READ, "how many workers there are"),
+    Right("", "events", ("create", "patch"), "report in kubectl describe"),
+    Right("coordination.k8s.io", "leases", ("create",), _LEASE, "", OWN_NAMESPACE),
+    Right("coordination.k8s.io", "leases", ("get", "update"), _LEASE, "", OWN_NAMESPACE, (PROGRAM,)),
+)

@@ -1,0 +1,170 @@
+"""``status`` of a Swarm: for people, except for ``record``, which is the controller's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarm.assignment.model import Assignment
+from swarm.handover import ledger as ledgers
+from swarm.handover.ledger import Acknowledgement, Holder, Ledger
+
+_LISTED = 200_000
+"""Characters of job names in the status; workers beyond that have only the number of their jobs."""
+_UNASSIGNED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a reconciliation found besides the record."""
+
+    acknowledged: Mapping[str, Acknowledgement]
+    generation: int = 0
+    unknown: Collection[str] = ()
+    """UIDs of pods that are absent without proof that they have ended."""
+    problems: Sequence[tuple[str, str]] = field(default_factory=list)
+    """Reason and message of what the user must change."""
+    restarting: Collection[str] = ()
+    """Names of pods that wait for a restart or are restarting."""
+
+
+def render(
+    before: Mapping[str, Any], ledger: Ledger, assignment: Assignment, findings: Findings, *, now: str
+) -> dict[str, Any]:
+    """Return the whole status; equal to the one before if nothing has changed."""
+    workers = _workers(ledger, findings)
+    running = sum(worker["runningCount"] for worker in workers)
+    status: dict[str, Any] = {
+        "observedGeneration": findings.generation,
+        "version": ledger.version,
+        "tableVersion": ledger.table,
+        "workerCount": len(ledger.slots),
+        "jobCount": len(assignment.workers) + len(assignment.unassigned),
+        "assignedCount": len(assignment.workers),
+        "runningCount": running,
+        "workers": workers,
+        "unassigned": [
+            {"job": job, "reason": str(reason)}
+            for job, reason in list(assignment.unassigned.items())[:_UNASSIGNED]
+        ],
+        "record": ledgers.dump(ledger),
+    }
+    found = _conditions(ledger, assignment, findings)
+    status["conditions"] = _dated(before.get("conditions") or [], found, findings.generation, now)
+    return status
+
+
+def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:
+    slot_of = {slot.uid: slot for slot in ledger.slots.values() if slot.uid}
+    workers = []
+    room = _LISTED
+    rows: list[tuple[Any, Holder | None]] = [(slot, ledger.holder_of(slot)) for slot in ledger.slots.values()]
+    rows += [(None, holder) for uid, holder in ledger.holders.items() if uid not in slot_of]
+    for slot, holder in rows:
+        jobs = slot.jobs if slot else []
+        report = findings.acknowledged.get(holder.uid) if holder else None
+        current = report is not None and holder is not None and report.session == holder.session
+        row: dict[str, Any] = {
+            "name": slot.name if slot else holder.pod if holder else "",
+            "pod": holder.pod if holder else slot.pod,
+            "cluster": holder.node if holder else "",
+            "jobCount": len(jobs),
+            "runningCount": len(report.running or ()) if current and report else 0,
+            "assignedVersion": holder.version if holder else 0,
+            "acknowledgedVersion": report.version if current and report else 0,
+        }
+        room -= sum(map(len, jobs)) + 4 * len(jobs)
+        if room > 0:
+            row["jobs"] = jobs
+        if holder and holder.stop:
+            row["stopping"] = holder.stop[:_UNASSIGNED]
+        if report is not None and report.failing:
+            row["failing"] = dict(sorted(report.failing.items())[:_UNASSIGNED])
+        workers.append(row)
+    return workers
+
+
+def _conditions(
+    ledger: Ledger, assignment: Assignment, findings: Findings
+) -> dict[str, tuple[bool, str, str]]:
+    """Type → (status, reason, message)."""
+    missing = assignment.unassigned
+    reasons = sorted({str(reason) for reason in missing.values()})
+    assigned = (
+        (False, reasons[0], f"{len(missing)} jobs have no worker: {', '.join(reasons)}")
+        if missing
+        else (True, "AllAssigned", "every job has a worker")
+    )
+    waiting = _waiting(ledger, findings)
+    converged = (
+        (False, "HandingOver", waiting)
+        if waiting
+        else (True, "AllAcknowledged", "every worker runs what it is assigned")
+    )
+    degraded = _degraded(ledger, findings)
+    return {"Assigned": assigned, "Converged": converged, "Degraded": degraded}
+
+
+def _waiting(ledger: Ledger, findings: Findings) -> str:
+    behind = []
+    for slot in ledger.slots.values():
+        holder = ledger.holder_of(slot)
+        report = findings.acknowledged.get(slot.uid)
+        if (
+            holder is None
+            or report is None
+            or report.session != holder.session
+            or report.version < holder.version
+            or set(holder.start) != set(slot.jobs)
+            or holder.stop
+            or (report.running is not None and set(report.running) != set(slot.jobs))
+        ):
+            behind.append(slot.name)
+    slots = {slot.uid for slot in ledger.slots.values()}
+    behind += [holder.pod for uid, holder in ledger.holders.items() if uid not in slots]
+    return f"waiting for {len(behind)} workers: {', '.join(sorted(behind)[:5])}" if behind else ""
+
+
+def _degraded(ledger: Ledger, findings: Findings) -> tuple[bool, str, str]:
+    if findings.problems:
+        reason, message = findings.problems[0]
+        return True, reason, message
+    if findings.unknown:
+        pods = sorted(ledger.holders[uid].pod for uid in findings.unknown if uid in ledger.holders)
+        message = (
+            f"pods {', '.join(pods)} were deleted, but nothing proves that they have ended; their jobs wait. "
+            "If you know that they have, write their UIDs into annotation swarm.virtual-node.io/gone of the Swarm: "
+            + ",".join(sorted(findings.unknown))
+        )
+        return True, "OwnerUnknown", message
+    failing = {job: text for report in findings.acknowledged.values() for job, text in report.failing.items()}
+    if failing:
+        job, text = min(failing.items())
+        return True, "JobsFailing", f"{len(failing)} jobs cannot be started or stopped; {job}: {text}"
+    return False, "Healthy", ""
+
+
+def _dated(
+    before: Sequence[Mapping[str, Any]],
+    found: Mapping[str, tuple[bool, str, str]],
+    generation: int,
+    now: str,
+) -> list[dict[str, Any]]:
+    old = {condition.get("type"): condition for condition in before}
+    conditions = []
+    for kind, (holds, reason, message) in found.items():
+        status = "True" if holds else "False"
+        last = old.get(kind) or {}
+        since = last.get("lastTransitionTime") if last.get("status") == status else None
+        conditions.append(
+            {
+                "type": kind,
+                "status": status,
+                "reason": reason,
+                "message": message,
+                "observedGeneration": generation,
+                "lastTransitionTime": since or now,
+            }
+        )
+    return conditions

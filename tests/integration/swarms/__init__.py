@@ -1,0 +1,1 @@
+"""Swarms on real clusters."""

@@ -1,0 +1,181 @@
+"""Plays kubelet for the workers: a real process for each pod of a simulated lower cluster.
+
+kwok deletes pods at once. A finalizer keeps a pod until its process has ended, as a kubelet keeps it until its
+containers have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller_runtime import kubeconfig, resources
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, NotFound
+from controller_runtime.objects import Object
+from hack.sandbox import Cluster
+
+CONSUMER = Path(__file__).with_name("consumer.py")
+_FINALIZER = "test.virtual-node.io/process"
+_UPPER_UID = "virtual-node.io/upper-uid"
+
+
+class Link:
+    """The way of one lower cluster's pods to the upper API server, which can be cut."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._open: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen on the port of the first time."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        """End all connections and accept none."""
+        assert self._server is not None
+        self._server.close()
+        for writer in self._open:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            upper_reader, upper_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        both = {writer, upper_writer}
+        self._open |= both
+        try:
+            await asyncio.gather(_copy(reader, upper_writer), _copy(upper_reader, writer))
+        finally:
+            self._open -= both
+            for one in both:
+                one.transport.abort()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.transport.abort()
+
+
+@dataclass
+class Running:
+    """A pod's process."""
+
+    process: asyncio.subprocess.Process
+    name: str
+    ending: bool = False
+
+
+class NodeAgent:
+    """Starts and ends the processes of one lower cluster's pods."""
+
+    def __init__(self, lower: Cluster, upper: Cluster, directory: Path, *, swarm: str) -> None:
+        self.lower = lower
+        self._upper = upper
+        self._directory = directory
+        self._swarm = swarm
+        self.link = Link(int(str(upper.server).rpartition(":")[2]))
+        self.processes: dict[str, Running] = {}
+        """By lower pod UID."""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Work in the background."""
+        await self.link.start()
+        async with Client(await kubeconfig.load(str(self.lower.kubeconfig)), qps=0) as client:
+            task = asyncio.create_task(self._work(client))
+            try:
+                yield
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+                await self.link.cut()
+                for one in self.processes.values():
+                    with contextlib.suppress(ProcessLookupError):
+                        one.process.kill()
+
+    def kill(self, name: str) -> bool:
+        """Kill a pod's process; it starts again as a container does."""
+        for one in self.processes.values():
+            if one.name == name:
+                one.process.kill()
+                return True
+        return False
+
+    async def _work(self, client: Client) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(5):
+                    pods = await client.list(resources.PODS, label_selector="app=worker")
+                for pod in pods.items:
+                    await self._look(client, pod)
+            except (ApiError, TimeoutError):
+                # The lower API server is away: processes go on.
+                pass
+            await asyncio.sleep(0.2)
+
+    async def _look(self, client: Client, pod: Object) -> None:
+        running = self.processes.get(pod.uid)
+        ended = running is not None and running.process.returncode is not None
+        if pod.metadata.deletion_timestamp is not None:
+            if running is None or ended:
+                await self._set_finalizers(client, pod, [])
+                self.processes.pop(pod.uid, None)
+            elif not running.ending:
+                running.ending = True
+                running.process.send_signal(signal.SIGTERM)
+        elif _FINALIZER not in pod.metadata.finalizers:
+            await self._set_finalizers(client, pod, [_FINALIZER])
+        elif (running is None or ended) and (pod.status or {}).get("phase") == "Running":
+            self.processes[pod.uid] = Running(await self._start(pod), pod.name)
+
+    async def _start(self, pod: Object) -> asyncio.subprocess.Process:
+        pki = self._upper.pki
+        command = f"{sys.executable} -I -S {CONSUMER} {self._directory} {{job}} {{token}}"
+        arguments = {
+            "exec": command,
+            "swarm": self._swarm,
+            "namespace": pod.labels["namespace"],
+            "worker": pod.name,
+            "pod-uid": pod.labels[_UPPER_UID],
+            "api-server": f"https://127.0.0.1:{self.link.port}",
+            "ca-file": str(self._upper.ca),
+            "client-cert-file": str(pki.certificate("admin")),
+            "client-key-file": str(pki.key("admin")),
+            "http-port": "0",
+            "drain-seconds": "5",
+        }
+        log = (self._directory / f"{pod.name}.log").open("ab")
+        with log:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "swarm",
+                "worker",
+                *(f"--{name}={value}" for name, value in arguments.items()),
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                cwd=Path(__file__).parents[3],
+            )
+
+    @staticmethod
+    async def _set_finalizers(client: Client, pod: Object, finalizers: list[str]) -> None:
+        body: dict[str, Any] = {"metadata": {"uid": pod.uid, "finalizers": finalizers}}
+        with contextlib.suppress(NotFound):
+            await client.patch(resources.PODS, pod.name, body, namespace=pod.namespace)

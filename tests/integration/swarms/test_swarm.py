@@ -1,0 +1,229 @@
+"""A Swarm over two virtual nodes: at most one owner of each job at any time, whatever ends in between."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.demo import configuration
+from hack.sandbox.process import Process
+from swarm import crd
+from swarm.spec import SWARMS
+from tests.integration.swarms.node_agent import NodeAgent
+from tests.waiting import becomes, create, eventually, make_namespace, node_ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+
+NAMESPACE, SWARM, JOBS = "streams", "feed", [f"stream-{index}" for index in range(20)]
+
+
+@dataclass
+class Scene:
+    """Clusters, the controllers, and the workers' processes."""
+
+    sandbox: Sandbox
+    agents: list[NodeAgent]
+    directory: Path
+    controllers: list[Process]
+    started: int = 0
+
+    @property
+    def upper(self) -> Cluster:
+        return self.sandbox.upper
+
+    async def start_controller(self) -> None:
+        self.started += 1
+        lease = ["--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s"]
+        arguments = [f"--kubeconfig={self.upper.kubeconfig}", "--gone-after=3s", *lease]
+        arguments += ["--leader-elect-retry-period=500ms"]
+        self.controllers.append(
+            await self.sandbox.start_process(
+                f"swarm-{self.started}", [sys.executable, "-m", "swarm", *arguments]
+            )
+        )
+
+    async def replace_controllers(self) -> None:
+        """Kill all controllers, the leader included, and start others."""
+        for controller in self.controllers:
+            await controller.kill()
+        self.controllers.clear()
+        for _ in range(2):
+            await self.start_controller()
+
+    async def scale(self, replicas: int) -> None:
+        await self.upper.kubectl(
+            "--namespace", NAMESPACE, "scale", "statefulset", "worker", f"--replicas={replicas}"
+        )
+
+    async def settled(self, workers: int, jobs: list[str] = JOBS) -> None:
+        """Wait until every job is owned, and the Swarm's status says the same; nothing was owned twice."""
+
+        async def state() -> Any:
+            swarm = await self.upper.api.read(SWARMS.path(namespace=NAMESPACE, name=SWARM))
+            found = swarm["status"]
+            conditions = {one["type"]: one["status"] for one in found["conditions"]}
+            return [found["workerCount"], found["runningCount"], self.owned(jobs), conditions["Converged"]]
+
+        await becomes(state, [workers, len(jobs), len(jobs), "True"], what="every job is owned")
+        self.check()
+
+    def owned(self, jobs: list[str] = JOBS) -> int:
+        """How many jobs are owned now: their lock is held."""
+        return sum(not _is_free(self.directory / f"{job}.lock") for job in jobs)
+
+    def check(self) -> None:
+        violations = self.directory / "violations"
+        assert not violations.exists(), violations.read_text(encoding="utf-8")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
+    """Two lower clusters, two controllers, a StatefulSet of three workers and a Swarm."""
+    directory = tmp_path_factory.mktemp("swarm")
+    async with Sandbox(lower=2, kwok_nodes=1) as sandbox, contextlib.AsyncExitStack() as stack:
+        upper = sandbox.upper
+        file = sandbox.directory / "virtual-node.yaml"
+        file.write_text(json.dumps(configuration(sandbox)), encoding="utf-8")
+        await sandbox.start_virtual_node("--config", str(file))
+        await upper.apply(crd.definition())
+        agents = [NodeAgent(cluster, upper, directory, swarm=SWARM) for cluster in sandbox.lower]
+        for agent in agents:
+            await stack.enter_async_context(agent.running())
+            await node_ready(upper, f"vn-{agent.lower.name}")
+        scene = Scene(sandbox, agents, directory, [])
+        await scene.start_controller()
+        await scene.start_controller()
+        await make_namespace(upper, NAMESPACE)
+        await upper.kubectl("wait", "--for=condition=established", f"crd/{SWARMS.qualified}")
+        await create(upper, NAMESPACE, _stateful_set())
+        await upper.api.create(SWARMS.path(namespace=NAMESPACE), _swarm())
+        yield scene
+
+
+async def test_one_owner_at_any_time(scene: Scene):
+    """Scaling, killed workers, deleted pods, killed controllers, a changed list and a partition."""
+    await scene.settled(3)
+    await scene.scale(7)
+    await scene.settled(7)
+    await scene.replace_controllers()
+    await scene.scale(2)
+    await scene.settled(2)
+    await scene.scale(4)
+    await scene.settled(4)
+
+    assert any(agent.kill("worker-1") for agent in scene.agents)
+    await scene.settled(4)
+    await scene.upper.kubectl("--namespace", NAMESPACE, "delete", "pod", "worker-2", "--wait=false")
+    await scene.replace_controllers()
+    await scene.settled(4)
+
+    fewer = JOBS[5:]
+    await _set_jobs(scene, fewer)
+    await scene.settled(4, fewer)
+    await _set_jobs(scene, JOBS)
+    await scene.settled(4)
+
+    await _lose_a_cluster(scene)
+
+
+async def _lose_a_cluster(scene: Scene) -> None:
+    """Cut a lower cluster off: its workers keep their jobs until they are known to have ended."""
+    agent = scene.agents[1]
+    mine = {one.name for one in agent.processes.values()}
+    assert mine
+    apiserver = next(one for one in agent.lower.processes if one.name.endswith("apiserver"))
+    await agent.link.cut()
+    with _suspended(apiserver):
+        await scene.upper.kubectl("--namespace", NAMESPACE, "delete", "pod", *sorted(mine), "--wait=false")
+
+        async def revoked() -> bool:
+            swarm = await scene.upper.api.read(SWARMS.path(namespace=NAMESPACE, name=SWARM))
+            return any(worker.get("stopping") for worker in swarm["status"]["workers"])
+
+        await eventually(revoked, what="the jobs of the lost workers are assigned to others")
+        # Nobody knows whether they still run, so nobody else may start them; they do run.
+        assert scene.owned() == len(JOBS)
+        scene.check()
+    await agent.link.start()
+    await scene.settled(4)
+
+
+async def _set_jobs(scene: Scene, jobs: list[str]) -> None:
+    patch = json.dumps({"spec": {"jobs": [{"name": job} for job in jobs]}})
+    await scene.upper.kubectl(
+        "--namespace", NAMESPACE, "patch", "swarm", SWARM, "--type=merge", f"--patch={patch}"
+    )
+
+
+@contextlib.contextmanager
+def _suspended(process: Process) -> Iterator[None]:
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+def _is_free(lock: Path) -> bool:
+    try:
+        with lock.open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _swarm() -> dict[str, Any]:
+    return {
+        "apiVersion": SWARMS.api_version,
+        "kind": SWARMS.kind,
+        "metadata": {"name": SWARM},
+        "spec": {
+            "workers": {"statefulSet": "worker"},
+            "jobs": [{"name": job} for job in JOBS],
+            "unreadyGraceSeconds": 3,
+        },
+    }
+
+
+def _stateful_set() -> dict[str, Any]:
+    labels = {"app": "worker", "namespace": NAMESPACE}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "worker"},
+        "spec": {
+            "replicas": 3,
+            "serviceName": "worker",
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {"app": "worker"}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "terminationGracePeriodSeconds": 20,
+                    "tolerations": [{"operator": "Exists"}],
+                    "containers": [{"name": "worker", "image": "none"}],
+                    "topologySpreadConstraints": [
+                        {
+                            "maxSkew": 1,
+                            "topologyKey": "kubernetes.io/hostname",
+                            "whenUnsatisfiable": "DoNotSchedule",
+                            "labelSelector": {"matchLabels": {"app": "worker"}},
+                        }
+                    ],
+                },
+            },
+        },
+    }
