@@ -16,6 +16,7 @@ from controller_runtime.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.informer import Informer
 from multi_scheduler.config import ClusterConfig
+from multi_scheduler.view import View
 
 GROUP = "virtual_node.multi_scheduler.agents"
 
@@ -30,6 +31,7 @@ class VirtualNode:
     labels: Mapping[str, str]
     pool: Mapping[str, str]
     """Labels that all lower nodes behind it have."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,19 @@ class AgentContext:
     """What the configuration says about them."""
     bound_pods: Informer | None = None
     """The upper pods that are bound, shared by all agents; the multi-scheduler runs it. None: the agent follows them."""
+    view: View | None = None
+    """All lower clusters, as every agent sees them."""
+
+    def use_view(self) -> View:
+        """Return the view, which is filled from then on.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.view is None:
+            raise ConfigError(f"agents[{self.name}]: there is no view of the lower clusters")
+        self.view.is_used = True
+        return self.view
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from controller_runtime.listening import is_loopback
 from controller_runtime.objects import Object
 from controller_runtime.serving import HealthServer
 from multi_scheduler import decisions
-from multi_scheduler.agent import AgentContext, load
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.certificate_keeper import CertificateKeeper
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.flags import PROGRAM, Options
 from multi_scheduler.server import ExtenderServer
+from multi_scheduler.shared import Shared
 
 _POLL = 2.0
 """Seconds between two looks at the kubeconfigs."""
@@ -92,16 +92,9 @@ class App:
                 weaknesses.warn(found, cluster=cluster.name)
                 client = Client(found, user_agent=PROGRAM, cluster=cluster.name)
                 lower[cluster.name] = await stack.enter_async_context(client)
-            clusters = {cluster.name: cluster for cluster in options.config.clusters}
             bound = bound_pods(upper)
-            agents = [
-                Weighted(
-                    one.name,
-                    load(one.name, AgentContext(one.name, one.config, upper, lower, clusters, bound)),
-                    one.weight,
-                )
-                for one in options.config.agents
-            ]
+            shared = Shared(options.config, upper, lower, bound)
+            agents = [Weighted(one.name, shared.agent(one), one.weight) for one in options.config.agents]
             directory = NodeDirectory(upper, options.config)
             keeper = self._keeper(upper)
             extender = Extender(agents, directory, upper=upper)
@@ -113,6 +106,7 @@ class App:
                 "nodes": lambda: (
                     None if directory.nodes.has_synced else "the upper nodes have not been read yet"
                 ),
+                "view": shared.unready,
                 **{weighted.name: weighted.agent.unready for weighted in agents},
             }
             for name, check in checks.items():
@@ -133,6 +127,7 @@ class App:
                 group.create_task(recorder.run(), name="events")
                 for weighted in agents:
                     group.create_task(weighted.agent.run(), name=weighted.name)
+                group.create_task(shared.run(), name="view")
 
     def _keeper(self, upper: Client) -> CertificateKeeper | None:
         options = self._options

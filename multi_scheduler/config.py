@@ -15,6 +15,8 @@ from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
 from controller_runtime.flags import read_text
+from multi_scheduler.usage import config as usage_config
+from multi_scheduler.usage.config import UsageConfig
 
 API_VERSION = "virtual-node.io/v1alpha1"
 KIND = "MultiSchedulerConfiguration"
@@ -71,6 +73,8 @@ class ClusterConfig(_Base):
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     policy: Policy = msgspec.field(default_factory=Policy)
     """What pods may ask of this lower cluster, as the virtual node is configured. It does not get other pods."""
+    usage: UsageConfig | None = None
+    """Where the usage of its nodes comes from; null: as ``usage`` of the whole configuration says."""
 
 
 class AgentConfig(_Base):
@@ -90,6 +94,8 @@ class Config(_Base):
     api_version: str = API_VERSION
     kind: str = KIND
     clusters: list[ClusterConfig] = []
+    usage: UsageConfig = msgspec.field(default_factory=UsageConfig)
+    """Where the usage of lower nodes comes from."""
     agents: list[AgentConfig] = msgspec.field(default_factory=lambda: [AgentConfig(name="fit")])
 
 
@@ -134,8 +140,11 @@ def parse(text: str, *, source: str = "config") -> Config:
 def _validate(config: Config, source: str) -> None:
     if not config.clusters:
         raise ConfigError(f"{source}: clusters: at least one lower cluster is needed")
+    usage_config.check(config.usage, f"{source}: usage")
     for cluster in config.clusters:
         _validate_selector(cluster, source)
+        if cluster.usage is not None:
+            usage_config.check(cluster.usage, f"{source}: clusters: {cluster.name}: usage")
         where = f"{source}: clusters: {cluster.name}: policy"
         for problem in policy_validation.problems(where, cluster.policy):
             raise ConfigError(problem)

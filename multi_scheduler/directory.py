@@ -43,16 +43,18 @@ class NodeDirectory:
         """
         cached = self.nodes.store.get(name)
         labels: Mapping[str, str] = {}
+        annotations: Mapping[str, str] = {}
         if node is not None:
             labels = node["metadata"].get("labels") or {}
+            annotations = node["metadata"].get("annotations") or {}
         elif cached is not None:
-            labels = cached.labels
+            labels, annotations = cached.labels, cached.annotations
         if name in self._configured:
             cluster, pool = self._configured[name]
-            return VirtualNode(name, cluster, labels, pool)
+            return VirtualNode(name, cluster, labels, pool, annotations)
         if labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
             return None
         for label in (names.LABEL_LOWER_CLUSTER, names.LABEL_CLUSTER_ID):
             if (cluster := labels.get(label, name)) in self._clusters:
-                return VirtualNode(name, cluster, labels, {})
+                return VirtualNode(name, cluster, labels, {}, annotations)
         return None

@@ -34,3 +34,14 @@ LOWER: tuple[Right, ...] = (
     Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes below"),
 )
 """What ``virtual-node lower-cluster register`` grants to the read-only account."""
+
+LOWER_METRICS_API: tuple[Right, ...] = (
+    Right("metrics.k8s.io", "nodes", ("list",), "usage of lower nodes (usage.source MetricsAPI)"),
+)
+"""Besides ``LOWER``, for ``usage.source`` MetricsAPI: ``lower-cluster register --usage-source MetricsAPI`` grants it."""
+
+LOWER_KUBELETS: tuple[Right, ...] = (
+    Right("", "nodes", ("get",), "usage of lower nodes (usage.source Summary or Resource)", "proxy"),
+)
+"""Besides ``LOWER``, for ``usage.source`` Summary or Resource: ``lower-cluster register --usage-source Summary`` grants it.
+RBAC cannot limit it to metrics: whoever has it reads logs, and on some releases runs commands, through any kubelet."""

@@ -169,6 +169,16 @@ LOWER_VIEWER: tuple[Right, ...] = (
 )
 """Granted in every lower cluster to the second account that ``lower-cluster register`` makes: the multi-scheduler's."""
 
+LOWER_VIEWER_METRICS_API: tuple[Right, ...] = (
+    Right("metrics.k8s.io", "nodes", ("list",), "usage of lower nodes (MetricsAPI)"),
+)
+"""Granted to that account, too, by ``lower-cluster register --usage-source MetricsAPI``."""
+
+LOWER_VIEWER_KUBELETS: tuple[Right, ...] = (
+    Right("", "nodes", ("get",), "usage of lower nodes (Summary, Resource)", "proxy"),
+)
+"""Granted to that account, too, by ``lower-cluster register --usage-source Summary`` or ``Resource``."""
+
 LOWER_RENEWAL: tuple[Right, ...] = (
     Right(
         "",

@@ -1,4 +1,4 @@
-"""Schemas of the configuration that values contain, from the structures that decode it in the program."""
+"""Schemas of the configurations that values contain, from the structures that decode it in the program."""
 
 from __future__ import annotations
 
@@ -8,9 +8,27 @@ from typing import Any
 import msgspec
 
 from controller_runtime.api.matching import LABEL_OPERATORS, LabelSelector
+from multi_scheduler.agents.by_node import NodeSettings
+from multi_scheduler.agents.congestion import CongestionSettings
+from multi_scheduler.agents.cost import CostSettings
+from multi_scheduler.agents.load import LoadSettings
+from multi_scheduler.agents.pigeon import PigeonSettings
+from multi_scheduler.agents.safe import SafeSettings
+from multi_scheduler.fit.agent import FitSettings
+from multi_scheduler.usage.config import UsageConfig
 from virtual_node.config import KNOWN_CONTROLLERS, TAINT_EFFECTS, Config
 
 Schema = dict[str, Any]
+AGENTS: Mapping[str, type[msgspec.Struct]] = {
+    "congestion": CongestionSettings,
+    "cost": CostSettings,
+    "fit": FitSettings,
+    "load": LoadSettings,
+    "pigeon": PigeonSettings,
+    "pressure": NodeSettings,
+    "safe": SafeSettings,
+}
+"""Agents that come along, and their settings."""
 _REFERENCE = "#/definitions/{name}"
 
 
@@ -21,7 +39,9 @@ def reference(name: str) -> Schema:
 
 def definitions() -> dict[str, Schema]:
     """Return the schemas of ``virtualNode.config``, of a cluster's ``config`` and of their parts, by structure."""
-    _, parts = msgspec.json.schema_components((Config, LabelSelector), ref_template=_REFERENCE)
+    _, parts = msgspec.json.schema_components(
+        (Config, LabelSelector, UsageConfig, *AGENTS.values()), ref_template=_REFERENCE
+    )
     for name, part in parts.items():
         part["properties"] = {field: _compact(one) for field, one in part["properties"].items()}
         if name in _CHANGES:

@@ -46,6 +46,15 @@ _EXTENDER = [
         width=8,
         meaning="What the lower cluster keeps from us; pods that such rules refuse are sent there all the same.",
     ),
+    Panel(
+        "Extender: usage of lower nodes that is unknown",
+        {
+            "max by (cluster) (virtual_node_usage_source_failed)": "{{cluster}} source failed",
+            rate("virtual_node_usage_neutral_total", "cluster, reason"): "{{cluster}} {{reason}}",
+        },
+        width=8,
+        meaning="Scores without measured usage are neutral; no pod waits for it.",
+    ),
 ]
 _DESCHEDULER = [
     Panel(

@@ -1,4 +1,4 @@
-"""Schemas of ``descheduler.policy`` and of the fit agent's ``config``, from the structures that decode them in the programs."""
+"""Schema of ``descheduler.policy``, from the structures that decode it in the program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from controller_runtime.api.matching import LabelSelector
 from descheduler import policy
 from descheduler.strategies import registry
 from hack.chart.configuration import Schema, reference
-from multi_scheduler.fit.agent import Settings
 
 _STRATEGIES = {name: one.params_type for name, one in registry.strategies(ours=True).items()}
 _KNOWN = registry.known_names(registry.strategies(ours=True))
@@ -48,9 +47,9 @@ POLICY: Schema = {
 
 
 def definitions() -> dict[str, Schema]:
-    """Return the schemas of both versions of a policy, of strategies' parameters and of the fit agent's settings."""
+    """Return the schemas of both versions of a policy and of strategies' parameters."""
     kinds = tuple(dict.fromkeys(_STRATEGIES.values()))
-    _, parts = msgspec.json.schema_components((*kinds, Settings), ref_template="#/definitions/{name}")
+    _, parts = msgspec.json.schema_components(kinds, ref_template="#/definitions/{name}")
     found: dict[str, Schema] = dict(parts)
     for kind in kinds:
         found[kind.__name__]["properties"]["labelSelector"] = reference(LabelSelector.__name__)

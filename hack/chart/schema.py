@@ -72,8 +72,13 @@ _AGENT = {
         "weight": {"type": "number", "minimum": 0},
         "config": _FREE,
     },
-    "if": {"properties": {"name": {"const": "fit"}}},
-    "then": {"properties": {"config": configuration.reference("Settings")}},
+    "allOf": [
+        {
+            "if": {"properties": {"name": {"const": name}}},
+            "then": {"properties": {"config": configuration.reference(settings.__name__)}},
+        }
+        for name, settings in configuration.AGENTS.items()
+    ],
 }
 """Settings of agents of other packages are not known here."""
 _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -113,6 +118,11 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("descheduler.unschedulableThreshold", _DURATION),
     ("freezePeriod", _DURATION),
     ("multiScheduler.agents", {"type": "array", "minItems": 1, "items": _AGENT}),
+    ("multiScheduler.usage", configuration.reference("UsageConfig")),
+    (
+        "multiScheduler.clusterUsage",
+        {"type": "object", "additionalProperties": configuration.reference("UsageConfig")},
+    ),
     ("multiScheduler.tls.enabled", {"type": ["boolean", "null"]}),
     ("multiScheduler.tls.clientNames", _LIST_OF_STRINGS),
     ("multiScheduler.weight", {"type": "integer", "minimum": 1}),

@@ -33,11 +33,20 @@ async def start_metrics_server(sandbox: Sandbox, cluster: Cluster) -> Process:
             f"--metric-resolution={RESOLUTION_SECONDS}s", f"--kubelet-request-timeout={RESOLUTION_SECONDS - 2}s",
         ],
     )  # fmt: skip
+    await register_metrics_api(cluster, address, port)
+    return process
+
+
+async def register_metrics_api(cluster: Cluster, address: str, port: int) -> None:
+    """Have a cluster's API server serve the metrics API that is at an address, and wait until it does.
+
+    Raises:
+        SandboxError: it does not become available.
+    """
     await cluster.apply(*_objects(address, port))
     await cluster.kubectl(
         "wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=150s"
     )
-    return process
 
 
 def _objects(address: str, port: int) -> list[dict[str, object]]:

@@ -89,6 +89,7 @@ async def start_multi_scheduler(
     bind: bool = False,
     tls: bool = False,
     clusters: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Process:
     """Run the multi-scheduler for all lower clusters, and the upper cluster's scheduler with it.
 
@@ -98,6 +99,7 @@ async def start_multi_scheduler(
         bind: the extender binds pods, too.
         tls: both prove themselves by certificates that it makes.
         clusters: further configuration of lower clusters, by their names, such as their policies.
+        settings: further configuration of the whole, such as its agents.
     """
     file = sandbox.directory / "multi-scheduler.yaml"
     configuration = {
@@ -113,6 +115,7 @@ async def start_multi_scheduler(
             for cluster in sandbox.lower
         ],
         "agents": [{"name": "fit", "weight": 1}],
+        **(settings or {}),
     }
     file.write_text(json.dumps(configuration, indent=1), encoding="utf-8")
     (port,) = free_ports(1)

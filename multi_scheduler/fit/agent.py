@@ -37,7 +37,7 @@ _ADOPTION_SECONDS = 0.02
 _UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
 
-class Settings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class FitSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The agent's configuration."""
 
     score: Strategy = "BestFit"
@@ -60,7 +60,7 @@ class FitAgent(Agent):
             ConfigError: a setting is wrong.
         """
         try:
-            self._settings = msgspec.convert(dict(context.settings), Settings)
+            self._settings = msgspec.convert(dict(context.settings), FitSettings)
         except msgspec.ValidationError as error:
             raise ConfigError(f"agents[{context.name}].config: {error}") from None
         self.indexes = {cluster: ClusterIndex() for cluster in context.lower}
@@ -87,7 +87,7 @@ class FitAgent(Agent):
         }
         self._bound_pods = BoundPods(context, bound=self._bound_above, gone=self.reservations.release)
         self._log = log.get_logger(component="fit")
-        self._judged: dict[str, dict[str, Prediction]] = {}
+        self.judged: dict[str, dict[str, Prediction]] = {}
         """What filter calls found, until the scheduler has chosen: by uid and virtual node."""
 
     async def run(self) -> None:
@@ -113,7 +113,7 @@ class FitAgent(Agent):
         self.reservations.release(uid)
         deadline = _now() + _SETTLE_SECONDS
         while True:
-            found = self._judge(pod, nodes)
+            found = self.judge(pod, nodes)
             if found.rejected < len(nodes):
                 break
             # Others hold promises on several clusters of which they will use one: a moment tells which.
@@ -121,8 +121,8 @@ class FitAgent(Agent):
             if until <= (now := _now()):
                 break
             await self.reservations.wait(until - now)
-        self._judged.pop(uid, None)
-        self._judged[uid] = found.judged
+        self.judged.pop(uid, None)
+        self.judged[uid] = found.judged
         # At once: while other agents are asked, another call must not be told of the same room.
         self.reservations.promise(uid, found.places)
         return Rejections(found.resolvable, found.unresolvable)
@@ -133,7 +133,7 @@ class FitAgent(Agent):
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
         """How well the pod fits each cluster, by the chosen strategy; 0 where nobody could look."""
-        judged = self._judged.get(pod["metadata"].get("uid", ""), {})
+        judged = self.judged.get(pod["metadata"].get("uid", ""), {})
         return {
             node.name: score(self.indexes[node.cluster], judged.get(node.name), self._settings.score)
             for node in nodes
@@ -173,7 +173,8 @@ class FitAgent(Agent):
         """We have bound the pod ourselves."""
         self.reservations.bind(uid, node)
 
-    def _judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
+    def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
+        """Look for a pod's place behind each virtual node; promises nothing."""
         found = Judgement()
         demands: dict[Any, Demand] = {}
         differs = any("persistentVolumeClaim" in volume for volume in pod["spec"].get("volumes") or ())
@@ -203,8 +204,7 @@ class FitAgent(Agent):
                 wanted = demands[alike] = self._demand(below, node)
             told: Counter[str] = Counter()
             index = self.indexes[node.cluster]
-            slots = index.feasible(wanted, told)
-            if slots:
+            if slots := index.feasible(wanted, told):
                 predicted = found.judged[node.name] = predict(index, wanted, slots)
                 found.places[node.name] = Place(node.cluster, predicted.place, below.charge)
             else:
@@ -240,7 +240,7 @@ class FitAgent(Agent):
 
     def _bound_above(self, pod: Object) -> bool:
         """A pod is bound above; tells whether its room is accounted for: it is seen below, or was promised."""
-        self._judged.pop(pod.uid, None)
+        self.judged.pop(pod.uid, None)
         if any(pod.uid in feed.visible for feed in self.feeds.values()):
             self.reservations.release(pod.uid)
             return True
@@ -286,8 +286,8 @@ class FitAgent(Agent):
     def sweep(self) -> None:
         """Forget what has not been asked for in time: promises, and the oldest of very many judgements."""
         self.reservations.expire()
-        for uid in list(self._judged)[: max(0, len(self._judged) - _KEPT_JUDGEMENTS)]:
-            del self._judged[uid]
+        for uid in list(self.judged)[: max(0, len(self.judged) - _KEPT_JUDGEMENTS)]:
+            del self.judged[uid]
 
     async def _sweeping(self) -> None:
         while True:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names
+from controller_runtime.api import names, pod_resources, timestamps
 from controller_runtime.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from controller_runtime.informer import Informer
@@ -20,6 +20,7 @@ from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fit.placed import Placed
 
 _FINISHED = ("Succeeded", "Failed")
+_LIMITED = ("cpu", "memory")
 _BOUND = "Bound"
 _QUIET = 75.0
 """Seconds without a word after which a watch proves nothing; apiservers send a bookmark every minute."""
@@ -83,6 +84,14 @@ class Feed:
             on_add=lambda volume, _initial: self._volume(volume),
             on_update=lambda _old, new: self._volume(new),
             on_delete=self._forget_volume,
+        )
+
+    def follow_nodes(self, changed: Callable[[str, Mapping[str, str]], None]) -> None:
+        """Have a function called with the name and the annotations of each node that is new, changed or gone."""
+        self._nodes.add_handler(
+            on_add=lambda node, _initial: changed(node.name, node.annotations),
+            on_update=lambda _old, new: changed(new.name, new.annotations),
+            on_delete=lambda node: changed(node.name, {}),
         )
 
     async def run(self) -> None:
@@ -169,6 +178,8 @@ class Feed:
             labels=pod.labels,
             anti_affinity=host_terms(spec, "podAntiAffinity", pod.namespace),
             is_ending=pod.metadata.deletion_timestamp is not None,
+            limits=spec.get("limits") or {},
+            since=status.get("since", 0.0),
         )
         self._index.place(pod.uid, placed)
         if upper:
@@ -223,4 +234,23 @@ def shrink_pod(pod: Object) -> Object:
         kept["ports"] = ports
     if anti := (spec.get("affinity") or {}).get("podAntiAffinity"):
         kept["affinity"] = {"podAntiAffinity": anti}
-    return pod.with_fields(spec=kept, status={"phase": status.get("phase", "")})
+    limits = pod_resources.pod_limits(spec)
+    if more := {name: limits[name] for name in _LIMITED if limits.get(name, 0) > requests.get(name, 0)}:
+        kept["limits"] = more
+    return pod.with_fields(
+        spec=kept, status={"phase": status.get("phase", ""), "since": _bound_at(pod, status)}
+    )
+
+
+def _bound_at(pod: Object, status: Mapping[str, Any]) -> float:
+    """Return when a pod was bound, in seconds since the epoch; static pods have their creation alone."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+            text = condition.get("lastTransitionTime")
+            break
+    else:
+        text = pod.metadata.creation_timestamp
+    try:
+        return timestamps.parse(text or "").timestamp()
+    except ValueError:
+        return 0.0

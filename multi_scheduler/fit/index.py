@@ -219,6 +219,19 @@ class ClusterIndex:
         """The slots of the nodes whose labels and taints admit a pod: ``Demand.key`` and ``Demand.spec``."""
         return self._admitting.ask(key, spec).slots
 
+    def node(self, name: str) -> Node | None:
+        """Return a node; None: there is none of that name."""
+        slot = self._slots.get(name)
+        return self._nodes[slot] if slot is not None else None
+
+    def cpus(self) -> dict[str, float]:
+        """Return the allocatable CPU of all nodes, in thousandths."""
+        return {node.name: node.allocatable.get("cpu", 0) for node in self._nodes if node is not None}
+
+    def on(self, name: str) -> Mapping[str, Placed]:
+        """Return what is on a node, by uid. Read only."""
+        return self._by_node.get(name, {})
+
     def left_over(self, slot: int, demand: Demand) -> float:
         """The larger share of a node's cpu and memory that stays free when it takes a pod: 0 fits exactly."""
         node = self._nodes[slot]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,3 +23,7 @@ class Placed:
     """It is being deleted: it still takes room, and keeps others away, but nothing is spread from it."""
     devices: Sequence[int] = ()
     """The devices of the node that it takes its divisible resource from. Empty: not known."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Of cpu and memory, where they differ from the requests."""
+    since: float = math.inf
+    """When the lower scheduler bound the pod, in seconds since the epoch. A reservation is not bound yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Literal
 
 from multi_scheduler.fit.demand import Demand
@@ -13,6 +14,8 @@ from multi_scheduler.fit.placed import Placed
 Strategy = Literal["BestFit", "Spread", "BinPack"]
 _LOOKED_AT = 64
 """Feasible nodes of a cluster that are compared; more would cost time and change little."""
+_KEPT = 8
+"""Of these, the most likely ones are kept for other agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class Prediction:
     """Where the lower scheduler will most likely put it."""
     left_over: float
     """What the tightest fitting node would have left, as a share."""
+    likely: Sequence[str] = ()
+    """The nodes that the lower scheduler may choose, the most likely one first."""
 
 
 def predict(index: ClusterIndex, wanted: Demand, slots: Sequence[int]) -> Prediction:
@@ -35,16 +40,16 @@ def predict(index: ClusterIndex, wanted: Demand, slots: Sequence[int]) -> Predic
     """
     looked_at = slots[:: max(1, len(slots) // _LOOKED_AT)]
     left = [index.left_over(slot, wanted) for slot in looked_at]
-    emptiest = max(range(len(left)), key=left.__getitem__)
+    likely = [index.name(looked_at[one]) for one in nlargest(_KEPT, range(len(left)), key=left.__getitem__)]
     place = Placed(
-        node=index.name(looked_at[emptiest]),
+        node=likely[0],
         requests=wanted.requests,
         ports=wanted.ports,
         namespace=wanted.namespace,
         labels=wanted.labels,
         anti_affinity=wanted.anti_affinity,
     )
-    return Prediction(place, min(left))
+    return Prediction(place, min(left), likely)
 
 
 def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy) -> float:

@@ -14,6 +14,8 @@ from multi_scheduler.formulas.numbers import clamp
 MILLI_WITHOUT_REQUEST = 1000
 REQUEST_MULTIPLIER = 1.5
 TARGET = 0.4
+_ESTIMATED = {"cpu": 0.85, "memory": 0.7}
+_WITHOUT_REQUEST = {"cpu": 250, "memory": 200 * 1024**2}
 _WIDEST = 0.99
 """Of the greatest possible variance: a deviation beyond could not be fitted."""
 
@@ -25,6 +27,14 @@ def predicted_milli(
     if limit:
         return limit
     return math.floor(multiplier * request + 0.5) if request else without
+
+
+def estimated(resource: str, request: int, limit: int) -> float:
+    """Return what a pod that is not measured yet will use: by Koordinator's factors and defaults."""
+    asked = max(request, limit)
+    if not asked:
+        return _WITHOUT_REQUEST.get(resource, 0)
+    return asked * _ESTIMATED.get(resource, 1.0)
 
 
 def target_load_packing(capacity: float, used: float, coming: float, target: float = TARGET) -> float:

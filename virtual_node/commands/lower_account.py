@@ -14,10 +14,18 @@ from controller_runtime import resources
 from controller_runtime.client import Client
 from controller_runtime.errors import AlreadyExists, ConfigError, NotFound
 from controller_runtime.resources import Resource
+from controller_runtime.rights import Right
 from virtual_node import manifests, rights
 
 ACCOUNTS = {manifests.NAME: "", manifests.VIEWER: "-viewer"}
 """Account in the lower cluster → suffix of its Secret's name."""
+USAGE_SOURCES: Mapping[str, tuple[Right, ...]] = {
+    "None": (),
+    "MetricsAPI": rights.LOWER_VIEWER_METRICS_API,
+    "Summary": rights.LOWER_VIEWER_KUBELETS,
+    "Resource": rights.LOWER_VIEWER_KUBELETS,
+}
+"""Where the multi-scheduler reads the usage of lower nodes → what its account needs for that."""
 KINDS = {
     "Namespace": resources.NAMESPACES,
     "ServiceAccount": resources.SERVICE_ACCOUNTS,
@@ -39,7 +47,7 @@ def objects(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return both accounts with their permissions: the virtual node's, and a read-only one for the multi-scheduler.
 
     Args:
-        options: ``account_namespace``, ``keep_namespaces`` and ``legacy_token`` of the command line.
+        options: ``account_namespace``, ``keep_namespaces``, ``legacy_token`` and ``usage_source`` of the command line.
     """
     namespace = options.account_namespace
     role = manifests.cluster_role(rights.LOWER)
@@ -51,7 +59,9 @@ def objects(options: argparse.Namespace) -> list[dict[str, Any]]:
         role,
         viewer,
         viewers,
-        manifests.cluster_role(rights.LOWER_VIEWER, name=manifests.VIEWER),
+        manifests.cluster_role(
+            (*rights.LOWER_VIEWER, *USAGE_SOURCES[options.usage_source]), name=manifests.VIEWER
+        ),
     ]
     if options.legacy_token:
         return [*found, *(manifests.legacy_token(namespace, name=name) for name in ACCOUNTS)]

@@ -148,6 +148,13 @@ def _add_account_flags(parser: Parser) -> None:
     parser.add_argument(
         "--account-namespace", type=label, default="virtual-node", metavar="NAME", help="below (virtual-node)"
     )
+    parser.add_argument(
+        "--usage-source",
+        choices=tuple(lower_account.USAGE_SOURCES),
+        default="None",
+        help="where the multi-scheduler reads the usage of lower nodes (usage.source of its configuration); its account "
+        "gets what that needs (None). Give it again when the action is repeated",
+    )
     parser.add_argument("--keep-namespaces", action="store_true", help="do not ask for the right to list everything, "
                         "which removing an empty namespace takes")  # fmt: skip
     parser.add_argument(

@@ -17,7 +17,7 @@ from descheduler import policy
 from descheduler.strategies import registry
 from descheduler.strategies.base import pod_matcher
 from hack.chart import schema
-from multi_scheduler.fit.agent import Settings
+from multi_scheduler.fit.agent import FitSettings
 from tests.unit.descheduler.policies import KNOWN, TENSILE, V1ALPHA2
 
 SCHEMA = json.loads(schema.FILE.read_text(encoding="utf-8"))
@@ -102,5 +102,5 @@ def test_the_schema_and_the_descheduler_judge_policies_alike(document: dict[str,
 
 def test_every_setting_of_the_fit_agent_is_in_the_schema():
     """One that is new in the program can be set in values."""
-    known = SCHEMA["definitions"]["Settings"]["properties"]
-    assert set(known) == {field.encode_name for field in msgspec.structs.fields(Settings)}
+    known = SCHEMA["definitions"]["FitSettings"]["properties"]
+    assert set(known) == {field.encode_name for field in msgspec.structs.fields(FitSettings)}

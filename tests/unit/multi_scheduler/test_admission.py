@@ -531,6 +531,12 @@ def test_registering_a_lower_cluster_grants_what_is_asked_for():
     def grants(table):
         return {(right.group, right.full_resource, verb) for right in table for verb in right.verbs}
 
-    assert grants(virtual_node.rights.LOWER_VIEWER) == grants(multi_scheduler.rights.LOWER)
-    assert grants(multi_scheduler.rights.LOWER) <= grants(virtual_node.rights.LOWER)
+    ours, theirs = multi_scheduler.rights, virtual_node.rights
+    for asked, granted in (
+        (ours.LOWER, theirs.LOWER_VIEWER),
+        (ours.LOWER_METRICS_API, theirs.LOWER_VIEWER_METRICS_API),
+        (ours.LOWER_KUBELETS, theirs.LOWER_VIEWER_KUBELETS),
+    ):
+        assert grants(asked) == grants(granted)
+        assert grants(asked) <= grants(theirs.LOWER)
     assert {verb for _, _, verb in grants(virtual_node.rights.LOWER_VIEWER)} == {"list", "watch"}

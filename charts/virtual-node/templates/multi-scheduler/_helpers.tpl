@@ -26,11 +26,19 @@ apiVersion: virtual-node.io/v1alpha1
 kind: MultiSchedulerConfiguration
 agents:
   {{- toYaml .Values.multiScheduler.agents | nindent 2 }}
+{{- with .Values.multiScheduler.usage }}
+usage:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 clusters:
   {{- range .Values.virtualNode.clusters }}
   {{- $config := .config | default dict }}
   - name: {{ toYaml .name }}
     kubeconfig: {{ include "virtual-node.kubeconfigPath" . }}
+    {{- with get ($.Values.multiScheduler.clusterUsage | default dict) .name }}
+    usage:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
     {{- with $config.context }}
     context: {{ toYaml . }}
     {{- end }}

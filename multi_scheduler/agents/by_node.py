@@ -1,0 +1,86 @@
+"""What agents have in common that score a virtual node by the lower node that a pod will be on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from controller_runtime.api import pod_resources
+from controller_runtime.errors import ConfigError
+from multi_scheduler.agent import Agent, AgentContext, VirtualNode
+from multi_scheduler.formulas.numbers import NEUTRAL
+from multi_scheduler.view import LowerNode
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class NodeSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """Settings of every such agent."""
+
+    node: Literal["MostLikely", "Best"] = "MostLikely"
+    """MostLikely: the node that the stock lower scheduler prefers, which is the one with the most room. Best: the one with
+    the best score, for lower schedulers that go by load themselves."""
+
+
+class AskedPod:
+    """The pod that is scheduled."""
+
+    def __init__(self, pod: Mapping[str, Any]) -> None:
+        self._pod = pod
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Return its labels."""
+        return self._pod["metadata"].get("labels") or {}
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """Return its spec in the upper cluster."""
+        found: Mapping[str, Any] = self._pod["spec"]
+        return found
+
+    @cached_property
+    def requests(self) -> Mapping[str, int]:
+        """Return what it requests: cpu in thousandths, all else in whole units."""
+        return pod_resources.pod_requests(self.spec)
+
+    @cached_property
+    def limits(self) -> Mapping[str, int]:
+        """Return its limits, in the same units."""
+        return pod_resources.pod_limits(self.spec)
+
+
+class NodeAgent(Agent):
+    """Scores virtual nodes by their lower nodes; a node of which nothing is known is neutral."""
+
+    def __init__(self, context: AgentContext, settings: NodeSettings) -> None:
+        self._view = context.use_view()
+        self._looks_for_best = settings.node == "Best"
+
+    async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
+        """Return a score for each virtual node, 0 to 1."""
+        asked = AskedPod(pod)
+        return {node.name: self._score(asked, self._view.nodes(pod, node)) for node in nodes}
+
+    def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
+        """Return how good a lower node is for a pod, 0 to 1; None: not known."""
+        raise NotImplementedError
+
+    def _score(self, pod: AskedPod, nodes: Sequence[LowerNode]) -> float:
+        found = [self.score_node(pod, node) for node in (nodes if self._looks_for_best else nodes[:1])]
+        return max((NEUTRAL if one is None else one for one in found), default=NEUTRAL)
+
+
+def read_settings(context: AgentContext, kind: type[T]) -> T:
+    """Return an agent's settings.
+
+    Raises:
+        ConfigError: one is wrong.
+    """
+    try:
+        return msgspec.convert(dict(context.settings), kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"agents[{context.name}].config: {error}") from None

@@ -1,0 +1,53 @@
+"""The congestion agent: prefers nodes with a low ``congestion-factor``, an annotation that another program writes.
+
+The virtual node's own annotation counts; without one, that of the lower node that the pod will be on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings, read_settings
+from multi_scheduler.formulas import congestion
+from multi_scheduler.view import LowerNode
+
+
+class CongestionSettings(NodeSettings):
+    """The agent's configuration."""
+
+    maximum: Annotated[int, Meta(ge=1)] = congestion.DEFAULT_MAXIMUM
+    """The factor of a node that is congested entirely; ``CONGESTION_FACTOR_MAX`` in the original."""
+
+
+class CongestionAgent(NodeAgent):
+    """Scores only."""
+
+    def __init__(self, context: AgentContext) -> None:
+        """Read the settings.
+
+        Raises:
+            ConfigError: one is wrong.
+        """
+        settings = read_settings(context, CongestionSettings)
+        super().__init__(context, settings)
+        self._maximum = settings.maximum
+
+    async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
+        """Return 1 where nothing is congested."""
+        found = dict(await super().score(pod, [node for node in nodes if not _factor(node)]))
+        for node in nodes:
+            if factor := _factor(node):
+                found[node.name] = congestion.score(factor, self._maximum)
+        return found
+
+    def score_node(self, pod: AskedPod, node: LowerNode) -> float:
+        """Return 1 for a node without the annotation."""
+        return congestion.score(node.annotations.get(congestion.ANNOTATION), self._maximum)
+
+
+def _factor(node: VirtualNode) -> str:
+    return node.annotations.get(congestion.ANNOTATION, "")

@@ -1,0 +1,144 @@
+"""The cost agent: prefers the lower cluster where the pod's requests cost least, after an order of clusters.
+
+Prices are per hour, of one CPU and one GiB. The first that is found counts: labels of the lower node, labels of the
+virtual node, the configuration, the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from controller_runtime import log
+from controller_runtime.api import matching, names
+from controller_runtime.api.decoding import convert, decode_yaml
+from controller_runtime.errors import ConfigError
+from controller_runtime.file_changes import FileChanges
+from multi_scheduler.agent import Agent, AgentContext, VirtualNode
+from multi_scheduler.agents.by_node import AskedPod, read_settings
+from multi_scheduler.formulas import cost
+from multi_scheduler.formulas.cost import Price
+from multi_scheduler.formulas.numbers import NEUTRAL
+
+_POLL = 10.0
+"""Seconds between two looks at the file."""
+_AVOIDED = 1000
+"""Added to the rank of preemptible nodes, for pods that are not meant for them."""
+Amount = Annotated[float, Meta(ge=0)]
+
+
+class Prices(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Of one lower cluster."""
+
+    cpu: Amount = 0.0
+    memory: Amount = 0.0
+
+
+class Preemptible(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Lower nodes that their provider may take away."""
+
+    node_selector: dict[str, str]
+    """Labels of these nodes."""
+    pod_selector: dict[str, Any] = {}
+    """LabelSelector of the pods that may be there; others get such a node only if there is no other. Empty: all pods."""
+    discount: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Of the price."""
+
+
+class CostSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The agent's configuration."""
+
+    prices: dict[str, Prices] = {}
+    """By lower cluster."""
+    file: str = ""
+    """A YAML file of the same form, read again when it changes."""
+    priority: list[str] = []
+    """Lower clusters, the preferred one first, whatever they cost; those that are not named come last."""
+    preemptible: Preemptible | None = None
+
+
+class CostAgent(Agent):
+    """Scores only."""
+
+    def __init__(self, context: AgentContext) -> None:
+        """Read the settings and the file.
+
+        Raises:
+            ConfigError: one is wrong.
+        """
+        self._name = context.name
+        self._settings = read_settings(context, CostSettings)
+        self._ranks = {cluster: rank for rank, cluster in enumerate(self._settings.priority)}
+        self._file = self._read_file() if self._settings.file else {}
+        self._view = context.use_view()
+        self._log = log.get_logger(component="cost")
+        try:
+            selector = self._settings.preemptible.pod_selector if self._settings.preemptible else {}
+            self._may_be_preempted = matching.compile_selector(selector)
+        except ValueError as error:
+            raise ConfigError(f"agents[{context.name}].config: preemptible.podSelector: {error}") from None
+
+    async def run(self) -> None:
+        """Read the file again when it changes, until cancelled."""
+        if not self._settings.file:
+            await super().run()
+        files = {"prices": self._settings.file}
+        changes = FileChanges(files)
+        while True:
+            await asyncio.sleep(_POLL)
+            if changes.changed(files):
+                try:
+                    self._file = self._read_file()
+                    self._log.info("prices read again", file=self._settings.file)
+                except ConfigError as error:
+                    self._log.error("prices not applied", error=str(error))
+
+    async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
+        """Return 1 for the cheapest; clusters without a price are neutral."""
+        asked = AskedPod(pod)
+        costs, ranks = {}, {}
+        last = len(self._ranks)
+        for node in nodes:
+            lower = next(iter(self._view.nodes(pod, node)), None)
+            labels = lower.labels if lower is not None else {}
+            price = _labelled(labels) or _labelled(node.labels) or self._configured(node.cluster)
+            if price is None:
+                continue
+            rank, discount = self._ranks.get(node.cluster, last), 0.0
+            found = self._settings.preemptible
+            if found is not None and found.node_selector.items() <= labels.items():
+                if self._may_be_preempted(asked.labels):
+                    discount = found.discount
+                else:
+                    rank += _AVOIDED
+            costs[node.name] = cost.hourly(asked.requests, price, discount=discount)
+            ranks[node.name] = rank
+        return {node.name: NEUTRAL for node in nodes} | cost.scores(costs, ranks)
+
+    def _configured(self, cluster: str) -> Price | None:
+        prices = self._settings.prices.get(cluster) or self._file.get(cluster)
+        return Price(prices.cpu, prices.memory) if prices is not None else None
+
+    def _read_file(self) -> dict[str, Prices]:
+        try:
+            text = Path(self._settings.file).read_text(encoding="utf-8")
+            return convert(decode_yaml(text) or {}, dict[str, Prices])
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"agents[{self._name}].config: file: {self._settings.file}: {error}") from None
+
+
+def _labelled(labels: Mapping[str, str]) -> Price | None:
+    if names.LABEL_PRICE_CPU not in labels and names.LABEL_PRICE_MEMORY not in labels:
+        return None
+    try:
+        price = Price(
+            float(labels.get(names.LABEL_PRICE_CPU, "0")), float(labels.get(names.LABEL_PRICE_MEMORY, "0"))
+        )
+    except ValueError:
+        return None
+    return price if 0 <= price.cpu < float("inf") and 0 <= price.memory < float("inf") else None

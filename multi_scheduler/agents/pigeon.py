@@ -1,0 +1,89 @@
+"""The pigeon agent: balances lower clusters, consolidates pods in few of them, or packs by the variation of demands.
+
+kube-safe-scheduler's objectives, with lower clusters as its nodes: the objective is about all of them at once, and a
+cluster's figures are the sums of its nodes. Whether one lower node has the room is the fit agent's question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from controller_runtime.errors import ConfigError
+from multi_scheduler.agent import NOTHING, Agent, AgentContext, Rejections, VirtualNode
+from multi_scheduler.agents.by_node import AskedPod, read_settings
+from multi_scheduler.formulas import pigeon
+
+_REMEMBERED = 10_000
+"""Pods that are not counted again when they are tried again."""
+_LEAST = {"cpu": 10, "memory": 16 * 1024**2, "pods": 1}
+"""Demand of a pod that does not say."""
+
+
+class PigeonSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The agent's configuration."""
+
+    objective: pigeon.Objective = "AdaptiveBinPack"
+    """LoadBalance: all clusters alike. Consolidate: few clusters full, the others empty. AdaptiveBinPack: clusters vary
+    as much as pods' demands do."""
+    resources: Annotated[list[str], Meta(min_length=1, max_length=5)] = msgspec.field(
+        default_factory=lambda: ["cpu", "memory"]
+    )
+    """Resources that are looked at."""
+    primary: str = ""
+    """The one that LoadBalance and Consolidate look at. Empty: the first."""
+
+
+class PigeonAgent(Agent):
+    """Scores only; counts the demand of each pod once."""
+
+    def __init__(self, context: AgentContext) -> None:
+        """Read the settings.
+
+        Raises:
+            ConfigError: one is wrong.
+        """
+        self._settings = read_settings(context, PigeonSettings)
+        resources, primary = self._settings.resources, self._settings.primary
+        if primary and primary not in resources:
+            raise ConfigError(f"agents[{context.name}].config: primary: {primary} is not among resources")
+        self._primary = resources.index(primary) if primary else 0
+        self._view = context.use_view()
+        self._history = pigeon.DemandHistory(len(resources))
+        self._counted: dict[str, None] = {}
+
+    async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
+        """Count the pod's demand; rejects nothing."""
+        uid = pod["metadata"].get("uid", "")
+        if uid not in self._counted:
+            self._counted[uid] = None
+            if len(self._counted) > _REMEMBERED:
+                del self._counted[next(iter(self._counted))]
+            self._history.add(self._demand(pod))
+        return NOTHING
+
+    async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
+        """Return 1 for the best cluster, 0.1 for the worst that has the room, 0 for others."""
+        bins = {}
+        for node in nodes:
+            total, used = self._view.whole(pod, node)
+            bins[node.name] = pigeon.Bin(
+                [total.get(name, 0) for name in self._settings.resources],
+                [used.get(name, 0) for name in self._settings.resources],
+            )
+        found = pigeon.objectives(
+            bins,
+            list(bins),
+            self._demand(pod),
+            self._settings.objective,
+            primary=self._primary,
+            history=self._history,
+        )
+        return {name: points / pigeon.BEST for name, points in pigeon.points(found).items()}
+
+    def _demand(self, pod: Mapping[str, Any]) -> list[int]:
+        requests = AskedPod(pod).requests
+        return [requests.get(name) or _LEAST.get(name, 0) for name in self._settings.resources]

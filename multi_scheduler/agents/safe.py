@@ -1,0 +1,111 @@
+"""The safe agent: keeps pods from nodes that would probably be overloaded, and prefers idle, steady ones.
+
+Formulas and defaults are kube-safe-scheduler's. Usage that is missing or old rejects nothing and is neutral.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from multi_scheduler.agent import AgentContext, Rejections, VirtualNode
+from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings, read_settings
+from multi_scheduler.formulas import safe
+from multi_scheduler.view import LowerNode
+
+Percent = Annotated[int, Meta(ge=0, le=100)]
+_RESOURCES = ("cpu", "memory")
+
+
+class SafeSettings(NodeSettings):
+    """The agent's configuration."""
+
+    safe_utilization: Percent = 90
+    """Utilisation that must not be exceeded."""
+    safe_percentile: Percent = 30
+    """Accepted probability that it is."""
+    forecast_weight: Percent = 20
+    """Weight of the forecast beside the mean."""
+    filter: bool = True
+    """Reject virtual nodes where every lower node that could take the pod is at risk."""
+    overload_weight: Annotated[float, Meta(ge=0)] = 1.0
+    """Of the score by risk, which is safe-overload in the original."""
+    balance_weight: Annotated[float, Meta(ge=0)] = 10.0
+    """Of the score by use and deviation, which is safe-balance in the original."""
+
+
+class SafeAgent(NodeAgent):
+    """Filter and both scores."""
+
+    def __init__(self, context: AgentContext) -> None:
+        """Read the settings.
+
+        Raises:
+            ConfigError: one is wrong.
+        """
+        self._settings = read_settings(context, SafeSettings)
+        super().__init__(context, self._settings)
+        self._threshold = self._settings.safe_utilization / 100
+        self._accepted = self._settings.safe_percentile / 100
+
+    async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
+        """Reject where all lower nodes that are looked at are known to be at risk."""
+        if not self._settings.filter:
+            return Rejections({}, {})
+        asked = AskedPod(pod)
+        rejected = {}
+        for node in nodes:
+            # The first node that is not at risk ends the search.
+            candidates = self._view.nodes(pod, node)
+            least = 1.0
+            for candidate in candidates:
+                risk = self._risk(asked, candidate)
+                least = min(least, risk)
+                if risk <= self._accepted:
+                    break
+            if candidates and least > self._accepted:
+                rejected[node.name] = (
+                    f"lower cluster {node.cluster}: cpu or memory of every node that could take the pod would exceed "
+                    f"{self._settings.safe_utilization} % with a probability of {least:.0%} or more"
+                )
+        return Rejections({}, rejected)
+
+    def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
+        """Return both scores, weighted; None without usage."""
+        total = self._settings.overload_weight + self._settings.balance_weight
+        loads = self._loads(pod, node)
+        if not loads or not total:
+            return None
+        overload = min(
+            safe.overload_score(safe.risk(one.mean, one.deviation, self._threshold), self._accepted)
+            for one in loads
+        )
+        balance = min(safe.balance_score(one.mean, one.deviation) for one in loads)
+        return (self._settings.overload_weight * overload + self._settings.balance_weight * balance) / total
+
+    def _risk(self, pod: AskedPod, node: LowerNode) -> float:
+        return max(
+            (safe.risk(one.mean, one.deviation, self._threshold) for one in self._loads(pod, node)),
+            default=0.0,
+        )
+
+    def _loads(self, pod: AskedPod, node: LowerNode) -> list[safe.Load]:
+        found = []
+        for resource in _RESOURCES:
+            measured, capacity = node.measured(resource), node.allocatable.get(resource, 0)
+            if measured is None:
+                continue
+            coming = node.expected(resource)
+            one = safe.load(
+                free=capacity - measured.mean - coming,
+                deviation=measured.deviation,
+                forecast=None if measured.forecast is None else capacity - measured.forecast - coming,
+                capacity=capacity,
+                demand=pod.requests.get(resource, 0),
+                weight=self._settings.forecast_weight / 100,
+            )
+            if one is not None:
+                found.append(one)
+        return found

@@ -1,0 +1,118 @@
+"""What agents share: one view of the lower clusters, and one usage feed for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+
+from controller_runtime.client import Client
+from controller_runtime.informer import Informer
+from multi_scheduler.agent import Agent, AgentContext, load
+from multi_scheduler.config import AgentConfig, Config
+from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.formulas import congestion
+from multi_scheduler.usage import node_annotations
+from multi_scheduler.usage.config import make_source
+from multi_scheduler.usage.feed import UsageFeed
+from multi_scheduler.usage.store import UsageStore
+from multi_scheduler.view import View
+
+FIT = "fit"
+
+
+class Shared:
+    """Makes agents that look at the same view."""
+
+    def __init__(
+        self, config: Config, upper: Client, lower: Mapping[str, Client], bound_pods: Informer | None = None
+    ) -> None:
+        """Set up.
+
+        Args:
+            config: of the multi-scheduler.
+            upper: client of the upper cluster.
+            lower: clients of the lower clusters, by name.
+            bound_pods: the upper pods that are bound; None: the fit agent follows them.
+
+        Raises:
+            ConfigError: a setting of the fit agent is wrong.
+        """
+        self._upper, self._lower, self._bound_pods = upper, lower, bound_pods
+        self._clusters = {cluster.name: cluster for cluster in config.clusters}
+        self._fits = any(agent.name == FIT for agent in config.agents)
+        settings = next((agent.config for agent in config.agents if agent.name == FIT), {})
+        self._fit = FitAgent(AgentContext(FIT, settings, upper, lower, self._clusters, bound_pods))
+        stores: dict[str, UsageStore] = {}
+        self._feeds: list[UsageFeed] = []
+        for name, client in lower.items():
+            chosen = self._clusters[name].usage or config.usage
+            source = make_source(chosen, client)
+            stores[name] = UsageStore(
+                name,
+                clock=_now,
+                window=chosen.window,
+                max_age=chosen.max_age_seconds,
+                thresholds=chosen.pressure.thresholds(),
+            )
+            self._fit.feeds[name].follow_nodes(
+                partial(_annotated, stores[name], self._fit.indexes[name], chosen.source)
+            )
+            if source is not None:
+                feed = UsageFeed(
+                    name,
+                    source,
+                    stores[name],
+                    nodes=self._fit.indexes[name].cpus,
+                    interval=chosen.interval_seconds,
+                )
+                self._feeds.append(feed)
+        self.view = View(self._fit, stores)
+
+    def agent(self, config: AgentConfig) -> Agent:
+        """Make an agent.
+
+        Raises:
+            ConfigError: there is no such agent, or a setting is wrong.
+        """
+        return self._fit if config.name == FIT else load(config.name, self.context(config))
+
+    def context(self, config: AgentConfig) -> AgentContext:
+        """Return what an agent may use."""
+        return AgentContext(
+            config.name, config.config, self._upper, self._lower, self._clusters, self._bound_pods, self.view
+        )
+
+    def unready(self) -> str | None:
+        """Return why agents do not see the lower clusters yet; None when they do, or do not look."""
+        return self._fit.unready() if self.view.is_used else None
+
+    async def run(self) -> None:
+        """Fill the view until cancelled, if an agent looks at it; the fit agent fills its own part itself."""
+        if not self.view.is_used:
+            return
+        async with asyncio.TaskGroup() as group:
+            if not self._fits:
+                group.create_task(self._fit.run(), name=FIT)
+            for feed in self._feeds:
+                group.create_task(feed.run(), name="usage")
+
+
+def _annotated(
+    store: UsageStore, index: ClusterIndex, source: str, name: str, found: Mapping[str, str]
+) -> None:
+    """Keep what agents need of a lower node's annotations."""
+    store.annotate(name, {key: found[key] for key in (congestion.ANNOTATION,) if key in found})
+    node = index.node(name)
+    if source == "Annotations" and node is not None:
+        figures = [
+            node_annotations.read(found, resource, node.allocatable.get(resource, 0))
+            for resource in (node_annotations.CPU, node_annotations.MEMORY)
+        ]
+        if any(figures):
+            store.put(name, node_annotations.time(found), *figures)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

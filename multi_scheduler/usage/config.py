@@ -1,0 +1,95 @@
+"""Settings of measured usage, and the source that they make."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from controller_runtime.client import Client
+from controller_runtime.errors import ConfigError
+from multi_scheduler.formulas.pressure import Thresholds
+from multi_scheduler.usage import kubelets
+from multi_scheduler.usage.feed import Source
+from multi_scheduler.usage.metrics_api import MetricsApi
+from multi_scheduler.usage.prometheus import Prometheus, PrometheusConfig
+
+Kind = Literal["None", "MetricsAPI", "Summary", "Resource", "Prometheus", "Annotations"]
+_SERVICE = re.compile(r"[a-z0-9-]+/(https?:)?[a-z0-9-]+(:[a-z0-9-]+)?", re.ASCII)
+
+
+class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    pass
+
+
+Percent = Annotated[float, Meta(gt=0, le=100)]
+
+
+class PressureConfig(_Base):
+    """Percent of time from which a node is under pressure, in the averages of 10 and of 60 seconds."""
+
+    cpu: Percent = 50.0
+    """Some tasks wait for a CPU, and more than 70 % of the CPUs are in use."""
+    memory: Percent = 10.0
+    """All tasks wait for memory."""
+    io: Percent = 40.0
+    """All tasks wait for IO."""
+
+    def thresholds(self) -> Thresholds:
+        """Return them for the formula."""
+        return Thresholds(self.cpu, self.memory, self.io)
+
+
+class UsageConfig(_Base):
+    """Where the usage of lower nodes comes from, and for how long it counts."""
+
+    source: Kind = "None"
+    """MetricsAPI: ``metrics.k8s.io``, as metrics-server serves it. Summary: the kubelets' Summary API, with pressure
+    (PSI). Resource: the kubelets' ``/metrics/resource``. Prometheus: queries. Annotations: on lower nodes. None: usage is
+    not known, and scores neutrally."""
+    interval_seconds: Annotated[int, Meta(ge=1)] = 15
+    """Time between two questions about the same node."""
+    window: Annotated[int, Meta(ge=1, le=1000)] = 60
+    """Samples over which mean and deviation are computed."""
+    max_age_seconds: Annotated[int, Meta(ge=1)] = 120
+    """Age from which a node's usage counts as not known."""
+    prometheus: PrometheusConfig = msgspec.field(default_factory=PrometheusConfig)
+    """For the source Prometheus."""
+    pressure: PressureConfig = msgspec.field(default_factory=PressureConfig)
+    """When a node is under pressure."""
+
+
+def make_source(config: UsageConfig, client: Client) -> Source | None:
+    """Return what is asked for a lower cluster's usage; None: nothing is.
+
+    Raises:
+        ConfigError: the address of Prometheus is missing or wrong.
+    """
+    match config.source:
+        case "MetricsAPI":
+            return MetricsApi(client)
+        case "Summary":
+            return kubelets.Summary(client)
+        case "Resource":
+            return kubelets.Resource(client)
+        case "Prometheus":
+            return Prometheus(config.prometheus, client)
+        case _:
+            return None
+
+
+def check(config: UsageConfig, where: str) -> None:
+    """Check what the types do not.
+
+    Raises:
+        ConfigError: a setting is wrong; names its place.
+    """
+    found = config.prometheus
+    if config.source != "Prometheus":
+        return
+    if bool(found.service) == bool(found.url):
+        raise ConfigError(f"{where}.prometheus: give either service or url")
+    if found.service and not _SERVICE.fullmatch(found.service):
+        raise ConfigError(f"{where}.prometheus.service: {found.service!r} is not namespace/name:port")

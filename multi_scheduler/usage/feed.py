@@ -1,0 +1,107 @@
+"""Asks one lower cluster for its nodes' usage, again and again: one request at a time, spread over the interval."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from prometheus_client import Gauge
+
+from controller_runtime import log
+from controller_runtime.errors import ApiError, ConfigError
+from multi_scheduler.usage.store import Sample, UsageStore
+
+_FAILED = Gauge(
+    "virtual_node_usage_source_failed",
+    "1 while usage of a lower cluster's nodes cannot be read; they are scored neutrally.",
+    ["cluster"],
+)
+_UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError)
+
+
+class Source:
+    """Where usage comes from."""
+
+    def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
+        """Yield samples of some of the nodes; one request is under way at a time.
+
+        Args:
+            nodes: CPU of each, in thousandths.
+            pause: seconds between two requests that are about single nodes.
+
+        Raises:
+            ApiError: the source does not answer, or refuses.
+            ValueError: it answers something else.
+        """
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Close what is the source's own."""
+
+
+class UsageFeed:
+    """Keeps one cluster's store up to date."""
+
+    def __init__(
+        self,
+        cluster: str,
+        source: Source,
+        store: UsageStore,
+        *,
+        nodes: Callable[[], Mapping[str, float]],
+        interval: float,
+    ) -> None:
+        """Set up; ``run`` begins to ask.
+
+        Args:
+            cluster: its name, for logs and metrics.
+            source: what is asked.
+            store: what is kept up to date.
+            nodes: returns the lower nodes with their CPU in thousandths.
+            interval: seconds between two rounds.
+        """
+        self._cluster = cluster
+        self._source = source
+        self._store = store
+        self._nodes = nodes
+        self._interval = interval
+        self._failure = ""
+        self._log = log.get_logger(component="usage", cluster=cluster)
+        _FAILED.labels(cluster).set(0)
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                started = loop.time()
+                if nodes := self._nodes():
+                    await self._round(nodes)
+                # A slow source is not asked without a break.
+                await asyncio.sleep(max(self._interval - (loop.time() - started), self._interval / 10))
+        finally:
+            await self._source.close()
+
+    async def _round(self, nodes: Mapping[str, float]) -> None:
+        self._store.keep(nodes)
+        failure, count = "", 0
+        try:
+            async for name, sample in self._source.read(nodes, pause=self._interval / len(nodes) / 2):
+                if name in nodes:
+                    self._store.add(name, sample, capacity=nodes[name])
+                    count += 1
+        except (ApiError, ConfigError, TimeoutError) as error:
+            failure = str(error) or "no answer in time"
+        except _UNREADABLE as error:
+            failure = f"unexpected answer: {error!r}"
+        if not failure and not count:
+            failure = "no node's usage is reported"
+        self._note(failure)
+
+    def _note(self, failure: str) -> None:
+        _FAILED.labels(self._cluster).set(int(bool(failure)))
+        if failure and not self._failure:
+            self._log.warning("usage of lower nodes is not known: they are scored neutrally", error=failure)
+        elif self._failure and not failure:
+            self._log.info("usage of lower nodes is known again")
+        self._failure = failure

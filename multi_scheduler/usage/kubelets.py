@@ -1,0 +1,177 @@
+"""Usage from kubelets, through the lower API server's node proxy: one request at a time, node by node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+
+from controller_runtime.api import timestamps
+from controller_runtime.api.decoding import decoder
+from controller_runtime.client import Client
+from controller_runtime.errors import ApiError, Forbidden, Unauthorized
+from multi_scheduler.formulas.pressure import Pressure, Stall
+from multi_scheduler.usage.feed import Source
+from multi_scheduler.usage.store import Sample
+
+_TIMEOUT = 5.0
+"""Seconds one kubelet may take; the others wait for it."""
+_LONGEST_PAUSE = 16
+"""Rounds in which a kubelet that did not answer is left out, at most."""
+
+
+class _Kubelets(Source):
+    path = ""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._silent: dict[str, tuple[int, int]] = {}
+        """Node → rounds that it is left out, and how many of them are over."""
+
+    async def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
+        """Yield a sample of each node that answers; see ``Source.read``."""
+        self._silent = {name: rounds for name, rounds in self._silent.items() if name in nodes}
+        last: Exception | None = None
+        answered = False
+        for name in nodes:
+            if self._is_left_out(name):
+                continue
+            try:
+                path = f"/api/v1/nodes/{name}/proxy/{self.path}"
+                body = await self._client.request("GET", path, timeout=_TIMEOUT, flow="usage")
+                sample = self.sample(name, body)
+            except (Forbidden, Unauthorized):
+                raise
+            except (ApiError, ValueError) as error:
+                last = error
+                longest = min(2 * self._silent.get(name, (1, 0))[0], _LONGEST_PAUSE)
+                self._silent[name] = longest, 0
+            else:
+                self._silent.pop(name, None)
+                answered = True
+                if sample is not None:
+                    yield name, sample
+            await asyncio.sleep(pause)
+        if last is not None and not answered:
+            raise last
+
+    def _is_left_out(self, name: str) -> bool:
+        rounds, over = self._silent.get(name, (0, 0))
+        if over >= rounds:
+            return False
+        self._silent[name] = rounds, over + 1
+        return True
+
+    def sample(self, name: str, body: bytes) -> Sample | None:
+        """Return what an answer reports; None: nothing yet.
+
+        Raises:
+            ValueError: it is none of a kubelet's.
+        """
+        raise NotImplementedError
+
+
+class _Averages(msgspec.Struct):
+    avg10: float = 0.0
+    avg60: float = 0.0
+
+
+class _Psi(msgspec.Struct):
+    some: _Averages | None = None
+    full: _Averages | None = None
+
+
+class _Cpu(msgspec.Struct):
+    time: str
+    usageNanoCores: int | None = None  # noqa: N815 - the kubelet's names
+    psi: _Psi | None = None
+
+
+class _Memory(msgspec.Struct):
+    time: str
+    workingSetBytes: int | None = None  # noqa: N815
+    psi: _Psi | None = None
+
+
+class _Io(msgspec.Struct):
+    psi: _Psi | None = None
+
+
+class _Node(msgspec.Struct):
+    cpu: _Cpu | None = None
+    memory: _Memory | None = None
+    io: _Io | None = None
+
+
+class _Summary(msgspec.Struct):
+    node: _Node
+
+
+_decode = decoder(_Summary)
+
+
+class Summary(_Kubelets):
+    """The Summary API: usage and PSI. Source: k8s.io/kubelet, ``pkg/apis/stats/v1alpha1``."""
+
+    path = "stats/summary"
+
+    def sample(self, name: str, body: bytes) -> Sample | None:
+        """Return usage, and pressure where the kubelet reports it."""
+        node = _decode(body).node
+        cpu, memory = node.cpu, node.memory
+        times = [timestamps.parse(one.time).timestamp() for one in (cpu, memory) if one is not None]
+        if not times:
+            return None
+        return Sample(
+            max(times),
+            cpu.usageNanoCores / 1e6 if cpu is not None and cpu.usageNanoCores is not None else None,
+            memory.workingSetBytes if memory is not None else None,
+            _pressure(cpu, memory, node.io),
+        )
+
+
+def _pressure(*parts: _Cpu | _Memory | _Io | None) -> Pressure | None:
+    psi = [part.psi if part is not None else None for part in parts]
+    if all(one is None for one in psi):
+        return None  # not the same as none: the kernel or the kubelet does not report it
+    return Pressure(*(_stall(one) for one in psi))
+
+
+def _stall(psi: _Psi | None) -> Stall:
+    some, full = (
+        (psi.some or _Averages(), psi.full or _Averages()) if psi is not None else (_Averages(), _Averages())
+    )
+    return Stall(some.avg10, some.avg60, full.avg10, full.avg60)
+
+
+_CPU, _MEMORY = "node_cpu_usage_seconds_total", "node_memory_working_set_bytes"
+
+
+class Resource(_Kubelets):
+    """``/metrics/resource``: usage alone, in a smaller answer. CPU takes two samples, because it is a counter."""
+
+    path = "metrics/resource"
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)
+        self._before: dict[str, tuple[float, float]] = {}
+
+    def sample(self, name: str, body: bytes) -> Sample | None:
+        """Return usage since the last sample."""
+        found: dict[str, tuple[float, float]] = {}
+        for line in body.decode(errors="replace").splitlines():
+            metric, _, rest = line.partition(" ")
+            if metric in {_CPU, _MEMORY}:
+                value, _, moment = rest.partition(" ")
+                found[metric] = float(value), float(moment or "nan") / 1000
+        if _CPU not in found or not found[_CPU][1] > 0:
+            raise ValueError("no node_cpu_usage_seconds_total with a time")
+        seconds, at = found[_CPU]
+        before, then = self._before.get(name, (seconds, at))
+        if then < at or name not in self._before:
+            self._before[name] = seconds, at
+        rate = 1000 * (seconds - before) / (at - then) if at > then and seconds >= before else None
+        memory: Any = found.get(_MEMORY, (None, 0.0))[0]
+        return Sample(at, rate, memory) if rate is not None else None

@@ -1,0 +1,33 @@
+"""Usage from the metrics API (``metrics.k8s.io``): one request for all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+from controller_runtime.api import quantity, timestamps
+from controller_runtime.client import Client
+from multi_scheduler.usage.feed import Source
+from multi_scheduler.usage.store import Sample
+
+_PATH = "/apis/metrics.k8s.io/v1beta1/nodes"
+_TIMEOUT = 10.0
+
+
+class MetricsApi(Source):
+    """What metrics-server, or whoever serves the API, reports."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
+        """Yield a sample of each node; see ``Source.read``."""
+        answer = await self._client.read(_PATH, timeout=_TIMEOUT, flow="usage")
+        for item in answer.get("items") or ():
+            usage = item["usage"]
+            at = timestamps.parse(item["timestamp"]).timestamp()
+            yield item["metadata"]["name"], Sample(at, _milli(usage["cpu"]), quantity.amount(usage["memory"]))
+
+
+def _milli(cpu: str) -> float:
+    """Return thousandths of a CPU; an idle node's nano-CPUs are not rounded up."""
+    return int(cpu[:-1]) / 1e6 if cpu.endswith("n") else quantity.milli(cpu)

@@ -1,0 +1,140 @@
+"""Usage from Prometheus: one instant query for each figure, for all nodes at once."""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from controller_runtime.client import Client
+from controller_runtime.cluster_config import ClusterConfig
+from controller_runtime.credentials import TokenFile
+from multi_scheduler.formulas.pressure import Pressure, Stall
+from multi_scheduler.usage.feed import Source
+from multi_scheduler.usage.store import Sample
+
+_TIMEOUT = 10.0
+_RATE = 'sum by (node) (rate({metric}{{id="/"}}[1m]))'
+
+
+def _share(metric: str) -> str:
+    return f"100 * {_RATE.format(metric=metric)}"
+
+
+class PrometheusConfig(
+    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """Where Prometheus is, and what it is asked. Queries answer with one value for each node."""
+
+    service: str = ""
+    """A Service of the lower cluster, asked through its API server: ``namespace/name:port``."""
+    url: str = ""
+    """Instead of ``service``: an address that the multi-scheduler reaches itself."""
+    token_file: str = ""
+    """A file with a bearer token for ``url``."""
+    node_label: str = "node"
+    """Label of the answers that names the node."""
+    cpu: str = _RATE.format(metric="container_cpu_usage_seconds_total")
+    """CPUs in use."""
+    memory: str = 'sum by (node) (container_memory_working_set_bytes{id="/"})'
+    """Bytes in use."""
+    cpu_pressure: str = _share("container_pressure_cpu_waiting_seconds_total")
+    """Percent of the last minute in which some tasks waited for a CPU; empty: not asked."""
+    memory_pressure: str = _share("container_pressure_memory_stalled_seconds_total")
+    """Percent in which all tasks waited for memory; empty: not asked."""
+    io_pressure: str = _share("container_pressure_io_stalled_seconds_total")
+    """Percent in which all tasks waited for IO; empty: not asked."""
+
+
+class Prometheus(Source):
+    """Asks Prometheus."""
+
+    def __init__(self, config: PrometheusConfig, lower: Client) -> None:
+        """Set up.
+
+        Args:
+            config: what is asked.
+            lower: client of the lower cluster.
+        """
+        self._config = config
+        self._own: Client | None = None
+        self._prefix = ""
+        if config.url:
+            credentials = (
+                TokenFile(Path(config.token_file), source="tokenFile") if config.token_file else None
+            )
+            at = ClusterConfig(
+                config.url,
+                ssl_context=ssl.create_default_context(),
+                credentials=credentials,
+                source="prometheus.url",
+            )
+            self._own = Client(
+                at, user_agent="virtual-node-multi-scheduler", cluster=f"{lower.cluster}-prometheus"
+            )
+        else:
+            namespace, _, name = config.service.partition("/")
+            self._prefix = f"/api/v1/namespaces/{namespace}/services/{name}/proxy"
+        self._client = self._own or lower
+
+    async def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
+        """Yield a sample of each node that has figures; see ``Source.read``."""
+        config = self._config
+        found: dict[str, dict[str, float]] = {}
+        at = 0.0
+        for name, query in (
+            ("cpu", config.cpu),
+            ("memory", config.memory),
+            ("cpu_pressure", config.cpu_pressure),
+            ("memory_pressure", config.memory_pressure),
+            ("io_pressure", config.io_pressure),
+        ):
+            if query:
+                found[name], time = await self._ask(query)
+                at = max(at, time)
+        for node in set().union(*found.values()):
+            values = {name: by_node[node] for name, by_node in found.items() if node in by_node}
+            pressures = [values.get(name) for name in ("cpu_pressure", "memory_pressure", "io_pressure")]
+            cpu = values.get("cpu")
+            yield (
+                node,
+                Sample(at, None if cpu is None else 1000 * cpu, values.get("memory"), _pressure(*pressures)),
+            )
+
+    async def close(self) -> None:
+        """Close the connection that is not the lower cluster's."""
+        if self._own is not None:
+            await self._own.close()
+
+    async def _ask(self, query: str) -> tuple[dict[str, float], float]:
+        """Return values by node, and their time."""
+        answer = await self._client.read(
+            f"{self._prefix}/api/v1/query", params={"query": query}, timeout=_TIMEOUT, flow="usage"
+        )
+        if answer.get("status") != "success":
+            raise ValueError(str(answer.get("error"))[:200])
+        found: dict[str, float] = {}
+        time = 0.0
+        for series in answer["data"]["result"]:
+            node = series["metric"].get(self._config.node_label, "")
+            at, text = series["value"]
+            if node and math.isfinite(value := float(text)):
+                found[node] = value
+                time = max(time, float(at))
+        return found, time
+
+
+def _pressure(cpu: float | None, memory: float | None, io: float | None) -> Pressure | None:
+    """Return the pressure of a minute, which stands for both averages; None: nothing is reported."""
+    if cpu is None and memory is None and io is None:
+        return None
+    return Pressure(Stall(some10=cpu or 0.0, some60=cpu or 0.0), *(_full(value) for value in (memory, io)))
+
+
+def _full(value: Any) -> Stall:
+    share = value or 0.0
+    return Stall(some10=share, some60=share, full10=share, full60=share)

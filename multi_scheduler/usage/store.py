@@ -1,0 +1,159 @@
+"""The usage of one lower cluster's nodes: kept by a feed, read by agents. Values that are too old are not given out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import Counter
+
+from multi_scheduler.formulas import pressure
+from multi_scheduler.formulas.pressure import Pressure, Thresholds
+from multi_scheduler.usage.window import Measured, Series
+
+_NEUTRAL = Counter(
+    "virtual_node_usage_neutral_total",
+    "Nodes that were scored neutrally because their usage is missing or old.",
+    ["cluster", "reason"],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a source reports of one node at one moment."""
+
+    time: float
+    """Seconds since the epoch, by the lower cluster's clock."""
+    cpu: float | None = None
+    """In thousandths."""
+    memory: float | None = None
+    """Working set in bytes."""
+    pressure: Pressure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What is known of a node now."""
+
+    time: float
+    """Of the last sample, by the lower cluster's clock."""
+    age: float
+    """Seconds for which there has been no newer sample, by our clock."""
+    cpu: Measured | None = None
+    memory: Measured | None = None
+    pressure: Pressure | None = None
+    is_pressed: bool = False
+
+
+class _Record:
+    __slots__ = ("cpu", "fixed", "is_pressed", "memory", "pressure", "received", "time")
+
+    def __init__(self, size: int) -> None:
+        self.cpu, self.memory = Series(size), Series(size)
+        self.fixed: tuple[Measured | None, Measured | None] | None = None
+        """Figures that the source has computed itself."""
+        self.pressure: Pressure | None = None
+        self.is_pressed = False
+        self.time = self.received = float("-inf")
+
+
+class UsageStore:
+    """The nodes of one cluster."""
+
+    def __init__(
+        self,
+        cluster: str,
+        *,
+        clock: Callable[[], float],
+        window: int = 60,
+        max_age: float = 120.0,
+        thresholds: Thresholds | None = None,
+    ) -> None:
+        """Create an empty store.
+
+        Args:
+            cluster: for metrics.
+            clock: monotonic seconds.
+            window: samples that are kept of a node.
+            max_age: seconds after which a node's usage counts as not known.
+            thresholds: from which a node is pressed.
+        """
+        self._clock = clock
+        self._window = window
+        self._max_age = max_age
+        self._thresholds = thresholds or Thresholds()
+        self._records: dict[str, _Record] = {}
+        self._annotations: dict[str, Mapping[str, str]] = {}
+        self._neutral = {reason: _NEUTRAL.labels(cluster, reason) for reason in ("missing", "old")}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, name: str, sample: Sample, *, capacity: float = 0.0) -> None:
+        """Keep a sample; one that is not newer than the last is ignored, because a source may repeat itself.
+
+        Args:
+            name: of the node.
+            sample: what is reported.
+            capacity: of its CPU, in thousandths, for whether it is pressed; 0: not known.
+        """
+        record = self._record(name)
+        if sample.time <= record.time:
+            return
+        record.time, record.received = sample.time, self._clock()
+        if sample.cpu is not None:
+            record.cpu.add(sample.cpu)
+        if sample.memory is not None:
+            record.memory.add(sample.memory)
+        record.pressure = sample.pressure
+        if sample.pressure is None:
+            record.is_pressed = False
+        else:
+            share = sample.cpu / capacity if sample.cpu is not None and capacity else None
+            record.is_pressed = pressure.is_pressed(
+                sample.pressure, self._thresholds, utilisation=share, was_pressed=record.is_pressed
+            )
+
+    def put(self, name: str, time: float, cpu: Measured | None, memory: Measured | None) -> None:
+        """Keep figures that the source has computed over a window of its own."""
+        record = self._record(name)
+        if (cpu, memory) != record.fixed or time > record.time:
+            record.fixed, record.time, record.received = (cpu, memory), time, self._clock()
+
+    def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
+        """Keep those of a node's annotations that agents read; empty: it has none, or is gone."""
+        if annotations:
+            self._annotations[name] = annotations
+        else:
+            self._annotations.pop(name, None)
+
+    def annotations(self, name: str) -> Mapping[str, str]:
+        """Return the annotations of a node that agents read."""
+        return self._annotations.get(name, {})
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all other nodes."""
+        for name in self._records.keys() - set(names):
+            del self._records[name]
+
+    def usage(self, name: str) -> Usage | None:
+        """Return a node's usage; None: it is missing or old, which is counted."""
+        record = self._records.get(name)
+        if record is None:
+            self._neutral["missing"].inc()
+            return None
+        age = self._clock() - record.received
+        if age > self._max_age:
+            self._neutral["old"].inc()
+            return None
+        cpu, memory = record.fixed or (
+            record.cpu.measured() if record.cpu else None,
+            record.memory.measured() if record.memory else None,
+        )
+        return Usage(record.time, age, cpu, memory, record.pressure, record.is_pressed)
+
+    def _record(self, name: str) -> _Record:
+        record = self._records.get(name)
+        if record is None:
+            record = self._records[name] = _Record(self._window)
+        return record

@@ -1,0 +1,69 @@
+"""What a node has used in the last minutes, and what follows from it: mean, deviation, percentiles, forecast. Pure."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass
+
+_LEVEL, _TREND, _DAMPING = 0.5, 0.3, 0.9
+"""Of Holt's linear method. Its trend is damped, so that one steep minute does not forecast an empty or a full node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One resource of one node; CPU in thousandths, memory in bytes."""
+
+    latest: float
+    mean: float
+    deviation: float
+    """The sample standard deviation; 0 with one sample."""
+    forecast: float | None = None
+    """One sample ahead; None: not known."""
+
+
+class Series:
+    """The last samples of one quantity, in four bytes each."""
+
+    __slots__ = ("_measured", "_size", "_values")
+
+    def __init__(self, size: int) -> None:
+        self._values = array("f")
+        self._size = size
+        self._measured: Measured | None = None
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, value: float) -> None:
+        """Append a sample; the oldest one goes when there are too many."""
+        if len(self._values) >= self._size:
+            del self._values[0]
+        self._values.append(value)
+        self._measured = None
+
+    def measured(self) -> Measured:
+        """Return the figures; there must be a sample."""
+        if self._measured is None:
+            values = self._values
+            mean = math.fsum(values) / len(values)
+            squares = math.fsum((value - mean) ** 2 for value in values)
+            deviation = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
+            self._measured = Measured(values[-1], mean, deviation, self._forecast())
+        return self._measured
+
+    def percentile(self, share: float) -> float:
+        """Return the value that a share of the samples does not exceed, by linear interpolation."""
+        values = sorted(self._values)
+        position = share * (len(values) - 1)
+        below = math.floor(position)
+        above = min(below + 1, len(values) - 1)
+        return values[below] + (position - below) * (values[above] - values[below])
+
+    def _forecast(self) -> float:
+        level, trend = self._values[0], 0.0
+        for value in self._values[1:]:
+            expected = level + _DAMPING * trend
+            before, level = level, _LEVEL * value + (1 - _LEVEL) * expected
+            trend = _TREND * (level - before) + (1 - _TREND) * _DAMPING * trend
+        return max(0.0, level + _DAMPING * trend)

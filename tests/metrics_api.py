@@ -1,0 +1,69 @@
+"""A metrics API (``metrics.k8s.io``) whose figures a test chooses, behind a real API server's aggregation layer."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+from aiohttp import web
+
+from controller_runtime.api.timestamps import micro_time
+from hack.sandbox import Cluster
+from hack.sandbox.metrics_server import register_metrics_api
+from hack.sandbox.ports import free_ports
+
+_GROUP = "/apis/metrics.k8s.io/v1beta1"
+
+
+class MetricsApi:
+    """Serves the usage of nodes.
+
+    Attributes:
+        nodes: by name: CPU in thousandths and memory in MiB. None: the API answers 503.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, tuple[int, int]] | None = {}
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Answer discovery and the list of nodes."""
+        if request.path == _GROUP:
+            return web.json_response(
+                {"kind": "APIResourceList", "groupVersion": "metrics.k8s.io/v1beta1", "resources": []}
+            )
+        if self.nodes is None:
+            return web.json_response({"kind": "Status", "code": 503}, status=503)
+        now = micro_time(datetime.now(UTC))
+        items = [
+            {
+                "metadata": {"name": name},
+                "timestamp": now,
+                "window": "10s",
+                "usage": {"cpu": f"{cpu * 1_000_000}n", "memory": f"{memory}Mi"},
+            }
+            for name, (cpu, memory) in self.nodes.items()
+        ]
+        return web.json_response(
+            {"kind": "NodeMetricsList", "apiVersion": "metrics.k8s.io/v1beta1", "items": items}
+        )
+
+
+@contextlib.asynccontextmanager
+async def serving(cluster: Cluster, address: str) -> AsyncIterator[MetricsApi]:
+    """Serve one to a cluster, at an address of this machine that is not a loopback one, until the block ends."""
+    api = MetricsApi()
+    application = web.Application()
+    application.router.add_get("/{path:.*}", api.answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cluster.pki.certificate("apiserver"), cluster.pki.key("apiserver"))
+    (port,) = free_ports(1)
+    await web.TCPSite(runner, address, port, ssl_context=context).start()
+    try:
+        await register_metrics_api(cluster, address, port)
+        yield api
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,270 @@
+"""Agents that score by the shared view: which node counts, what is added to its usage, what is neutral."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.objects import from_dict
+from multi_scheduler.agent import Agent, VirtualNode
+from multi_scheduler.agents.congestion import CongestionAgent
+from multi_scheduler.agents.cost import CostAgent
+from multi_scheduler.agents.load import LoadAgent
+from multi_scheduler.agents.pigeon import PigeonAgent
+from multi_scheduler.agents.pressure import PressureAgent
+from multi_scheduler.agents.safe import SafeAgent
+from multi_scheduler.config import AgentConfig, ClusterConfig, Config
+from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.fit.feed import shrink_pod
+from multi_scheduler.formulas.pressure import Pressure, Stall
+from multi_scheduler.shared import Shared
+from multi_scheduler.usage.store import Sample
+
+AGENTS = {
+    "congestion": CongestionAgent,
+    "cost": CostAgent,
+    "load": LoadAgent,
+    "pigeon": PigeonAgent,
+    "pressure": PressureAgent,
+    "safe": SafeAgent,
+}
+MIB = 1024**2
+START = 1_000_000_000.0
+"""Of the samples: 2001-09-09T01:46:40Z."""
+BEFORE, AFTER = "2001-09-09T01:45:00Z", "2001-09-09T01:46:50Z"
+
+
+class Scene:
+    """Lower clusters of nodes with 4 CPUs and 4 GiB, and the agents of a configuration."""
+
+    def __init__(self, *agents: AgentConfig, clusters: tuple[str, ...] = ("a", "b"), nodes: int = 1) -> None:
+        fake: Any = SimpleNamespace(cluster="test")
+        config = Config(
+            clusters=[ClusterConfig(name=name, kubeconfig="") for name in clusters], agents=list(agents)
+        )
+        self.shared = Shared(config, fake, dict.fromkeys(clusters, fake))
+        self.fit: FitAgent = self.shared._fit
+        # Not by entry points: an installation from before an agent existed does not have its own.
+        self.agents: list[Agent] = [
+            self.fit if one.name == "fit" else AGENTS[one.name](self.shared.context(one)) for one in agents
+        ]
+        self.virtual = [VirtualNode(f"vn-{name}", name, {}, {}) for name in clusters]
+        self.stores = self.shared.view._usage
+        for name in clusters:
+            for number in range(nodes):
+                self.node(f"{name}-{number}")
+            for informer in self.fit.feeds[name].informers:
+                informer._synced.set()
+
+    def node(self, name: str, **labels: str) -> None:
+        """Put a node into the cluster that its name begins with."""
+        allocatable = {"cpu": "4", "memory": "4Gi", "pods": "100"}
+        self.fit.indexes[name.partition("-")[0]].upsert_node(
+            {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}
+        )
+
+    def used(self, name: str, cpu: float, memory: float = 0.0, **more: Any) -> None:
+        """Measure a node: shares of what it has."""
+        store = self.stores[name.partition("-")[0]]
+        store.add(name, Sample(START, cpu * 4000, memory * 4096 * MIB, **more), capacity=4000)
+
+    def runs(self, node: str, uid: str, *, since: str = BEFORE, cpu: str = "1", limit: str = "") -> None:
+        """Have a pod on a node."""
+        resources = {"requests": {"cpu": cpu}, "limits": {"cpu": limit} if limit else {}}
+        pod = {
+            "metadata": {"name": uid, "namespace": "shop", "uid": uid},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "resources": resources}]},
+            "status": {
+                "phase": "Running",
+                "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": since}],
+            },
+        }
+        self.fit.feeds[node.partition("-")[0]]._pod(shrink_pod(from_dict(pod)))
+
+    async def scores(self, pod: dict[str, Any], *, agent: int = -1) -> dict[str, float]:
+        """Filter with all agents, then score with one."""
+        for one in self.agents:
+            await one.filter(pod, self.virtual)
+        found = await self.agents[agent].score(pod, self.virtual)
+        assert found is not None
+        return dict(found)
+
+
+def pod(cpu: str = "1", *, limit: str = "", uid: str = "new", **metadata: Any) -> dict[str, Any]:
+    """Return an upper pod."""
+    resources = {"requests": {"cpu": cpu}, "limits": {"cpu": limit} if limit else {}}
+    return {
+        "metadata": {"name": uid, "namespace": "shop", "uid": uid, **metadata},
+        "spec": {"containers": [{"name": "c", "resources": resources}]},
+    }
+
+
+def agent(name: str, **config: Any) -> AgentConfig:
+    """Return an agent's configuration."""
+    return AgentConfig(name=name, config=config)
+
+
+FIT = agent("fit")
+near = pytest.approx
+
+
+@pytest.mark.parametrize("agents", [(agent("load"),), (FIT, agent("load"))], ids=["alone", "with fit"])
+async def test_load_prefers_the_idle_cluster(agents) -> None:
+    """Mean of use and deviation, with the pod: (0 + 0.25) / 2 and (0.5 + 0.25) / 2."""
+    scene = Scene(*agents)
+    scene.used("a-0", 0.0)
+    scene.used("b-0", 0.5)
+    assert await scene.scores(pod()) == near({"vn-a": 1 - 0.25 / 2, "vn-b": 1 - 0.75 / 2})
+
+
+async def test_unknown_usage_is_neutral(monkeypatch) -> None:
+    """Without a sample, and for a cluster that cannot be looked into."""
+    scene = Scene(agent("load"))
+    scene.used("a-0", 0.0)
+    monkeypatch.setattr(scene.fit.feeds["a"], "trouble", lambda: "silent")
+    assert await scene.scores(pod()) == {"vn-a": 0.5, "vn-b": 0.5}
+
+
+async def test_pods_bound_after_the_sample_count_once() -> None:
+    """By estimate; those of before are measured already, and the pod's own promise does not count."""
+    scene = Scene(FIT, agent("load"))
+    scene.used("a-0", 0.25)
+    scene.runs("a-0", "old", since=BEFORE)
+    scene.runs("a-0", "young", since=AFTER)
+    found = await scene.scores(pod())
+    assert found["vn-a"] == near(1 - (0.25 + 0.25 * 0.85 + 0.25) / 2)
+    await scene.agents[0].filter(pod(uid="other"), scene.virtual)
+    promised = await scene.scores(pod())
+    assert promised["vn-a"] == near(found["vn-a"] - 0.25 * 0.85 / 2)
+
+
+async def test_most_likely_or_best_node() -> None:
+    """The stock lower scheduler prefers the node with the most room, whatever is measured there."""
+    for setting, used in (("MostLikely", 0.9), ("Best", 0.1)):
+        scene = Scene(agent("load", node=setting), clusters=("a",), nodes=2)
+        scene.runs("a-1", "placed", cpu="2")
+        scene.used("a-0", 0.9)
+        scene.used("a-1", 0.1)
+        assert await scene.scores(pod("0")) == near({"vn-a": 1 - used / 2})
+
+
+async def test_load_by_target_packing() -> None:
+    """Limit, or one and a half of the request; pods that are younger than a minute are not measured yet."""
+    scene = Scene(agent("load", policy="TargetLoadPacking"))
+    scene.used("a-0", 0.2)
+    scene.used("b-0", 0.2)
+    scene.runs("b-0", "young", since="2001-09-09T01:46:00Z", limit="2")
+    found = await scene.scores(pod("0.2", limit="0.8"))
+    assert found == near({"vn-a": 1.0, "vn-b": 0.4 * (1 - 0.9) / 0.6})
+
+
+async def test_load_by_over_commitment() -> None:
+    """Limits of 6 CPUs on a node of 4 are a risk; a pod without requests is none of one node alone."""
+    scene = Scene(agent("load", policy="LowRiskOverCommitment"))
+    for name in ("a-0", "b-0"):
+        scene.used(name, 0.1)
+        scene.runs(name, f"on-{name}", cpu="1", limit="5" if name == "a-0" else "")
+    found = await scene.scores(pod("1"))
+    assert found["vn-a"] < found["vn-b"]
+    assert await scene.scores(pod("0")) == {"vn-a": 0.5, "vn-b": 0.5}
+
+
+def test_wrong_settings_are_refused() -> None:
+    """With the agent's name and the setting."""
+    with pytest.raises(ConfigError, match=r"agents\[load\]\.config: .*targetUtilization"):
+        Scene(agent("load", targetUtilization=200))
+
+
+async def test_safe_rejects_only_what_is_known_to_be_at_risk() -> None:
+    """95 % of use is too much, on every node that could take the pod; nothing known is no reason."""
+    scene = Scene(FIT, agent("safe"), clusters=("a", "b", "c"), nodes=2)
+    for name in ("a-0", "a-1", "b-0"):
+        scene.used(name, 0.95)
+    rejected = (await scene.agents[1].filter(pod("0"), scene.virtual)).unresolvable
+    assert list(rejected) == ["vn-a"]
+    assert "would exceed 90 % with a probability of 100%" in rejected["vn-a"]
+
+
+async def test_safe_scores_by_risk_and_balance() -> None:
+    """Both scores of the original, with its weights of 1 and 10; the worse resource counts."""
+    scene = Scene(agent("safe", forecastWeight=0), clusters=("a", "b", "c"))
+    scene.used("a-0", 0.5, 0.1)
+    scene.used("b-0", 0.1, 0.5)
+    balanced = 1 - 0.5 / 2
+    assert await scene.scores(pod("0")) == near(
+        {"vn-a": (1 + 10 * balanced) / 11, "vn-b": (1 + 10 * balanced) / 11, "vn-c": 0.5}
+    )
+
+
+async def test_pressure_scores() -> None:
+    """Pods and stalls lower it, a node under pressure has none, CPU stalls count on busy nodes only."""
+    scene = Scene(agent("pressure"), clusters=("a", "b", "c", "d"))
+    stalled = Pressure(cpu=Stall(some10=40, some60=40))
+    scene.used("a-0", 0.2, pressure=stalled)
+    scene.used("b-0", 0.9, pressure=stalled)
+    scene.used("c-0", 0.2, pressure=Pressure(memory=Stall(full10=30, full60=30)))
+    scene.used("d-0", 0.2)
+    for number in range(10):
+        scene.runs("a-0", f"pod-{number}", cpu="10m")
+    assert await scene.scores(pod()) == near({"vn-a": 0.96, "vn-b": 0.92, "vn-c": 0.0, "vn-d": 0.5})
+
+
+async def test_congestion_reads_the_virtual_node_first() -> None:
+    """Then the lower node."""
+    scene = Scene(agent("congestion", maximum=10))
+    scene.virtual[0] = VirtualNode("vn-a", "a", {}, {}, {"congestion-factor": "4"})
+    for name, factor in (("a-0", "9"), ("b-0", "1")):
+        scene.stores[name[0]].annotate(name, {"congestion-factor": factor})
+    assert await scene.scores(pod()) == near({"vn-a": 0.6, "vn-b": 0.9})
+
+
+@pytest.mark.parametrize(
+    ("objective", "best"), [("LoadBalance", "vn-b"), ("Consolidate", "vn-a"), ("AdaptiveBinPack", "vn-b")]
+)
+async def test_pigeon_sees_clusters_as_nodes(objective, best) -> None:
+    """The pod's own promises do not count."""
+    scene = Scene(FIT, agent("pigeon", objective=objective))
+    scene.runs("a-0", "one", cpu="2")
+    found = await scene.scores(pod("500m"))
+    assert max(found, key=lambda name: found[name]) == best
+    assert sorted(found.values()) == [0.1, 1.0]
+    assert await scene.scores(pod("500m")) == found
+
+
+async def test_cost_by_label_configuration_and_file(tmp_path) -> None:
+    """In this order; a cluster without a price is neutral."""
+    (tmp_path / "prices.yaml").write_text("b: {cpu: 0.2}\nc: {cpu: 9}\n", encoding="utf-8")
+    settings = {"prices": {"c": {"cpu": 0.4}}, "file": str(tmp_path / "prices.yaml")}
+    scene = Scene(agent("cost", **settings), clusters=("a", "b", "c", "d"))
+    scene.node("a-0", **{"virtual-node.io/price-cpu": "0.1"})
+    found = await scene.scores(pod())
+    assert found["vn-a"] == near(1.0)
+    assert found["vn-b"] > found["vn-c"] > 0
+    assert found["vn-d"] == 0.5
+
+
+async def test_cost_keeps_pods_off_preemptible_nodes_that_are_not_meant_for_them() -> None:
+    """The discount is for those that are."""
+    preemptible = {
+        "nodeSelector": {"pool": "spot"},
+        "podSelector": {"matchLabels": {"spot": "yes"}},
+        "discount": 0.7,
+    }
+    scene = Scene(agent("cost", prices={"a": {"cpu": 0.1}, "b": {"cpu": 0.05}}, preemptible=preemptible))
+    scene.node("a-0", pool="spot")
+    meant = await scene.scores(pod(uid="one", labels={"spot": "yes"}))
+    assert meant["vn-a"] > meant["vn-b"]
+    scene.node("b-0", pool="spot")
+    scene.node("a-0")
+    other = await scene.scores(pod(uid="two"))
+    assert other["vn-a"] > other["vn-b"]
+
+
+async def test_cost_goes_by_the_order_of_clusters_first() -> None:
+    """Whatever they cost."""
+    scene = Scene(agent("cost", priority=["b"], prices={"a": {"cpu": 0.1}, "b": {"cpu": 5}}))
+    found = await scene.scores(pod())
+    assert found["vn-b"] > found["vn-a"]

@@ -1,0 +1,178 @@
+"""Sources of usage: what they ask, and how they read the answers."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
+from multi_scheduler import config
+from multi_scheduler.formulas.pressure import Pressure, Stall
+from multi_scheduler.usage import node_annotations
+from multi_scheduler.usage.config import Kind, UsageConfig, make_source
+from multi_scheduler.usage.feed import Source
+from multi_scheduler.usage.kubelets import Resource, Summary
+from multi_scheduler.usage.metrics_api import MetricsApi
+from multi_scheduler.usage.prometheus import Prometheus, PrometheusConfig
+from multi_scheduler.usage.store import Sample
+from multi_scheduler.usage.window import Measured
+
+AT = "2026-11-22T10:00:00Z"
+EPOCH = 1795341600.0
+
+
+class _Lower:
+    """Answers by path; an exception is raised. One request is under way at a time."""
+
+    cluster = "lower"
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    async def request(self, _verb: str, path: str, **_: Any) -> bytes:
+        self.asked.append(path)
+        answer = self.answers[path]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+
+    async def read(self, path: str, *, params: dict[str, str], **_: Any) -> Any:
+        return json.loads(await self.request("GET", f"{path}?{params['query']}"))
+
+
+async def _read(source: Source, *nodes: str) -> dict[str, Sample]:
+    return {name: sample async for name, sample in source.read(dict.fromkeys(nodes, 4000.0), pause=0)}
+
+
+def _client(answers: dict[str, Any]) -> Any:
+    return _Lower(answers)
+
+
+def _psi(some: float, full: float) -> dict[str, Any]:
+    averages = ("avg10", "avg60", "avg300")
+    return {
+        kind: {"total": 1, **dict.fromkeys(averages, value)}
+        for kind, value in (("some", some), ("full", full))
+    }
+
+
+async def test_summary_reports_usage_and_pressure() -> None:
+    """Without PSI, pressure is not known; that is not the same as none."""
+    node: dict[str, dict[str, Any]] = {
+        "cpu": {"time": AT, "usageNanoCores": 1_500_000_000, "psi": _psi(12, 0)},
+        "memory": {"time": AT, "workingSetBytes": 2048, "psi": _psi(3, 2)},
+        "io": {"time": AT, "psi": _psi(5, 4)},
+    }
+    bare = {kind: {key: value for key, value in one.items() if key != "psi"} for kind, one in node.items()}
+    path = "/api/v1/nodes/{}/proxy/stats/summary".format
+    client = _client({path("n"): {"node": node, "pods": [{}]}, path("old"): {"node": bare}})
+    found = await _read(Summary(client), "n", "old")
+    assert found == {
+        "n": Sample(EPOCH, 1500, 2048, Pressure(Stall(12, 12, 0, 0), Stall(3, 3, 2, 2), Stall(5, 5, 4, 4))),
+        "old": Sample(EPOCH, 1500, 2048),
+    }
+
+
+async def test_a_kubelet_that_does_not_answer_is_left_out_for_some_rounds() -> None:
+    """It would delay the others; a missing right is the same for all, and reported at once."""
+    path = "/api/v1/nodes/{}/proxy/stats/summary".format
+    good = {"node": {"memory": {"time": AT, "workingSetBytes": 1}}}
+    client = _client({path("down"): ConnectionFailed("timed out"), path("up"): good})
+    source = Summary(client)
+    for _ in range(8):
+        assert list(await _read(source, "down", "up")) == ["up"]
+    assert client.asked.count(path("down")) == 2
+    for error in (Forbidden("no right"), ConnectionFailed("none answers")):
+        with pytest.raises(type(error)):
+            await _read(Summary(_client({path("n"): error})), "n")
+
+
+async def test_resource_metrics_are_rates_of_two_samples() -> None:
+    """By the kubelet's own times; a counter that starts again is no rate."""
+    path = "/api/v1/nodes/n/proxy/metrics/resource"
+    text = (
+        "# TYPE x counter\nnode_cpu_usage_seconds_total {} {}\nnode_memory_working_set_bytes 4096 {}\n".format
+    )
+    client = _client({})
+    source = Resource(client)
+    found = []
+    for seconds, at in ((100, 1000), (110, 6000), (110, 6000), (5, 11000), (6, 16000)):
+        client.answers[path] = text(seconds, at, at).encode()
+        found.append((await _read(source, "n")).get("n"))
+    assert found == [None, Sample(6.0, 2000, 4096), None, None, Sample(16.0, 200, 4096)]
+
+
+async def test_prometheus_is_asked_through_the_api_server() -> None:
+    """One query for each figure; series without a node, and values that are not finite, are ignored."""
+    settings = PrometheusConfig(
+        service="monitoring/prometheus:9090", cpu="cpu", memory="memory", cpu_pressure="", memory_pressure="stalls",
+        io_pressure="",
+    )  # fmt: skip
+    prefix = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy/api/v1/query?"
+
+    def answer(**values: str) -> dict[str, Any]:
+        series = [{"metric": {"node": node}, "value": [EPOCH, value]} for node, value in values.items()]
+        return {"status": "success", "data": {"result": [*series, {"metric": {}, "value": [EPOCH, "1"]}]}}
+
+    client = _client(
+        {
+            f"{prefix}cpu": answer(a="1.5", b="NaN"),
+            f"{prefix}memory": answer(a="2048", b="4096"),
+            f"{prefix}stalls": answer(a="20"),
+        }
+    )
+    assert await _read(Prometheus(settings, client), "a", "b") == {
+        "a": Sample(EPOCH, 1500, 2048, Pressure(memory=Stall(20, 20, 20, 20))),
+        "b": Sample(EPOCH, None, 4096),
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({"mean-free-cpu": "2500", "std-free-cpu": "400", "forcasted-free-cpu": "2000"}, Measured(1500, 1500, 400, 2000)),
+        ({"mean-free-cpu": "600"}, Measured(3400, 3400, 0, None)),
+        ({"mean-free-cpu": "2000", "std-free-cpu": "500", "forcasted-free-cpu": "N/A"}, Measured(2000, 2000, 500, None)),
+        ({"mean-free-cpu": "155Mi"}, None),
+        ({"mean-free-cpu": "nan"}, None),
+        ({"std-free-cpu": "1"}, None),
+    ],
+)  # fmt: skip
+def test_annotations_of_the_original(found, expected) -> None:
+    """Bare numbers of what is free; anything else is missing."""
+    assert node_annotations.read(found, "cpu", 4000) == expected
+    assert node_annotations.time(found) == 0
+    assert node_annotations.time({names.ANNOTATION_USAGE_AT: AT}) == EPOCH
+
+
+@pytest.mark.parametrize(
+    ("usage", "message"),
+    [
+        ("{source: Guess}", "usage.source"),
+        ("{source: Prometheus}", "usage.prometheus: give either service or url"),
+        ("{source: Prometheus, prometheus: {service: prometheus}}", "is not namespace/name:port"),
+        ("{maxAgeSeconds: 0}", "maxAgeSeconds"),
+    ],
+)
+def test_wrong_settings_are_refused_by_their_place(usage, message) -> None:
+    """For all clusters and for one."""
+    text = "apiVersion: virtual-node.io/v1alpha1\nkind: MultiSchedulerConfiguration\nclusters: [{name: a, kubeconfig: a"
+    for document in (f"{text}}}]\nusage: {usage}", f"{text}, usage: {usage}}}]"):
+        with pytest.raises(ConfigError, match=message.replace("usage.", "(usage: |usage.|\\w+: )?")):
+            config.parse(document)
+
+
+def test_a_source_of_its_own_is_made_for_each_kind() -> None:
+    """Annotations and None ask nobody."""
+    client: Any = SimpleNamespace(cluster="lower")
+    kinds: dict[Kind, type | None] = {
+        "None": None, "Annotations": None, "Summary": Summary, "Resource": Resource, "MetricsAPI": MetricsApi,
+    }  # fmt: skip
+    for kind, expected in kinds.items():
+        made = make_source(UsageConfig(source=kind), client)
+        assert made is None if expected is None else type(made) is expected
