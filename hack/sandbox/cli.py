@@ -20,7 +20,7 @@ from hack.image.commands import BuildError
 from hack.sandbox import binaries, demo, helm, node_services
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.packages import ensure_packages, install
-from hack.sandbox.programs import CONTROL_PLANE
+from hack.sandbox.programs import CONTROL_PLANE, servers
 from hack.sandbox.sandbox import Sandbox
 from hack.sandbox.stopping import read_state, running, stop_all
 
@@ -188,6 +188,7 @@ async def _prepare(console: Console, report: Reporter) -> int:
     wanted = [*CONTROL_PLANE, "kwok", "helm"]
     if os.geteuid() == 0:
         wanted += ["metrics-server", "kubelet", "pause", *node_services.PROGRAMS]
+        wanted += servers("1.35").values()  # tests/e2e/test_version_skew.py
         # Compiling takes the processors, packages take the network: neither waits for the other.
         found, _ = await asyncio.gather(
             binaries.ensure(wanted, progress=report), asyncio.to_thread(_debian, report)

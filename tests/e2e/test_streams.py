@@ -44,12 +44,14 @@ async def running(sandbox: Sandbox) -> AsyncIterator[tuple[str, str]]:
     await upper.api.delete(f"/api/v1/namespaces/{namespace}")
 
 
-async def spawn(sandbox: Sandbox, *arguments: str, stdin: int | None = None) -> asyncio.subprocess.Process:
-    """A kubectl on the upper cluster that goes on while the test looks."""
+async def spawn(
+    sandbox: Sandbox, *arguments: str, stdin: int | None = None, cluster: Cluster | None = None
+) -> asyncio.subprocess.Process:
+    """A kubectl on a cluster, otherwise the upper one, that goes on while the test looks."""
     return await asyncio.create_subprocess_exec(
         sandbox.binaries["kubectl"],
         "--kubeconfig",
-        sandbox.upper.kubeconfig,
+        (cluster or sandbox.upper).kubeconfig,
         *arguments,
         stdin=stdin if stdin is not None else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
@@ -62,6 +64,13 @@ async def end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     await process.communicate()
+
+
+async def first_port(forwarding: asyncio.subprocess.Process) -> int:
+    """The local port of a ``kubectl port-forward``: Forwarding from 127.0.0.1:41234 -> 8080."""
+    assert forwarding.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        return int((await forwarding.stdout.readline()).split()[2].rpartition(b":")[2])
 
 
 async def test_logs_have_every_line_in_order(upper: Cluster, running):
@@ -195,10 +204,8 @@ async def test_port_forward_serves_requests(sandbox: Sandbox, running):
     namespace, name = running
     process = await spawn(sandbox, "-n", namespace, "port-forward", name, ":8080")
     try:
-        assert process.stdout is not None
         async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
-            # Forwarding from 127.0.0.1:41234 -> 8080
-            port = int((await process.stdout.readline()).split()[2].rpartition(b":")[2])
+            port = await first_port(process)
 
             async def fetch() -> str:
                 async with session.get(f"http://127.0.0.1:{port}/") as answer:

@@ -1,0 +1,335 @@
+"""A cluster of Kubernetes 1.35 above and below one of 1.34: all that works between equals works between them.
+
+Clusters with a real node each, and a virtual-node process for each direction. Kubelets are of 1.34, so what
+differs is what the API servers know, keep and refuse: an older one drops fields that the other has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.ports import free_ports
+from hack.sandbox.process import Process
+from tests.e2e.conftest import PATIENCE, becomes, create, eventually, get, make_namespace, node_ready, pod
+from tests.e2e.test_streams import SCRIPT, end, first_port, spawn
+
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+VERSIONS = {"upper": 34, "lower1": 35}
+"""Cluster of the sandbox → minor version. Each of them is the upper and the lower one of some pair."""
+PAIRS = [("lower1", "upper"), ("upper", "lower1")]
+RETRIES = "workqueue_retries_total{"
+RESYNC = 0.5
+"""Seconds between two comparisons of every pod: what would be written again and again shows at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An upper cluster, a lower one, and a Deployment that runs below."""
+
+    sandbox: Sandbox
+    upper: Cluster
+    lower: Cluster
+    upper_minor: int
+    lower_minor: int
+    process: Process
+    metrics: str
+    """URL of the virtual node's metrics."""
+
+    @property
+    def node(self) -> str:
+        """The virtual node."""
+        return f"vn-{self.lower.name}"
+
+    @property
+    def namespace(self) -> str:
+        """The Deployment's: of no other pair, because lower clusters are shared."""
+        return f"{self.upper.name}-over-{self.lower.name}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def pairs() -> AsyncIterator[dict[tuple[str, str], Pair]]:
+    """All clusters, and a virtual-node process for each pair."""
+    versions = {name: f"1.{minor}" for name, minor in VERSIONS.items() if name != "upper"}
+    async with Sandbox(
+        lower=1, real_node=True, upper_real_node=True, kwok_nodes=0, versions=versions
+    ) as sandbox:
+        clusters = {cluster.name: cluster for cluster in sandbox.clusters}
+        yield {
+            (upper, lower): await _pair(sandbox, clusters[upper], clusters[lower]) for upper, lower in PAIRS
+        }
+
+
+async def _pair(sandbox: Sandbox, upper: Cluster, lower: Cluster) -> Pair:
+    """Start the virtual node of a pair, and its Deployment."""
+    address = f"{LOOPBACK}:{free_ports(1)[0]}"
+    config = {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "VirtualNodeConfiguration",
+        "kubeconfig": str(upper.kubeconfig),
+        "kubelet": {"port": 0, "nodeIp": LOOPBACK},
+        "fullResyncPeriod": RESYNC,
+        "metricsAddress": address,
+        "clusters": [
+            {"name": lower.name, "kubeconfig": str(lower.kubeconfig), "nodeName": f"vn-{lower.name}"}
+        ],
+    }
+    file = sandbox.directory / f"{upper.name}-{lower.name}.yaml"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    process = await sandbox.start_process(
+        file.stem,
+        [sys.executable, "-m", "virtual_node", "--config", str(file)],
+        env={"VKUBELET_POD_IP": LOOPBACK},
+    )
+    pair = Pair(
+        sandbox,
+        upper,
+        lower,
+        VERSIONS[upper.name],
+        VERSIONS[lower.name],
+        process,
+        f"http://{address}/metrics",
+    )
+    await node_ready(upper, pair.node)
+    await make_namespace(upper, pair.namespace)
+    limits = {"requests": {"cpu": "50m"}, "limits": {"memory": "64Mi"}}
+    made = pod("web", SCRIPT, node=pair.node, container={"stdin": True, "resources": limits})
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "selector": {"matchLabels": made["metadata"]["labels"]},
+            "template": {"metadata": {"labels": made["metadata"]["labels"]}, "spec": made["spec"]},
+        },
+    }
+    await upper.kubectl("-n", pair.namespace, "create", "-f", "-", input=json.dumps(deployment))
+    return pair
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="session",
+    params=PAIRS,
+    ids=lambda pair: f"1.{VERSIONS[pair[0]]}-over-1.{VERSIONS[pair[1]]}",
+)
+async def pair(pairs: dict[tuple[str, str], Pair], request: pytest.FixtureRequest) -> Pair:
+    """One pair, its Deployment complete: the upper controllers count its pod as available."""
+    found = pairs[request.param]
+    await found.upper.kubectl(
+        "-n", found.namespace, "rollout", "status", "deployment/web", f"--timeout={PATIENCE:.0f}s"
+    )
+    return found
+
+
+async def web(cluster: Cluster, namespace: str) -> dict[str, Any]:
+    """The Deployment's pod."""
+    found: list[dict[str, Any]] = (await get(cluster, namespace, "pods", labels="app=web"))["items"]
+    (only,) = found
+    return only
+
+
+async def test_status_is_complete(pair: Pair) -> None:
+    """Conditions, QoS class and observedGeneration are as the lower cluster has them and the upper one can keep them."""
+    versions = [(await cluster.api.read("/version"))["minor"] for cluster in (pair.upper, pair.lower)]
+    assert versions == [str(pair.upper_minor), str(pair.lower_minor)]
+    node = await get(pair.upper, "", "node", pair.node)
+    assert node["status"]["nodeInfo"]["kubeletVersion"].startswith(f"v1.{pair.lower_minor}.")
+
+    def said(found: dict[str, Any]) -> dict[str, Any]:
+        status = found["status"]
+        (container,) = status["containerStatuses"]
+        return {
+            "phase": status["phase"],
+            "ip": status["podIP"],
+            "qosClass": status["qosClass"],
+            "conditions": {
+                one["type"]: (one["status"], one["lastTransitionTime"]) for one in status["conditions"]
+            },
+            "container": [
+                container["ready"],
+                container["state"],
+                container["imageID"],
+                container["restartCount"],
+            ],
+        }
+
+    below = await web(pair.lower, pair.namespace)
+    assert said(below)["qosClass"] == "Burstable"
+    assert {kind: so for kind, (so, _) in said(below)["conditions"].items()}["Ready"] == "True"
+
+    async def above() -> dict[str, Any]:
+        return said(await web(pair.upper, pair.namespace))
+
+    await becomes(above, said(below), what="the lower status in the upper cluster")
+
+    found = await web(pair.upper, pair.namespace)
+    conditions = {one["type"]: one for one in found["status"]["conditions"]}
+    # Pods have generations from 1.34 on, and older API servers drop what is reported of them.
+    counts = min(pair.upper_minor, pair.lower_minor) >= 34
+    generation = found["metadata"]["generation"] if counts else None
+    assert found["status"].get("observedGeneration") == generation
+    assert conditions["Ready"].get("observedGeneration") == generation
+
+
+async def test_kubectl_shows_the_pod(pair: Pair) -> None:
+    """``kubectl get`` and ``describe`` have the state, the node and the lower events."""
+    name = (await web(pair.upper, pair.namespace))["metadata"]["name"]
+    shown = await pair.upper.kubectl("-n", pair.namespace, "get", "pod", name, "-o", "wide", "--no-headers")
+    assert shown.stdout.split()[:3] == [name, "1/1", "Running"]
+    assert pair.node in shown.stdout
+
+    async def described() -> bool:
+        told = (await pair.upper.kubectl("-n", pair.namespace, "describe", "pod", name)).stdout
+        return all(word in told for word in ("Started container main", "Burstable", "ContainersReady"))
+
+    await eventually(described, what="what describe shows")
+    assert (await pair.upper.kubectl("describe", "node", pair.node)).stdout
+
+
+async def test_streams_work(pair: Pair, tmp_path: Path) -> None:
+    """Logs, exec, attach, port-forward and cp."""
+    name = (await web(pair.upper, pair.namespace))["metadata"]["name"]
+    here = ("-n", pair.namespace)
+
+    async def logged() -> bool:
+        return "beat 1" in (await pair.upper.kubectl(*here, "logs", name)).stdout
+
+    await eventually(logged, what="the script's first beat")
+    for websockets in ("true", "false"):
+        done = await pair.upper.kubectl(
+            *here, "exec", "-i", name, "--", "sh", "-c", "cat; echo err >&2; exit 42",
+            input="typed", check=False, env={"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": websockets},
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (42, "typed")
+        assert "err\n" in done.stderr
+
+    attached = await spawn(pair.sandbox, *here, "attach", name, cluster=pair.upper)
+    try:
+        assert attached.stdout is not None
+        line = b""
+        while not line.startswith(b"beat"):
+            line = await attached.stdout.readline()
+            assert line, "attach ended"
+    finally:
+        await end(attached)
+
+    forwarded = await spawn(pair.sandbox, *here, "port-forward", name, ":8080", cluster=pair.upper)
+    try:
+        port = await first_port(forwarded)
+        async with aiohttp.ClientSession() as session, session.get(f"http://{LOOPBACK}:{port}/") as answer:
+            assert await answer.text() == "served\n"
+    finally:
+        await end(forwarded)
+
+    there, back = tmp_path / "there", tmp_path / "back"
+    there.write_bytes(bytes(range(256)) * 1000)
+    await pair.upper.kubectl("cp", str(there), f"{pair.namespace}/{name}:/tmp/copied")
+    await pair.upper.kubectl("cp", f"{pair.namespace}/{name}:/tmp/copied", str(back))
+    assert back.read_bytes() == there.read_bytes()
+
+
+async def test_resize_works_where_both_versions_have_it(pair: Pair) -> None:
+    """Kubernetes has in-place resize from 1.33 on. An older cluster refuses it in words, and the pod runs on."""
+    name = (await web(pair.upper, pair.namespace))["metadata"]["name"]
+    change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "60m"}}}]}}
+    done = await pair.upper.kubectl(
+        "-n",
+        pair.namespace,
+        "patch",
+        "pod",
+        name,
+        "--subresource=resize",
+        "-p",
+        json.dumps(change),
+        check=False,
+    )
+
+    async def requested() -> list[str]:
+        found = [await web(cluster, pair.namespace) for cluster in (pair.upper, pair.lower)]
+        return [one["spec"]["containers"][0]["resources"]["requests"]["cpu"] for one in found]
+
+    async def in_force() -> tuple[str, bool]:
+        found = await web(pair.upper, pair.namespace)
+        (container,) = found["status"]["containerStatuses"]
+        is_observed = found["status"]["observedGeneration"] == found["metadata"]["generation"]
+        return container["resources"]["requests"]["cpu"], is_observed
+
+    if min(pair.upper_minor, pair.lower_minor) >= 33:
+        assert done.returncode == 0, done.stderr
+        await becomes(requested, ["60m", "60m"], what="the new size in both clusters")
+        await becomes(in_force, ("60m", True), what="the new size in the upper status")
+    else:
+        why = "could not find" if pair.upper_minor < 33 else "Pod running on node without support for resize"
+        assert why in done.stderr
+        assert await requested() == ["50m", "50m"]
+    assert (await web(pair.upper, pair.namespace))["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+async def test_fields_that_one_version_does_not_know_do_no_harm(pair: Pair) -> None:
+    """A pod with fields that only the newer API server has runs, keeps its QoS class, and takes changes."""
+    made = pod("new", "sleep 3600", node=pair.node)
+    # Since 1.34, and 1.35.
+    made["spec"]["resources"] = {"requests": {"cpu": "20m", "memory": "16Mi"}}
+    made["spec"]["containers"][0] |= {
+        "restartPolicy": "Never",
+        "restartPolicyRules": [
+            {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}},
+        ],
+    }
+    if pair.upper_minor < 34:
+        # Its validation refuses a known field in an unknown place, and what it does not know it drops.
+        del made["spec"]["containers"][0]["restartPolicy"]
+    await create(pair.upper, pair.namespace, made)
+    await pair.upper.kubectl(
+        "-n", pair.namespace, "wait", "--for=condition=Ready", "pod/new", f"--timeout={PATIENCE:.0f}s"
+    )
+    await pair.upper.kubectl("-n", pair.namespace, "label", "pod", "new", "changed=yes")
+
+    async def changed() -> str:
+        return str((await get(pair.lower, pair.namespace, "pod", "new"))["metadata"]["labels"]["changed"])
+
+    await becomes(changed, "yes", what="the label in the lower cluster")
+    found = await get(pair.upper, pair.namespace, "pod", "new")
+    assert found["status"]["qosClass"] == ("Burstable" if pair.upper_minor >= 34 else "BestEffort")
+
+
+async def test_nothing_is_written_again_and_again(pair: Pair) -> None:
+    """After all of this no pod is patched any more, nothing is tried again, and nothing was refused."""
+
+    async def written() -> list[float]:
+        patched = [await _pod_patches(cluster) for cluster in (pair.upper, pair.lower)]
+        async with aiohttp.ClientSession() as session, session.get(pair.metrics) as answer:
+            text = await answer.text()
+        retried = [float(line.split()[-1]) for line in text.splitlines() if line.startswith(RETRIES)]
+        return [*patched, sum(retried)]
+
+    async def quiet() -> bool:
+        before = await written()
+        await asyncio.sleep(5 * RESYNC)
+        return await written() == before
+
+    await eventually(quiet, what="no pod is patched any more")
+    assert "refuses a pod status" not in pair.process.log.read_text(encoding="utf-8")
+
+
+async def _pod_patches(cluster: Cluster) -> float:
+    done = await cluster.kubectl("get", "--raw", "/metrics")
+    return sum(
+        float(line.split()[-1])
+        for line in done.stdout.splitlines()
+        if line.startswith("apiserver_request_total{")
+        and 'resource="pods"' in line
+        and 'verb="PATCH"' in line
+    )
