@@ -8,10 +8,11 @@ an alternative to the one before.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -53,6 +54,7 @@ case $1 in
 esac
 exec {helm} "$@"
 """
+_PLACES = '{range .items[*]}{.metadata.namespace}{" "}{.kind}/{.metadata.name}{"\\n"}{end}'
 KINDS = (
     "namespaces,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,"
     "validatingadmissionpolicies,validatingadmissionpolicybindings,storageclasses,priorityclasses,csidrivers"
@@ -120,7 +122,7 @@ async def _bash(sandbox: Sandbox, folder: Path, script: str) -> Completed:
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 async def test_the_commands_of_a_page_work(clusters: Sandbox, folder: Path, page: Path):
     """Each block that is not marked succeeds, after those before it and with the files that the page has written."""
-    before = {cluster.name: await _there(cluster) for cluster in clusters.clusters}
+    before = await _all_there(clusters)
     try:
         if page.name in BEFORE:
             done = await _bash(clusters, folder, BEFORE[page.name])
@@ -150,23 +152,37 @@ async def _clean(sandbox: Sandbox, folder: Path, before: Mapping[str, frozenset[
     await _bash(
         sandbox, folder, "helm uninstall virtual-node --namespace virtual-node-system --no-hooks || true"
     )
-    for cluster in sandbox.clusters:
-        made = await _there(cluster) - before[cluster.name]
-        for space in ("", *SHARED):
-            names = sorted(name for where, name in made if where == space)
-            if names:
-                await cluster.kubectl(
-                    "delete", f"--namespace={space}", "--ignore-not-found", "--timeout=60s", *names
-                )
+    await asyncio.gather(*(_restore(cluster, before[cluster.name]) for cluster in sandbox.clusters))
+
+
+async def _restore(cluster: Cluster, before: frozenset[tuple[str, str]]) -> None:
+    made = await _there(cluster) - before
+    by_space = {space: sorted(name for where, name in made if where == space) for space in ("", *SHARED)}
+    await asyncio.gather(
+        *(
+            cluster.kubectl("delete", f"--namespace={space}", "--ignore-not-found", "--timeout=60s", *names)
+            for space, names in by_space.items()
+            if names
+        )
+    )
+
+
+async def _all_there(sandbox: Sandbox) -> dict[str, frozenset[tuple[str, str]]]:
+    """What each cluster has, by its name."""
+    found = await asyncio.gather(*map(_there, sandbox.clusters))
+    return {cluster.name: there for cluster, there in zip(sandbox.clusters, found, strict=True)}
 
 
 async def _there(cluster: Cluster) -> frozenset[tuple[str, str]]:
     """What a page may make in a cluster, but in namespaces of its own: namespace and ``kind/name``."""
-    found = {("", name) for name in (await cluster.kubectl("get", KINDS, "-o", "name")).stdout.split()}
-    for space in SHARED:
-        listed = await cluster.kubectl("get", "roles,rolebindings,pods", f"--namespace={space}", "-o", "name")
-        found |= {(space, name) for name in listed.stdout.split()}
-    return frozenset(found)
+    wide, narrow = await asyncio.gather(
+        cluster.kubectl("get", KINDS, "-o", "name"),
+        cluster.kubectl("get", "roles,rolebindings,pods", "--all-namespaces", "-o", f"jsonpath={_PLACES}"),
+    )
+    placed = (tuple(line.split()) for line in narrow.stdout.splitlines())
+    return frozenset({("", name) for name in wide.stdout.split()}) | {
+        (space, name) for space, name in placed if space in SHARED
+    }
 
 
 NESTED = {"kubectl": {"auth", "certificate", "config", "create", "rollout", "secret"}, "helm": {"get"}}
@@ -178,15 +194,26 @@ VALUED = {"--namespace", "-n", "--kubeconfig", "--context"}
 async def test_every_command_is_well_formed():
     """Bash can read every block, run or not, and kubectl and helm have the subcommands and flags that it uses."""
     programs = await binaries.ensure(["kubectl", "helm"])
-    wrong = []
-    for block in (one for page in PAGES for one in blocks(page) if not one.file):
-        read = await command(["bash", "-n"], input=block.script, check=False)
-        wrong += [f"{block.place}: {read.stderr}"] if read.returncode else []
+    every = [one for page in PAGES for one in blocks(page) if not one.file]
+    reads = await _few(command(["bash", "-n"], input=one.script, check=False) for one in every)
+    wrong = [f"{one.place}: {read.stderr}" for one, read in zip(every, reads, strict=True) if read.returncode]
+    for block in every:
         for words in commands(block.script):
             if words[0] in NESTED and words[1:2] != ["virtual-node"]:
                 unknown = await _unknown_flags(programs, words)
                 wrong += [f"{block.place}: {' '.join(words[:4])} {flag}" for flag in unknown]
     assert wrong == []
+
+
+async def _few(work: Iterable[Awaitable[Completed]]) -> list[Completed]:
+    """Await all, a few at a time: each is a process."""
+    turns = asyncio.Semaphore(4)
+
+    async def one(awaited: Awaitable[Completed]) -> Completed:
+        async with turns:
+            return await awaited
+
+    return await asyncio.gather(*map(one, work))
 
 
 _KNOWN: dict[tuple[str, ...], frozenset[str]] = {}
@@ -238,26 +265,31 @@ def _objects() -> list[tuple[str, dict[str, Any]]]:
 
 async def test_the_objects_of_the_pages_are_valid(clusters: Sandbox, folder: Path):
     """The API server takes each of them in a dry run that refuses unknown fields."""
-    before = {cluster.name: await _there(cluster) for cluster in clusters.clusters}
-    for space in {one["metadata"].get("namespace", "default") for _, one in _objects()} - {
+    before = await _all_there(clusters)
+    upper = clusters.upper
+    spaces = {one["metadata"].get("namespace", "default") for _, one in _objects()} - {
         "default",
         "kube-system",
-    }:
-        await clusters.upper.kubectl("create", "namespace", space)
+    }
+    await _few(upper.kubectl("create", "namespace", space) for space in spaces)
     refused = []
-    # Pods name their PriorityClass, so these are created.
-    for page, one in sorted(_objects(), key=lambda pair: pair[1]["kind"] != "PriorityClass"):
-        dry = [] if one["kind"] == "PriorityClass" else ["--dry-run=server"]
-        done = await clusters.upper.kubectl(
-            "create", *dry, "--validate=strict", "--filename", "-",
-            input=json.dumps(one), check=False,
-        )  # fmt: skip
-        if (
-            done.returncode
+    # Pods name their PriorityClass, so these are created before them.
+    for is_class in (True, False):
+        objects = [(page, one) for page, one in _objects() if (one["kind"] == "PriorityClass") is is_class]
+        dry = [] if is_class else ["--dry-run=server"]
+        answers = await _few(
+            upper.kubectl(
+                "create", *dry, "--validate=strict", "--filename", "-", input=json.dumps(one), check=False
+            )
+            for _, one in objects
+        )
+        refused += [
+            f"{page}: {one['kind']} {one['metadata'].get('name')}: {done.stderr.strip()}"
+            for (page, one), done in zip(objects, answers, strict=True)
+            if done.returncode
             and "no matches for kind" not in done.stderr
             and "already exists" not in done.stderr
-        ):
-            refused.append(f"{page}: {one['kind']} {one['metadata'].get('name')}: {done.stderr.strip()}")
+        ]
     await _clean(clusters, folder, before)
     assert refused == []
     assert len(_objects()) > 10
