@@ -199,7 +199,9 @@ class Worker:
 
     def _tell(self, problem: str) -> None:
         if problem and problem != self._told:
-            _log.warning("the latest share is not used: %s", problem)
+            # At start, a share for the process before this one is what there is to be found.
+            level = logging.INFO if self._membership.applied.wanted is None else logging.WARNING
+            _log.log(level, "the latest share is not used: %s", problem)
         self._told = problem
 
     def _taken(self, sent_at: float) -> None:
