@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -45,5 +46,7 @@ class Output:
             transport.close()
 
     def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
+        # A reader that has gone must not end the jobs: their pipes are read on.
+        with contextlib.suppress(OSError, ValueError):
+            self._file.write(data)
+            self._file.flush()
