@@ -67,7 +67,7 @@ class Ledger(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What a worker reports; see docs/swarm-workers.md."""
+    """What a worker reports; see docs/swarm-worker.md."""
 
     pod_uid: str = ""
     session: str = ""
