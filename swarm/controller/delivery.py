@@ -9,7 +9,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.client import Client
-from controller_runtime.errors import AlreadyExists, ApiError, NotFound
+from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
 from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -23,6 +23,7 @@ ANNOTATION_VERSION = f"{GROUP}/version"
 ANNOTATION_CHECKSUM = f"{GROUP}/checksum"
 ANNOTATION_POD_UID = f"{GROUP}/pod-uid"
 ANNOTATION_ACKNOWLEDGED = f"{GROUP}/acknowledged"
+ANNOTATION_ENDED = f"{GROUP}/ended"
 ORIGINAL_KEY = "config.yml"
 _AT_ONCE = 16
 _CHECKSUM = "checksum"
@@ -108,6 +109,23 @@ class Delivery:
             )
             for lease in self._leases.store.by_index(INDEX_SWARM, swarm.key)
         }
+
+    async def end_session(self, lease: Object, session: str) -> bool:
+        """Take a session out of its Lease, unless the worker has renewed it; returns whether it has ended.
+
+        A renewal that is still on its way conflicts with this write.
+        """
+        try:
+            body = await self._client.get(resources.LEASES, lease.name, namespace=lease.namespace)
+            if body["metadata"]["resourceVersion"] != lease.resource_version:
+                return False
+            body["metadata"]["annotations"].pop(ANNOTATION_ACKNOWLEDGED, None)
+            body["metadata"]["annotations"][ANNOTATION_ENDED] = session
+            body["spec"].pop("holderIdentity", None)
+            await self._client.update(resources.LEASES, body)
+        except (Conflict, NotFound):
+            return False
+        return True
 
     @staticmethod
     def _newest(ledger: Ledger, holder: Holder) -> bool:

@@ -99,7 +99,7 @@ class Reconciler:
         gone, unknown = await self._liveness.gone(
             ledger.holders.values(), pods, namespace=swarm.namespace, confirmed=confirmed
         )
-        gone |= self._reports.fenced(swarm, parsed, ledger)
+        gone |= await self._reports.fenced(swarm, parsed, ledger)
         now = time.time()
         observed = planning.Observed(pods, acknowledged, gone)
         settings = _settings(swarm, parsed, wanted)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from controller_runtime.objects import Object
-from swarm.controller.delivery import Delivery
+from swarm.controller.delivery import ANNOTATION_ENDED, Delivery
 from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Acknowledgement, Ledger
 from swarm.slots import Pod
@@ -21,6 +21,13 @@ _HTTP_BYTES = 4 << 20
 _AT_ONCE = 50
 _FENCE_MARGIN = 1.25
 """Our clock may be this much faster than a worker's."""
+
+
+def _is_over(report: Acknowledgement, parsed: SwarmSpec, silent: float) -> bool:
+    """Whether a worker has stopped all jobs after so many seconds without a renewal."""
+    # The worker may have read a change of the fence time that it has not acknowledged.
+    longest = max(report.fence_seconds, parsed.fence_seconds)
+    return report.fence_seconds > 0 and silent > longest * _FENCE_MARGIN
 
 
 @dataclass(slots=True)
@@ -35,8 +42,10 @@ class Reports:
     def __init__(self, delivery: Delivery, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._delivery = delivery
         self._clock = clock
-        self._renewals: dict[tuple[str, str], _Renewal] = {}
-        """Swarm's key and Lease's name → its last change."""
+        self._renewals: dict[str, _Renewal] = {}
+        """Lease's UID → its last change."""
+        self._ended: dict[str, str] = {}
+        """Pod's UID → its session that was ended last: the cache may still have its acknowledgement."""
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -49,25 +58,40 @@ class Reports:
         found: dict[str, Acknowledgement] = {}
         for uid, text, _ in self._delivery.acknowledgements(swarm).values():
             report = ledgers.acknowledgement(text) if text else None
-            if report is not None and report.pod_uid == uid:
+            if report is not None and report.pod_uid == uid and self._ended.get(uid) != report.session:
                 found[uid] = report
         if parsed.workers.http_port:
             silent = [pod for pod in pods if pod.uid not in found and pod.ip and not pod.finished]
             found |= await self._poll(silent, parsed.workers.http_port)
         return found
 
-    def fenced(self, swarm: Object, parsed: SwarmSpec, ledger: Ledger) -> set[str]:
-        """Return the UIDs of pods whose workers have fenced themselves: their Lease has not changed for too long."""
+    async def fenced(self, swarm: Object, parsed: SwarmSpec, ledger: Ledger) -> set[str]:
+        """End sessions whose Lease has not changed for too long; returns the UIDs of pods whose sessions have ended.
+
+        Silence counts only for workers that have acknowledged a fence time: others do not stop by themselves.
+        """
         if not parsed.fence_seconds:
             return set()
-        now = self._clock()
         fenced = set()
-        for name, (uid, _, lease) in self._delivery.acknowledgements(swarm).items():
-            key = swarm.key, name
-            known = self._renewals.get(key)
+        for uid, text, lease in self._delivery.acknowledgements(swarm).values():
+            known = self._renewals.get(lease.uid)
             if known is None or known.version != lease.resource_version:
-                self._renewals[key] = _Renewal(lease.resource_version, now)
-            elif uid in ledger.holders and now - known.seen > parsed.fence_seconds * _FENCE_MARGIN:
+                known = self._renewals[lease.uid] = _Renewal(lease.resource_version, self._clock())
+            holder = ledger.holders.get(uid)
+            if holder is None or not holder.session:
+                continue
+            report = ledgers.acknowledgement(text) if text else None
+            silent = self._clock() - known.seen
+            if lease.annotations.get(ANNOTATION_ENDED) == holder.session:
+                # By a write after which the record could not be stored.
+                fenced.add(uid)
+            elif (
+                report is not None
+                and report.session == holder.session
+                and _is_over(report, parsed, silent)
+                and await self._delivery.end_session(lease, report.session)
+            ):
+                self._ended[uid] = report.session
                 fenced.add(uid)
         return fenced
 

@@ -69,7 +69,7 @@ class Ledger(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """What a worker reports; see docs/swarm-worker.md."""
 
-    pod_uid: str = ""
+    pod_uid: str = msgspec.field(default="", name="podUID")
     session: str = ""
     life: int = 0
     version: int = 0
@@ -79,6 +79,8 @@ class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_default
     """Jobs of the share with state ``stop`` that do not run."""
     failing: dict[str, str] = {}
     draining: bool = False
+    fence_seconds: float = 0.0
+    """The fence time that the worker keeps to; 0: none, or it has not read it yet."""
 
     def releases(self, job: str) -> bool:
         """Whether a job does not run and will not be started without a newer share."""

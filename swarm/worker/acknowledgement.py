@@ -50,6 +50,7 @@ def acknowledgement(
         **running,
         "failing": dict(list(failing.items())[:_MOST_ERRORS]),
         "draining": draining,
+        "fenceSeconds": applied.fence_seconds,
         "stopped": _that_fit(sorted(stopped - held.keys()), room),
     }
 
