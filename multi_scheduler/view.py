@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from multi_scheduler.fit.admitting import Node
+from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fit.placed import Placed
 from multi_scheduler.fit.scoring import Prediction
 from multi_scheduler.formulas import load
@@ -119,7 +120,7 @@ class View:
 
     def nodes(self, pod: Mapping[str, Any], node: VirtualNode) -> list[LowerNode]:
         """Return the lower nodes that may get a pod, the most likely one first; none: nothing is known of them."""
-        predicted = self._prediction(pod, node)
+        predicted = self.prediction(pod, node)
         if predicted is None:
             return []
         index, usage = self._fit.indexes[node.cluster], self._usage.get(node.cluster)
@@ -141,7 +142,17 @@ class View:
             used.subtract(own.requests)
         return index.total, used
 
-    def _prediction(self, pod: Mapping[str, Any], node: VirtualNode) -> Prediction | None:
+    def index(self, cluster: str) -> ClusterIndex | None:
+        """Return the nodes of a lower cluster and what is free on them; None: it is not configured."""
+        return self._fit.indexes.get(cluster)
+
+    @property
+    def indexes(self) -> Collection[ClusterIndex]:
+        """Return those of all lower clusters."""
+        return self._fit.indexes.values()
+
+    def prediction(self, pod: Mapping[str, Any], node: VirtualNode) -> Prediction | None:
+        """Return where a pod will most likely be behind a virtual node; None: it does not fit, or nothing is known."""
         uid = pod["metadata"].get("uid", "")
         judged = self._fit.judged.get(uid)
         if judged is None:  # the fit agent does not filter, or comes later

@@ -11,10 +11,11 @@ from controller_runtime.api.matching import LABEL_OPERATORS, LabelSelector
 from multi_scheduler.agents.by_node import NodeSettings
 from multi_scheduler.agents.congestion import CongestionSettings
 from multi_scheduler.agents.cost import CostSettings
+from multi_scheduler.agents.fragmentation import FragmentationSettings
 from multi_scheduler.agents.load import LoadSettings
 from multi_scheduler.agents.pigeon import PigeonSettings
 from multi_scheduler.agents.safe import SafeSettings
-from multi_scheduler.fit.agent import FitSettings
+from multi_scheduler.fit.settings import FitSettings
 from multi_scheduler.usage.config import UsageConfig
 from virtual_node.config import KNOWN_CONTROLLERS, TAINT_EFFECTS, Config
 
@@ -23,6 +24,7 @@ AGENTS: Mapping[str, type[msgspec.Struct]] = {
     "congestion": CongestionSettings,
     "cost": CostSettings,
     "fit": FitSettings,
+    "fragmentation": FragmentationSettings,
     "load": LoadSettings,
     "pigeon": PigeonSettings,
     "pressure": NodeSettings,

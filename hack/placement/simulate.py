@@ -110,18 +110,18 @@ class Simulation:
 
     def _by_gradient(self, task: Task, having: Sequence[int]) -> tuple[int, int, int]:
         """Compare the best nodes of the clusters, or those that their schedulers will choose."""
-        demand, found = demand_of(task), []
+        shape, found = shape_of(demand_of(task), GPU), []
         for number in having:
             cluster = self.clusters[number]
             if self._run.lower is not None and LIKELY in self._run.policy:
                 slot = cluster.choose(task, self._run.lower)
-                [key] = self._fragmentation.keys(cluster.index, demand, [slot])
+                [key] = self._fragmentation.keys(cluster.index, shape, [slot])
                 found.append((key, number, slot))
             else:
                 score, slot = cluster.best(task, "FGD", self._score)
                 found.append((-score, number, slot))
         _key, number, slot = min(found)
-        [step] = self._fragmentation.steps(self.clusters[number].index, demand, [slot])
+        [step] = self._fragmentation.steps(self.clusters[number].index, shape, [slot])
         return number, slot, step.device
 
     def _by_sums(self, task: Task) -> tuple[int, int, int] | None:
@@ -149,7 +149,7 @@ class Simulation:
     def _look_at_workload(self) -> None:
         fragmentation = self._fragmentation = Fragmentation(self._workload.typical(), GPU, UNITS)
         self._score: Score = lambda cluster, task, slots: [
-            -key for key in fragmentation.keys(cluster.index, demand_of(task), slots)
+            -key for key in fragmentation.keys(cluster.index, shape_of(demand_of(task), GPU), slots)
         ]
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -26,7 +26,8 @@ from multi_scheduler.fit.feed import Feed
 from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations import Place, Reservations
-from multi_scheduler.fit.scoring import Prediction, Strategy, predict, score
+from multi_scheduler.fit.scoring import Prediction, predict, score
+from multi_scheduler.fit.settings import FitSettings
 
 _SETTLE_SECONDS = 2.0
 """How long a filter call waits for other pods' promises to be settled before it says that nothing fits."""
@@ -35,19 +36,6 @@ _KEPT_JUDGEMENTS = 1000
 _ADOPTION_SECONDS = 0.02
 """How long a filter call may work on other tenants' pods; what is left waits for the next call."""
 _UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
-
-
-class FitSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The agent's configuration."""
-
-    score: Strategy = "BestFit"
-    """BestFit: where the pod leaves the least behind, so that large holes stay whole. Spread: the emptiest cluster.
-    BinPack: the fullest."""
-    unreachable: Literal["Reject", "Pass"] = "Reject"
-    """What becomes of the virtual nodes of a lower cluster that cannot be looked into."""
-    admission: Literal["Reject", "Pass"] = "Reject"
-    """What becomes of those of a cluster whose quotas or limit ranges would refuse the pod as it is. Pass: its webhooks
-    give pods what these demand."""
 
 
 class FitAgent(Agent):
@@ -63,7 +51,7 @@ class FitAgent(Agent):
             self._settings = msgspec.convert(dict(context.settings), FitSettings)
         except msgspec.ValidationError as error:
             raise ConfigError(f"agents[{context.name}].config: {error}") from None
-        self.indexes = {cluster: ClusterIndex() for cluster in context.lower}
+        self.indexes = {cluster: ClusterIndex(self._settings.devices) for cluster in context.lower}
         self.admissions = {cluster: Admission(clock=_now) for cluster in context.lower}
         self._entrances = {
             cluster: Entrance(
@@ -205,7 +193,7 @@ class FitAgent(Agent):
             told: Counter[str] = Counter()
             index = self.indexes[node.cluster]
             if slots := index.feasible(wanted, told):
-                predicted = found.judged[node.name] = predict(index, wanted, slots)
+                predicted = found.judged[node.name] = predict(index, wanted, slots, self._settings.lower)
                 found.places[node.name] = Place(node.cluster, predicted.place, below.charge)
             else:
                 sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), told)}"
@@ -279,7 +267,7 @@ class FitAgent(Agent):
         index, wanted = self.indexes[node.cluster], self._demand(below, node)
         if slots := index.feasible(wanted):
             charge = None if has_arrived else below.charge
-            place = Place(node.cluster, predict(index, wanted, slots).place, charge)
+            place = Place(node.cluster, predict(index, wanted, slots, self._settings.lower).place, charge)
             self.reservations.promise(pod.uid, {node.name: place})
             self.reservations.bind(pod.uid, node.name)
 

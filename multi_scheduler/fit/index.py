@@ -7,7 +7,7 @@ cores left" is one pass over a list of integers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import quantity
@@ -211,6 +211,14 @@ class ClusterIndex:
         """The node in a slot."""
         return self._names[slot]
 
+    def slot(self, name: str) -> int | None:
+        """The slot of a node; None: there is none of that name."""
+        return self._slots.get(name)
+
+    def pods(self) -> Iterable[tuple[str, Placed]]:
+        """Everything that is placed, by uid."""
+        return self._placed.items()
+
     def free(self, resource: str) -> Sequence[int]:
         """By slot: what is free of a resource. Read only."""
         return self._free.get(resource) or [0] * len(self._nodes)
@@ -232,16 +240,21 @@ class ClusterIndex:
         """Return what is on a node, by uid. Read only."""
         return self._by_node.get(name, {})
 
-    def left_over(self, slot: int, demand: Demand) -> float:
-        """The larger share of a node's cpu and memory that stays free when it takes a pod: 0 fits exactly."""
+    def left_over(self, slot: int, demand: Demand, resources: Sequence[str]) -> list[float]:
+        """What stays free of a node's resources when it takes a pod, as shares: 0 fits exactly.
+
+        Args:
+            slot: of the node.
+            demand: what the pod asks.
+            resources: which ones; those that the node does not have are left out.
+        """
         node = self._nodes[slot]
         assert node is not None
-        shares = [
+        return [
             (self._free[resource][slot] - demand.requests.get(resource, 0)) / node.allocatable[resource]
-            for resource in ("cpu", "memory")
+            for resource in resources
             if node.allocatable.get(resource)
         ]
-        return max(shares, default=0.0)
 
     def _without_conflicts(
         self, slots: Sequence[int], ports: Sequence[Port], told: Counter[str]

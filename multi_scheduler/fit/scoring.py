@@ -12,6 +12,8 @@ from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fit.placed import Placed
 
 Strategy = Literal["BestFit", "Spread", "BinPack"]
+Lower = Literal["LeastAllocated", "MostAllocated"]
+_RESOURCES = ("cpu", "memory")
 _LOOKED_AT = 64
 """Feasible nodes of a cluster that are compared; more would cost time and change little."""
 _KEPT = 8
@@ -26,21 +28,32 @@ class Prediction:
     """Where the lower scheduler will most likely put it."""
     left_over: float
     """What the tightest fitting node would have left, as a share."""
-    likely: Sequence[str] = ()
+    likely: Sequence[str]
     """The nodes that the lower scheduler may choose, the most likely one first."""
+    wanted: Demand
+    """What the pod asks of them."""
 
 
-def predict(index: ClusterIndex, wanted: Demand, slots: Sequence[int]) -> Prediction:
-    """The lower scheduler's default prefers the emptiest node.
+def predict(
+    index: ClusterIndex, wanted: Demand, slots: Sequence[int], lower: Lower = "LeastAllocated"
+) -> Prediction:
+    """Return where the lower scheduler will most likely put a pod.
 
     Args:
         index: the lower cluster.
         wanted: what the pod asks.
         slots: the nodes that can take it; at least one.
+        lower: the lower scheduler's strategy. LeastAllocated is kube-scheduler's default: the node with most cpu and
+            memory free in the mean. MostAllocated is to pack divisible devices, too.
     """
     looked_at = slots[:: max(1, len(slots) // _LOOKED_AT)]
-    left = [index.left_over(slot, wanted) for slot in looked_at]
-    likely = [index.name(looked_at[one]) for one in nlargest(_KEPT, range(len(left)), key=left.__getitem__)]
+    left = [index.left_over(slot, wanted, _RESOURCES) for slot in looked_at]
+    if lower == "LeastAllocated":
+        rooms = [sum(shares) for shares in left]
+    else:
+        resources = (*_RESOURCES, *(one for one in index.devices if one in wanted.requests))
+        rooms = [-sum(index.left_over(slot, wanted, resources)) for slot in looked_at]
+    likely = [index.name(looked_at[one]) for one in nlargest(_KEPT, range(len(rooms)), key=rooms.__getitem__)]
     place = Placed(
         node=likely[0],
         requests=wanted.requests,
@@ -49,7 +62,7 @@ def predict(index: ClusterIndex, wanted: Demand, slots: Sequence[int]) -> Predic
         labels=wanted.labels,
         anti_affinity=wanted.anti_affinity,
     )
-    return Prediction(place, min(left), likely)
+    return Prediction(place, min(max(shares, default=0.0) for shares in left), likely, wanted)
 
 
 def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy) -> float:
@@ -59,9 +72,7 @@ def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy)
     if strategy == "BestFit":
         return 1.0 - predicted.left_over
     shares = [
-        index.used[resource] / index.total[resource]
-        for resource in ("cpu", "memory")
-        if index.total.get(resource)
+        index.used[resource] / index.total[resource] for resource in _RESOURCES if index.total.get(resource)
     ]
     used = max(shares, default=0.0)
     return used if strategy == "BinPack" else 1.0 - used

@@ -14,10 +14,9 @@ from math import exp
 from operator import mul
 from typing import NamedTuple
 
-from multi_scheduler.fit.demand import Demand
 from multi_scheduler.fit.devices import parts
 from multi_scheduler.fit.index import ClusterIndex
-from multi_scheduler.fragmentation.workload import Typical
+from multi_scheduler.fragmentation.workload import Shape, Typical
 
 _LARGE_CPU, _LARGE_DEVICES = 128_000, 8
 """What a large node has: the scale on which what is left of cpu and devices is added."""
@@ -82,7 +81,7 @@ class Fragmentation:
             groups.append(_Group(size, [cpu for cpu, _share in pods], shares))
         return groups
 
-    def keys(self, index: ClusterIndex, demand: Demand, slots: Sequence[int]) -> list[float]:
+    def keys(self, index: ClusterIndex, pod: Shape, slots: Sequence[int]) -> list[float]:
         """Return for each slot what nodes and clusters are compared by: smaller is better.
 
         Small differences of the gradient say less than how tightly a pod fits: gradients are compared in classes, and
@@ -92,15 +91,14 @@ class Fragmentation:
         cpu, units = index.free("cpu"), index.free(self._resource)
         return [
             step.level * _LEVEL + cpu[slot] / _LARGE_CPU + units[slot] / self._large
-            for slot, step in zip(slots, self.steps(index, demand, slots), strict=True)
+            for slot, step in zip(slots, self.steps(index, pod, slots), strict=True)
         ]
 
-    def steps(self, index: ClusterIndex, demand: Demand, slots: Sequence[int]) -> list[Step]:
+    def steps(self, index: ClusterIndex, pod: Shape, slots: Sequence[int]) -> list[Step]:
         """Return for each slot what becomes of its node with a pod. All of them must have room for it."""
-        cpu, units = demand.requests.get("cpu", 0), demand.requests.get(self._resource, 0)
         if self._states > _MOST_STATES:
             self._forget()
-        known = self._steps.setdefault((cpu, units), {})
+        known = self._steps.setdefault((pod.cpu, pod.units), {})
         classes, free = self._classes_of(index), index.free("cpu")
         devices = index.devices[self._resource].free
         found = []
@@ -112,7 +110,7 @@ class Fragmentation:
                 ordered = (state[0], state[1], tuple(sorted(state[2])))
                 step = known.get(ordered)
                 if step is None:
-                    step = known[ordered] = self._step(*ordered, cpu, units)
+                    step = known[ordered] = self._step(*ordered, pod.cpu, pod.units)
                     self._states += 1
                 known[state] = step
                 self._states += 1

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller_runtime.errors import ConfigError
+from multi_scheduler.agent import VirtualNode
+from multi_scheduler.agents.fragmentation import FragmentationAgent
+from multi_scheduler.config import AgentConfig, ClusterConfig, Config
 from multi_scheduler.fit.demand import Demand, demand
 from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fit.placed import Placed
 from multi_scheduler.fragmentation.gradient import Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Typical, Workload
+from multi_scheduler.shared import Shared
 
 GPU = "alibabacloud.com/gpu-milli"
 WORKLOAD = [(4000, 500, 0.4), (8000, 1000, 0.3), (32000, 4000, 0.1), (2000, 0, 0.2)]
@@ -24,6 +30,10 @@ def _typical(*shapes: tuple[int, int, float]) -> list[Typical]:
 
 def _key() -> str:
     return _demand(1, 0).key
+
+
+def _shape(cpu: int, units: int) -> Shape:
+    return Shape(cpu, units, _key())
 
 
 def _demand(cpu: int, units: int) -> Demand:
@@ -69,7 +79,7 @@ def test_the_gradient_is_the_difference_of_the_fragments(cpu, free, pod):
     asked = _demand(wanted, units)
     if not index.feasible(asked):
         return
-    [step] = Fragmentation(_typical(*WORKLOAD), GPU, 1000).steps(index, asked, [0])
+    [step] = Fragmentation(_typical(*WORKLOAD), GPU, 1000).steps(index, _shape(wanted, units), [0])
     after = [
         [one - units * (place == device) for place, one in enumerate(free)]
         for device, left in enumerate(free)
@@ -84,11 +94,11 @@ def test_prefers_the_device_that_it_fills_and_the_node_that_it_leaves_least_on()
     index = _index((64000, 2000), (64000, 2000), (16000, 1000))
     index.place("half", Placed("n1", {GPU: 500}, devices=[0]))
     fragmentation = Fragmentation(_typical(*WORKLOAD), GPU, 1000)
-    keys = fragmentation.keys(index, _demand(4000, 500), [0, 1, 2])
+    keys = fragmentation.keys(index, _shape(4000, 500), [0, 1, 2])
     assert keys.index(min(keys)) == 1
-    [_, step, _] = fragmentation.steps(index, _demand(4000, 500), [0, 1, 2])
+    [_, step, _] = fragmentation.steps(index, _shape(4000, 500), [0, 1, 2])
     assert step.device == 500
-    keys = fragmentation.keys(index, _demand(8000, 1000), [0, 2])
+    keys = fragmentation.keys(index, _shape(8000, 1000), [0, 2])
     assert keys[1] < keys[0]
 
 
@@ -97,7 +107,7 @@ def test_a_node_that_typical_pods_do_not_tolerate_has_nothing_to_lose():
     taint = {"key": "dedicated", "effect": "NoSchedule"}
     free, tainted = _index((64000, 1000)), _index((64000, 1000), taints=[taint])
     fragmentation = Fragmentation(_typical(*WORKLOAD), GPU, 1000)
-    [here], [there] = (fragmentation.steps(index, _demand(4000, 300), [0]) for index in (free, tainted))
+    [here], [there] = (fragmentation.steps(index, _shape(4000, 300), [0]) for index in (free, tainted))
     assert there.gradient == -300 < here.gradient
     tainted.upsert_node(
         {
@@ -105,7 +115,7 @@ def test_a_node_that_typical_pods_do_not_tolerate_has_nothing_to_lose():
             "status": {"allocatable": {"cpu": "64000m", "pods": "110", GPU: "1000"}},
         }
     )
-    assert fragmentation.steps(tainted, _demand(4000, 300), [0]) == [here]
+    assert fragmentation.steps(tainted, _shape(4000, 300), [0]) == [here]
 
 
 def test_typical_pods_cover_most_of_the_workload_and_forget_old_ones():
@@ -130,3 +140,57 @@ def test_the_workload_is_bounded():
     assert len(workload._counts) <= 1024
     assert len(workload._specs) <= 1025
     assert sum(one.share for one in workload.typical()) == pytest.approx(1)
+
+
+class _Scene:
+    """Two lower clusters of one node each, and both agents."""
+
+    def __init__(self, settings: dict[str, Any], fit: dict[str, Any] | None = None) -> None:
+        fake: Any = SimpleNamespace(cluster="test")
+        agents = [AgentConfig(name="fit", config=fit or {"devices": {GPU: 1000}})]
+        config = Config(clusters=[ClusterConfig(name=name, kubeconfig="") for name in "ab"], agents=agents)
+        shared = Shared(config, fake, dict.fromkeys("ab", fake))
+        self.fit: Any
+        self.fit = shared.agent(agents[0])
+        self.agent = FragmentationAgent(shared.context(AgentConfig(name="fragmentation", config=settings)))
+        self.nodes = [VirtualNode(f"vn-{name}", name, {}, {}) for name in "ab"]
+        for name in "ab":
+            self.fit.indexes[name].upsert_node(
+                {
+                    "metadata": {"name": name},
+                    "status": {"allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110", GPU: "2000"}},
+                }
+            )
+            for informer in self.fit.feeds[name].informers:
+                informer._synced.set()
+
+    async def scores(self, uid: str, units: int) -> dict[str, float]:
+        """Filter and score as the extender does."""
+        container = {"name": "c", "resources": {"requests": {"cpu": "4", GPU: str(units)}}}
+        pod = {"metadata": {"uid": uid, "namespace": "shop"}, "spec": {"containers": [container]}}
+        rejected = await self.fit.filter(pod, self.nodes)
+        assert not rejected.unresolvable
+        left = [node for node in self.nodes if node.name not in rejected.resolvable]
+        for agent in (self.fit, self.agent):
+            agent.filtered(pod, left)
+        found = dict(await self.agent.score(pod, left))
+        self.fit.reservations.release(uid)
+        return found
+
+
+async def test_prefers_the_cluster_with_a_hole_of_the_size():
+    """The pod's own promise does not count against it."""
+    scene = _Scene({"resource": GPU})
+    for number in range(4):
+        scene.fit.indexes["b"].place(f"p{number}", Placed("b", {"cpu": 4000, GPU: 500}))
+    scene.fit.indexes["b"].remove("p3")
+    before = scene.fit.indexes["b"].devices[GPU].free
+    assert await scene.scores("u", 500) == {"vn-a": 0.0, "vn-b": 1.0}
+    assert scene.fit.indexes["b"].devices[GPU].free == before
+    assert await scene.scores("v", 1000) == {"vn-a": 1.0}
+
+
+def test_the_resource_must_be_divided_by_the_fit_agent():
+    """Without its devices nothing is known of single ones."""
+    with pytest.raises(ConfigError, match=r"resource: alibabacloud.com/gpu-milli is not among agents\[fit\]"):
+        _Scene({"resource": GPU}, fit={"score": "BestFit"})

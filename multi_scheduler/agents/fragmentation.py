@@ -1,0 +1,108 @@
+"""The fragmentation agent: prefers clusters where a pod leaves divisible devices usable for the pods that usually come.
+
+Fragmentation gradient descent (Weng and others, USENIX ATC 2023), for the node that the lower scheduler will most likely
+choose. What usually comes is learnt from the pods on the lower nodes at the start, and from every pod after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from controller_runtime.errors import ConfigError
+from multi_scheduler.agent import Agent, AgentContext, VirtualNode
+from multi_scheduler.agents.by_node import read_settings
+from multi_scheduler.formulas.numbers import NEUTRAL
+from multi_scheduler.fragmentation.gradient import Fragmentation
+from multi_scheduler.fragmentation.workload import Shape, Workload, shape_of
+
+_LEARNT_EVERY = 100
+"""Pods after which the typical ones are chosen again."""
+_NEXT = 0.9
+"""Score of the second best cluster at most: the scheduler's scale has eleven steps, and the best one must stand out."""
+
+
+class FragmentationSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """The agent's configuration."""
+
+    resource: str
+    """The divisible resource; one of the fit agent's ``devices``."""
+    half_life: Annotated[float, Meta(ge=1)] = 2000.0
+    """Pods after which a pod counts half among the typical ones."""
+    popularity: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    """Share of all pods that the typical ones cover."""
+
+
+class FragmentationAgent(Agent):
+    """Scores clusters against each other: 1 for the best, 0 for the worst."""
+
+    def __init__(self, context: AgentContext) -> None:
+        """Read the settings.
+
+        Raises:
+            ConfigError: one is wrong, or the fit agent does not follow the resource.
+        """
+        self._settings = read_settings(context, FragmentationSettings)
+        self._view = context.use_view()
+        self._resource = self._settings.resource
+        units = {
+            index.devices[self._resource].units
+            for index in self._view.indexes
+            if self._resource in index.devices
+        }
+        if len(units) != 1:
+            raise ConfigError(
+                f"agents[{context.name}].config.resource: {self._resource} is not among agents[fit].config.devices"
+            )
+        [self._units] = units
+        self._workload = Workload(half_life=self._settings.half_life, popularity=self._settings.popularity)
+        self._chosen_at = -1
+        """How many pods had been seen when the typical ones were chosen."""
+        self._fragmentation = Fragmentation([], self._resource, self._units)
+
+    def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
+        """Learn from a pod that fits somewhere."""
+        predicted = self._view.prediction(pod, passing[0]) if passing else None
+        if predicted is not None:
+            wanted = predicted.wanted
+            self._workload.add(pod["metadata"].get("uid", ""), shape_of(wanted, self._resource), wanted.spec)
+
+    async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
+        """Compare what a pod does to the most likely nodes; clusters of which nothing is known are neutral."""
+        self._choose_typical()
+        keys = {node.name: key for node in nodes if (key := self._key(pod, node)) is not None}
+        low, high = min(keys.values(), default=0.0), max(keys.values(), default=0.0)
+        found = {
+            name: 1.0 if key == low else _NEXT * (high - key) / (high - low) for name, key in keys.items()
+        }
+        return {node.name: found.get(node.name, NEUTRAL) for node in nodes}
+
+    def _key(self, pod: Mapping[str, Any], node: VirtualNode) -> float | None:
+        """Return what a pod does to a cluster, less is better; None: not known."""
+        predicted, index = self._view.prediction(pod, node), self._view.index(node.cluster)
+        slot = index.slot(predicted.place.node) if predicted is not None and index is not None else None
+        if predicted is None or index is None or slot is None:
+            return None
+        # The pod's own promise is on that node.
+        own = f"{pod['metadata'].get('uid', '')}@{node.name}"
+        promise = index.remove(own)
+        try:
+            [key] = self._fragmentation.keys(index, shape_of(predicted.wanted, self._resource), [slot])
+        finally:
+            if promise is not None:
+                index.place(own, promise)
+        return key
+
+    def _choose_typical(self) -> None:
+        if self._chosen_at < 0:
+            for index in self._view.indexes:
+                for uid, placed in index.pods():
+                    shape = Shape(placed.requests.get("cpu", 0), placed.requests.get(self._resource, 0), "")
+                    self._workload.add(uid, shape, {})
+        elif self._workload.seen < self._chosen_at + _LEARNT_EVERY:
+            return
+        self._chosen_at = self._workload.seen
+        self._fragmentation = Fragmentation(self._workload.typical(), self._resource, self._units)
