@@ -1,11 +1,11 @@
-"""``python -m hack.placement trace|plots``: evaluates placement and draws the plots of the documentation."""
+"""``python -m hack.placement trace|risk|plots``: evaluates placement and draws the plots of the documentation."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from hack.placement import campaign
+from hack.placement import campaign, report
 from hack.placement.records import RESULTS
 from hack.placement.trace import DIRECTORY
 
@@ -21,15 +21,25 @@ def main() -> None:
     trace.add_argument("--seeds", type=int, default=10)
     trace.add_argument("--workers", type=int, default=1)
     trace.add_argument("policies", nargs="*", help="all, if none is named")
+    risks = commands.add_parser("risk", help="simulate usage and overload")
+    risks.add_argument("--out", type=Path, default=RESULTS / "risk.jsonl")
+    risks.add_argument("--seeds", type=int, default=10)
+    risks.add_argument("--workers", type=int, default=1)
+    commands.add_parser("plots", help="draw the plots of the documentation, and print its tables")
     arguments = parser.parse_args()
-    campaign.run_all(
-        arguments.tasks,
-        arguments.nodes,
-        arguments.out,
-        seeds=arguments.seeds,
-        policies=arguments.policies,
-        workers=arguments.workers,
-    )
+    if arguments.command == "trace":
+        campaign.run_trace(
+            arguments.tasks,
+            arguments.nodes,
+            arguments.out,
+            seeds=arguments.seeds,
+            policies=arguments.policies,
+            workers=arguments.workers,
+        )
+    elif arguments.command == "risk":
+        campaign.run_risk(arguments.out, seeds=arguments.seeds, workers=arguments.workers)
+    else:
+        report.write()
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hack.placement import records
+from hack.placement import records, risk
 from hack.placement.cluster import Lower
 from hack.placement.simulate import Run, simulate
 from hack.placement.trace import GPU, arrivals, read_nodes, read_tasks
@@ -62,26 +62,39 @@ def runs(seeds: int) -> Iterator[Run]:
                 yield Run(policy, CLUSTERS, lower, seed)
 
 
-def run_all(
+def run_trace(
     tasks: Path, nodes: Path, out: Path, *, seeds: int, policies: Sequence[str], workers: int
 ) -> None:
     """Add the runs that are missing to a file of results."""
     done = {(one["policy"], one["clusters"], one["lower"], one["seed"]) for one in records.read(out)}
     missing = [
-        run
+        (run, tasks, nodes)
         for run in runs(seeds)
         if (run.policy, run.clusters, run.lower, run.seed) not in done
         and (not policies or run.policy in policies)
     ]
+    _all(_trace, missing, out, workers)
+
+
+def run_risk(out: Path, *, seeds: int, workers: int) -> None:
+    """Add the runs that are missing to a file of results."""
+    done = {(one["agent"], one["load"], one["seed"]) for one in records.read(out)}
+    found = risk.runs(range(FIRST_SEED, FIRST_SEED + seeds))
+    _all(risk.run, [run for run in found if run not in done], out, workers)
+
+
+def _all(
+    function: Callable[..., dict[str, Any]], arguments: Sequence[Sequence[Any]], out: Path, workers: int
+) -> None:
     with ProcessPoolExecutor(workers, initializer=os.nice, initargs=(19,)) as pool:
-        for future in as_completed([pool.submit(_one, run, tasks, nodes) for run in missing]):
+        for future in as_completed([pool.submit(function, *one) for one in arguments]):
             record = future.result()
             records.add(out, record)
-            print(*(record[key] for key in ("policy", "clusters", "lower", "seed", "at100")), flush=True)
+            print(*(value for value in record.values() if not isinstance(value, list)), flush=True)
     records.tidy(out)
 
 
-def _one(run: Run, tasks: Path, nodes: Path) -> dict[str, Any]:
+def _trace(run: Run, tasks: Path, nodes: Path) -> dict[str, Any]:
     machines, listed = read_nodes(nodes), read_tasks(tasks)
     capacity = sum(int(node["status"]["allocatable"].get(GPU, 0)) for node in machines)
     curve = simulate(run, machines, listed, arrivals(listed, capacity, RATIO, run.seed))
