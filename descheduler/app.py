@@ -9,27 +9,29 @@ import secrets
 import socket
 from collections.abc import Mapping
 
-from controller_runtime import kubeconfig, lifecycle, log, resources, weaknesses
-from controller_runtime.client import Client
+from controller_runtime import log, resources
+from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
-from controller_runtime.event_recorder import EventRecorder
-from controller_runtime.health import Check
-from controller_runtime.informer import Informer
-from controller_runtime.leader_election import LeaderElector
+from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.objects import Object
-from controller_runtime.serving import HealthServer
-from descheduler import pods
-from descheduler.cluster import ClusterView
+from controller_runtime.process import lifecycle
+from controller_runtime.serving.health import Check
+from controller_runtime.serving.server import HealthServer
 from descheduler.command_line import PROGRAM
-from descheduler.memory import Memory
-from descheduler.mover import Mover
-from descheduler.options import Options
-from descheduler.policy import convert
-from descheduler.record_store import RecordStore
-from descheduler.recreation import Recreator
-from descheduler.release import Releaser
+from descheduler.config.options import Options
+from descheduler.config.policy import convert
+from descheduler.memory.store import Memory
+from descheduler.moving.mover import Mover
+from descheduler.moving.record_store import RecordStore
+from descheduler.moving.recreation import Recreator
+from descheduler.moving.unfreeze import Releaser
 from descheduler.strategies import registry
 from descheduler.strategies.base import Context, Strategy
+from descheduler.view import pods
+from descheduler.view.cluster import ClusterView
 
 _RETRY = 2.0
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller_runtime import daemon, lifecycle
+from controller_runtime.process import daemon, lifecycle
 from descheduler import flags
 from descheduler.command_line import PROGRAM
-from descheduler.options import Options
+from descheduler.config.options import Options
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from controller_runtime.command_line import Parser
-from controller_runtime.flags import add_boolean, add_log_flags, add_upper_flags, address, duration
+from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import add_boolean, add_log_flags, add_upper_flags, address, duration
 
 PROGRAM = "virtual-node-descheduler"
 LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from controller_runtime.api import matching
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import comma_list, positive, take_klog
-from descheduler import policy as policies
+from controller_runtime.process.flags import comma_list, positive, take_klog
 from descheduler.command_line import LEADER_FLAGS, parser
-from descheduler.history import Limits
-from descheduler.options import EvictionOptions, Options
-from descheduler.policy import Policy, StrategyConfig
+from descheduler.config import policy as policies
+from descheduler.config.move_limits import Limits
+from descheduler.config.options import EvictionOptions, Options
+from descheduler.config.policy import Policy, StrategyConfig
 from descheduler.strategies import registry
-from descheduler.stuck import FAILURES
+from descheduler.view.unschedulable import FAILURES
 
 _PASS = 60.0
 _STRATEGY_FLAGS = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from controller_runtime.api import node_avoidance
 from controller_runtime.rights import OWN_NAMESPACE, READ, VIRTUAL_NODE, Right
-from descheduler import memory, record
 from descheduler.command_line import PROGRAM
+from descheduler.memory import store
+from descheduler.view import record
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", READ, "virtual nodes"),
@@ -21,7 +22,7 @@ UPPER: tuple[Right, ...] = (
         "the memory of full nodes and of moves",
         "",
         OWN_NAMESPACE,
-        (node_avoidance.CONFIG_MAP, memory.HISTORY),
+        (node_avoidance.CONFIG_MAP, store.HISTORY),
     ),
     Right(
         "apps",

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from controller_runtime.client import Client
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from controller_runtime.informer import Informer
 from multi_scheduler.config import ClusterConfig
 from multi_scheduler.view import View
 

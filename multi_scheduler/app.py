@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import socket
 
-from controller_runtime import kubeconfig, lifecycle, log, weaknesses
-from controller_runtime.certificates import CertificateReloader
-from controller_runtime.client import Client
-from controller_runtime.event_recorder import EventRecorder
-from controller_runtime.file_changes import FileChanges
-from controller_runtime.health import Check
-from controller_runtime.listening import is_loopback
+from controller_runtime import log
+from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.client.client import Client
+from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
-from controller_runtime.serving import HealthServer
+from controller_runtime.process import lifecycle
+from controller_runtime.process.listening import is_loopback
+from controller_runtime.serving.health import Check
+from controller_runtime.serving.server import HealthServer
+from controller_runtime.tls.reloader import CertificateReloader
+from controller_runtime.util.file_changes import FileChanges
 from multi_scheduler import decisions
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.certificate_keeper import CertificateKeeper

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from controller_runtime import resources
-from controller_runtime.client import Client
-from controller_runtime.informer import Informer
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 
 BY_NODE = "node"

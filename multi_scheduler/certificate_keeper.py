@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import log, resources
-from controller_runtime.certificates import CertificateReloader, expiry, make_ca, self_signed
+from controller_runtime.auth.secret_key import SecretClient
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
-from controller_runtime.secret_key import SecretClient
+from controller_runtime.tls.reloader import CertificateReloader, expiry, make_ca, self_signed
 from multi_scheduler.certificates import (
     ClientSide,
     ServerSide,

@@ -20,9 +20,9 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from controller_runtime.certificates import KeyPair, make_ca, server_context, sign
 from controller_runtime.errors import ConfigError
-from controller_runtime.key_pairs import covers, is_issued_by, share_left
+from controller_runtime.tls.key_pairs import covers, is_issued_by, share_left
+from controller_runtime.tls.reloader import KeyPair, make_ca, server_context, sign
 
 CA_VALIDITY = timedelta(days=3650)
 SERVING_VALIDITY = timedelta(days=90)

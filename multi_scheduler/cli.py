@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller_runtime import daemon, lifecycle
+from controller_runtime.process import daemon, lifecycle
 from multi_scheduler import flags
 
 

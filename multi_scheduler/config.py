@@ -14,7 +14,7 @@ from controller_runtime.api.decoding import convert, decode_yaml
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import read_text
+from controller_runtime.process.flags import read_text
 from multi_scheduler.usage import config as usage_config
 from multi_scheduler.usage.config import UsageConfig
 

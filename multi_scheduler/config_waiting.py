@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
-from controller_runtime.serving import HealthServer
+from controller_runtime.serving.server import HealthServer
 from multi_scheduler import config as configuration
 from multi_scheduler.flags import PROGRAM, Options
 

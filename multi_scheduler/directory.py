@@ -7,8 +7,8 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.client import Client
-from controller_runtime.informer import Informer
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import Config
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller_runtime import log, resources
-from controller_runtime.client import Client
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from multi_scheduler.agent import Agent, VirtualNode
 from multi_scheduler.decisions import Decisions, sentence

@@ -11,9 +11,9 @@ from aiohttp import web
 from prometheus_client import Counter, Histogram
 
 from controller_runtime import log
-from controller_runtime.bodies import RETRY_AFTER
-from controller_runtime.certificates import CertificateReloader
-from controller_runtime.serving import HttpsServer
+from controller_runtime.serving.bodies import RETRY_AFTER
+from controller_runtime.serving.server import HttpsServer
+from controller_runtime.tls.reloader import CertificateReloader
 from multi_scheduler import protocol
 from multi_scheduler.extender import Extender, NotReadyError
 

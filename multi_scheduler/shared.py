@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from controller_runtime.client import Client
-from controller_runtime.informer import Informer
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from multi_scheduler.agent import Agent, AgentContext, load
 from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.fit.agent import FitAgent
-from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.formulas import congestion
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.config import make_source

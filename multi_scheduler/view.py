@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from multi_scheduler.fit.admitting import Node
-from multi_scheduler.fit.index import ClusterIndex
-from multi_scheduler.fit.placed import Placed
-from multi_scheduler.fit.scoring import Prediction
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.node_filter import Node
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.scoring import Prediction
 from multi_scheduler.formulas import load
 from multi_scheduler.usage.store import Usage, UsageStore
 from multi_scheduler.usage.window import Measured

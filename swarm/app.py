@@ -10,18 +10,20 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from controller_runtime import kubeconfig, lifecycle, log, resources, weaknesses
-from controller_runtime.backoff import ExponentialBackoff
-from controller_runtime.client import Client
-from controller_runtime.controller import Controller
-from controller_runtime.event_recorder import EventRecorder
-from controller_runtime.handlers import Registration
-from controller_runtime.health import Check
-from controller_runtime.informer import Informer
-from controller_runtime.leader_election import LeaderElector
+from controller_runtime import log, resources
+from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.cache.handlers import Registration
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.objects import Object
-from controller_runtime.serving import HealthServer
-from controller_runtime.work_queue import WorkQueue
+from controller_runtime.process import lifecycle
+from controller_runtime.serving.health import Check
+from controller_runtime.serving.server import HealthServer
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller
+from controller_runtime.workqueue.queue import WorkQueue
 from swarm.command_line import PROGRAM
 from swarm.controller import worker_pods
 from swarm.controller.delivery import INDEX_SWARM, LABEL_SWARM, Delivery, by_swarm, shrink_config_map

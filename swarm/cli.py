@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from controller_runtime import daemon, lifecycle
+from controller_runtime.process import daemon, lifecycle
 from swarm import flags
 from swarm.command_line import PROGRAM
 from swarm.options import Options

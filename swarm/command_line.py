@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller_runtime.command_line import Parser
-from controller_runtime.flags import add_boolean, add_log_flags, add_upper_flags, address, duration
+from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import add_boolean, add_log_flags, add_upper_flags, address, duration
 
 PROGRAM = "virtual-node-swarm"
 LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import positive, take_klog
+from controller_runtime.process.flags import positive, take_klog
 from swarm.command_line import LEADER_FLAGS, parser
 from swarm.options import Options
 

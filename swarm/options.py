@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller_runtime.flags import Klog
+from controller_runtime.process.flags import Klog
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,21 +13,23 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
-from controller_runtime import kubeconfig, lifecycle, loop_stalls, weaknesses
-from controller_runtime.client import Client
-from controller_runtime.file_changes import FileChanges
-from controller_runtime.health import Check
-from controller_runtime.leader_election import LeaderElector
-from controller_runtime.serving import HealthServer
-from virtual_node import start_checks, upper_identity
-from virtual_node.cluster import COMPONENT
-from virtual_node.config import Config
+from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.client.client import Client
+from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.process import lifecycle, loop_stalls
+from controller_runtime.serving.health import Check
+from controller_runtime.serving.server import HealthServer
+from controller_runtime.util.file_changes import FileChanges
+from virtual_node import upper_identity
+from virtual_node.cluster import start_checks
+from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
+from virtual_node.cluster.lower_cluster import COMPONENT
+from virtual_node.config.command_line import Options
+from virtual_node.config.types import Config
 from virtual_node.config_status import ConfigStatus
-from virtual_node.controllers.node_hold import Identity
-from virtual_node.flags import Options
+from virtual_node.controllers.nodes.hold import Identity
 from virtual_node.health.certificates import ending
 from virtual_node.health.reports import Report
-from virtual_node.kubelet_service import KubeletEndpoints
 from virtual_node.process_health import ProcessHealth
 from virtual_node.supervision import Supervisor
 

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from controller_runtime import daemon, lifecycle, release
 from controller_runtime.api.readable import guess
-from controller_runtime.command_line import complain
 from controller_runtime.errors import ConfigError
-from virtual_node import flags, program
+from controller_runtime.process import daemon, lifecycle, version
+from controller_runtime.process.argparser import complain
+from virtual_node.config import command_line, program
 
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
@@ -37,13 +37,13 @@ COMMANDS: Mapping[str, str] = {
 """Every command and what it is for, in the order of ``help``."""
 _MODULES: Mapping[str, str] = {
     "check": "virtual_node.commands.check",
-    "status": "virtual_node.commands.status",
-    "doctor": "virtual_node.commands.doctor",
-    "diagnose": "virtual_node.commands.diagnose",
-    "inspect": "virtual_node.commands.inspect",
-    "lower-cluster": "virtual_node.commands.lower_cluster",
-    "cleanup": "virtual_node.commands.cleanup",
-    "completion": "virtual_node.commands.completion",
+    "status": "virtual_node.commands.status.command",
+    "doctor": "virtual_node.commands.doctor.command",
+    "diagnose": "virtual_node.commands.diagnose.command",
+    "inspect": "virtual_node.commands.inspect.command",
+    "lower-cluster": "virtual_node.commands.lower_cluster.command",
+    "cleanup": "virtual_node.commands.cleanup.command",
+    "completion": "virtual_node.commands.completion.command",
     "version": "virtual_node.commands.version",
 }
 """Commands with a module of their own: its ``main`` takes the arguments and returns the exit code."""
@@ -97,7 +97,7 @@ def _command(command: str, arguments: list[str]) -> int:
         case "run":
             return _daemon(arguments[1:])
         case "__complete":  # called by the script, as cobra's commands are
-            from virtual_node.commands import completion  # noqa: PLC0415
+            from virtual_node.commands.completion import command as completion  # noqa: PLC0415
 
             return completion.answer(arguments[1:], commands=COMMANDS, run=main)
         case "help" if len(arguments) > 1:
@@ -129,7 +129,7 @@ def overview() -> str:
 def _as_plugin(arguments: list[str]) -> int:
     """``kubectl virtual-node`` without a command: whoever types that wants to know what there is, not a daemon."""
     if arguments in (["--version"], ["-version"]):
-        print(release.version() or "unknown")  # noqa: T201 - the answer
+        print(version.version() or "unknown")  # noqa: T201 - the answer
         return 0
     if not arguments or arguments[0] in {"-h", "--help"}:
         print(overview())  # noqa: T201 - the answer
@@ -139,10 +139,12 @@ def _as_plugin(arguments: list[str]) -> int:
 
 def _daemon(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-version"]):
-        print(release.version() or "unknown")  # noqa: T201 - the answer
+        print(version.version() or "unknown")  # noqa: T201 - the answer
         return 0
     try:
-        options = flags.parse(arguments, prog=program.name("run") if program.is_plugin() else "virtual-node")
+        options = command_line.parse(
+            arguments, prog=program.name("run") if program.is_plugin() else "virtual-node"
+        )
     except ConfigError as error:
         if arguments:
             raise
@@ -151,13 +153,13 @@ def _daemon(arguments: list[str]) -> int:
     return daemon.start(options, lambda given: _run(given, arguments))
 
 
-async def _run(options: flags.Options, arguments: list[str]) -> int:
+async def _run(options: command_line.Options, arguments: list[str]) -> int:
     # Imported here: `virtual-node --help` answers at once without them.
     from virtual_node import config_waiting  # noqa: PLC0415
     from virtual_node.app import App  # noqa: PLC0415
 
     if options.waits:
-        waiting = config_waiting.Waiting(options, lambda: flags.parse(arguments))
+        waiting = config_waiting.Waiting(options, lambda: command_line.parse(arguments))
         code = await lifecycle.run_until_signal(waiting.run())
         if not waiting.is_over:  # told to stop
             return code

@@ -11,13 +11,14 @@ from typing import Any
 
 import structlog
 
-from controller_runtime import lifecycle
-from controller_runtime.client import Client
-from controller_runtime.event_recorder import EventRecorder
-from controller_runtime.file_changes import FileChanges
-from virtual_node import config_file, metrics
-from virtual_node.cluster import COMPONENT
-from virtual_node.config import Config
+from controller_runtime.client.client import Client
+from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.process import lifecycle
+from controller_runtime.util.file_changes import FileChanges
+from virtual_node import metrics
+from virtual_node.cluster.lower_cluster import COMPONENT
+from virtual_node.config import file as config_file
+from virtual_node.config.types import Config
 from virtual_node.health.replicas import APPLIED, REJECTED
 
 _LOOK = 2.0

@@ -13,15 +13,16 @@ from collections.abc import Callable
 
 import structlog
 
-from controller_runtime import kubeconfig, lifecycle
-from controller_runtime.client import Client
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from controller_runtime.serving import HealthServer
-from virtual_node import start_checks
-from virtual_node.cluster import COMPONENT
-from virtual_node.config import Config
+from controller_runtime.process import lifecycle
+from controller_runtime.serving.server import HealthServer
+from virtual_node.cluster import start_checks
+from virtual_node.cluster.lower_cluster import COMPONENT
+from virtual_node.config.command_line import Options
+from virtual_node.config.types import Config
 from virtual_node.config_status import ConfigStatus
-from virtual_node.flags import Options
 from virtual_node.health.faults import Health
 from virtual_node.health.model import rejected_faults
 

@@ -11,12 +11,12 @@ import structlog
 
 from controller_runtime import resources
 from controller_runtime.api.names import LABEL_HOSTNAME
-from controller_runtime.client import Client
-from controller_runtime.informer import Informer
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
-from controller_runtime.slicer import Slicer
+from controller_runtime.util.yielding import Slicer
 from virtual_node import metrics
-from virtual_node.cluster import COMPONENT, LowerCluster
+from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
 from virtual_node.health.connections import plain
 from virtual_node.health.facts import ClusterState, Facts, PodSign
 from virtual_node.health.faults import Health

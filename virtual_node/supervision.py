@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from controller_runtime import backoff, lifecycle
 from controller_runtime.errors import ConfigError
+from controller_runtime.process import lifecycle
+from controller_runtime.util import backoff
 from virtual_node import metrics
-from virtual_node.cluster import COMPONENT, LowerCluster
-from virtual_node.config import ClusterConfig, Config
-from virtual_node.controllers.node_hold import Identity
+from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
+from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
+from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.controllers.nodes.hold import Identity
 from virtual_node.health.reports import Report
-from virtual_node.kubelet_service import KubeletEndpoints
 
 _RESTART_BASE = 1.0
 _RESTART_MAXIMUM = 60.0

@@ -7,9 +7,9 @@ import asyncio
 import structlog
 
 from controller_runtime import resources
-from controller_runtime.client import Client
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
-from virtual_node.cluster import COMPONENT
+from virtual_node.cluster.lower_cluster import COMPONENT
 
 
 async def read(upper: Client, *, startup_timeout: float) -> str:

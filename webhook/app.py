@@ -8,12 +8,14 @@ import os
 import secrets
 import socket
 
-from controller_runtime import kubeconfig, lifecycle, log, weaknesses
-from controller_runtime.certificates import CertificateReloader, KeyPair, self_signed
-from controller_runtime.client import Client
-from controller_runtime.health import Check
-from controller_runtime.leader_election import LeaderElector
-from controller_runtime.serving import HealthServer
+from controller_runtime import log
+from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.client.client import Client
+from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.process import lifecycle
+from controller_runtime.serving.health import Check
+from controller_runtime.serving.server import HealthServer
+from controller_runtime.tls.reloader import CertificateReloader, KeyPair, self_signed
 from webhook import manifests
 from webhook.certificates import CertificateKeeper
 from webhook.flags import PROGRAM, Options

@@ -19,11 +19,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from controller_runtime import log, resources
-from controller_runtime.certificates import KeyPair, expiry, make_ca, sign
-from controller_runtime.client import Client
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, Forbidden
-from controller_runtime.informer import Informer
-from controller_runtime.key_pairs import covers, share_left
+from controller_runtime.tls.key_pairs import covers, share_left
+from controller_runtime.tls.reloader import KeyPair, expiry, make_ca, sign
 
 CA_VALIDITY = timedelta(days=3650)
 SERVING_VALIDITY = timedelta(days=90)

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller_runtime.command_line import Parser
 from controller_runtime.errors import ConfigError
-from controller_runtime.flags import (
+from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import (
     Klog,
     add_boolean,
     add_log_flags,

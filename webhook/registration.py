@@ -8,9 +8,9 @@ from typing import Any
 
 from controller_runtime import log, resources
 from controller_runtime.api import names
-from controller_runtime.client import Client
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
-from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from webhook import manifests
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from webhook import admission, mutate, templates, validation
-from webhook.patch import pod_patch
+from webhook import admission
+from webhook.mutation import mutate, templates, validation
+from webhook.mutation.patch import pod_patch
 
 
 class Knowledge(Protocol):

@@ -14,11 +14,11 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, node_avoidance
-from controller_runtime.client import Client
-from controller_runtime.informer import Informer
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
-from webhook import volumes
-from webhook.mutate import Surroundings
+from webhook.mutation import volumes
+from webhook.mutation.mutate import Surroundings
 
 
 class State:

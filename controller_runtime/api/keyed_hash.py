@@ -1,7 +1,7 @@
 """Keyed hashes (HMAC-SHA256): prove that stored data was written by this installation. Pure.
 
 Tenants can write labels, annotations, names and whole objects in their namespaces, so none of these is proof of
-anything. A hash is, if its key is in a Secret that tenants cannot read (``controller_runtime.secret_key``).
+anything. A hash is, if its key is in a Secret that tenants cannot read (``controller_runtime.auth.secret_key``).
 
 The content must identify the object that it is about, by namespace and uid for instance. Otherwise a tenant copies
 valid content and its hash to another object.

@@ -18,17 +18,17 @@ import msgspec
 
 from controller_runtime import log
 from controller_runtime.api import matching
-from controller_runtime.backoff import ExponentialBackoff
-from controller_runtime.client import Client
-from controller_runtime.controller import Controller, Result
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
-from controller_runtime.work_queue import WorkQueue
-from descheduler import fields
-from descheduler.cluster import ClusterView
-from descheduler.memory import Memory
-from descheduler.mover import Mover
-from descheduler.release import Releaser
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.queue import WorkQueue
+from descheduler.config import fields
+from descheduler.memory.store import Memory
+from descheduler.moving.mover import Mover
+from descheduler.moving.unfreeze import Releaser
+from descheduler.view.cluster import ClusterView
 
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _RETRY = 10.0

@@ -15,9 +15,9 @@ from typing import ClassVar
 import msgspec
 
 from controller_runtime.objects import Object
-from descheduler import pods
-from descheduler.move import Move
+from descheduler.moving.request import Move
 from descheduler.strategies.base import Params, PeriodicStrategy
+from descheduler.view import pods
 
 
 class DuplicatesParams(Params):

@@ -16,9 +16,9 @@ import msgspec
 from controller_runtime.api import pod_resources, quantity
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
-from descheduler import pods
-from descheduler.move import Move
+from descheduler.moving.request import Move
 from descheduler.strategies.base import Context, Params, PeriodicStrategy
+from descheduler.view import pods
 
 _LOW = {"cpu": 20.0, "memory": 20.0, "pods": 20.0}
 _HIGH = {"cpu": 80.0, "memory": 80.0, "pods": 80.0}

@@ -17,16 +17,16 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from controller_runtime import resources
-from controller_runtime.controller import Controller, Result
+from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import NotFound
-from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
-from controller_runtime.rate_limiter import TokenBucket
-from descheduler import pods, taint
-from descheduler.cluster import is_ready, ready_condition, tainted_since, why_lost
-from descheduler.heartbeat import Heartbeats
-from descheduler.move import Move
+from controller_runtime.util.rate_limiter import TokenBucket
+from controller_runtime.workqueue.controller import Controller, Result
+from descheduler.moving.request import Move
 from descheduler.strategies.base import Context, NotNegative, Params, Positive, Strategy, pod_controller
+from descheduler.view import pods, taint
+from descheduler.view.cluster import is_ready, ready_condition, tainted_since, why_lost
+from descheduler.view.heartbeat import Heartbeats
 
 _LEASE_NAMESPACE = "kube-node-lease"
 _NO_READY_NODES = "NoReadyLowerNodes"

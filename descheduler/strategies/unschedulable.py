@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from controller_runtime.controller import Result
 from controller_runtime.objects import Object
-from descheduler import pods, replacement, stuck
-from descheduler.move import Move
+from controller_runtime.workqueue.controller import Result
+from descheduler.moving.request import Move
 from descheduler.strategies.base import Context, Params, Positive, Strategy, pod_controller
+from descheduler.view import pods, replacement, unschedulable
 
 _WORKERS = 16
 
@@ -67,11 +67,11 @@ class Unschedulable(Strategy):
             for registration in registrations:
                 registration.remove()
 
-    def judge(self, pod: Object) -> stuck.Stuck | None:
+    def judge(self, pod: Object) -> unschedulable.Stuck | None:
         """Why this pod is one of ours; None when it is not."""
         if not self.context.view.is_on_virtual_node(pod) or not self.concerns(pod):
             return None
-        return stuck.find(pod, failures=self._failures, waiting=self._waiting)
+        return unschedulable.find(pod, failures=self._failures, waiting=self._waiting)
 
     async def reconcile(self, key: str) -> Result | None:
         """Look at one pod: move it, wait for its threshold, or leave it.
@@ -101,7 +101,11 @@ class Unschedulable(Strategy):
 
     async def _release(self, pod: Object) -> Result | None:
         """A pod that waits for a node, and whose avoidance may have expired or given way."""
-        if not replacement.has_avoidance(pod) or not stuck.is_waiting_for_node(pod) or not self.concerns(pod):
+        if (
+            not replacement.has_avoidance(pod)
+            or not unschedulable.is_waiting_for_node(pod)
+            or not self.concerns(pod)
+        ):
             return None
         wait = await self.context.releaser.release(pod)
         return None if wait is None else Result(requeue_after=wait)

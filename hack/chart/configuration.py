@@ -17,7 +17,7 @@ from multi_scheduler.agents.pigeon import PigeonSettings
 from multi_scheduler.agents.safe import SafeSettings
 from multi_scheduler.fit.settings import FitSettings
 from multi_scheduler.usage.config import UsageConfig
-from virtual_node.config import KNOWN_CONTROLLERS, TAINT_EFFECTS, Config
+from virtual_node.config.types import KNOWN_CONTROLLERS, TAINT_EFFECTS, Config
 
 Schema = dict[str, Any]
 AGENTS: Mapping[str, type[msgspec.Struct]] = {

@@ -10,8 +10,8 @@ import yaml
 from controller_runtime.rights import Right, rules
 from descheduler import rights as descheduler
 from multi_scheduler import rights as multi_scheduler
-from virtual_node import operator_rights
-from virtual_node import rights as virtual_node
+from virtual_node.rights import daemon as virtual_node
+from virtual_node.rights import operator
 from webhook import rights as webhook
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "virtual-node"
@@ -29,8 +29,8 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
             "renewal": virtual_node.UPPER_RENEWAL,
             "csr": virtual_node.UPPER_CSR,
             "csrApproval": virtual_node.UPPER_CSR_APPROVAL,
-            "doctor": operator_rights.DOCTOR,
-            "uninstall": operator_rights.UNINSTALL,
+            "doctor": operator.DOCTOR,
+            "uninstall": operator.UNINSTALL,
         },
         "webhook": {"upper": webhook.UPPER},
         "descheduler": {"upper": descheduler.UPPER},

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from controller_runtime.key_pairs import self_signed
+from controller_runtime.tls.key_pairs import self_signed
 from hack.sandbox.images import Image
 
 _BUSYBOX = Path("/bin/busybox")

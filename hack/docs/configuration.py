@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 
 import multi_scheduler.config
-import virtual_node.config
+import virtual_node.config.types
 from controller_runtime.api.policy.config import Policy, Rules
 from controller_runtime.api.policy.presets import DEFAULT_PRESET, PRESETS
 from controller_runtime.api.policy.rules import field_of
@@ -22,7 +22,7 @@ An unknown field is an error, and so is a value out of range: nothing is ignored
 `virtual-node check --config FILE` reads a file and tells what is wrong with it, and with the clusters it names."""
 
 _ABOUT: dict[type[msgspec.Struct], str] = {
-    virtual_node.config.Config: """The file of `virtual-node --config`. It is looked at every two seconds. A change of
+    virtual_node.config.types.Config: """The file of `virtual-node --config`. It is looked at every two seconds. A change of
 `clusters` is applied live: lower clusters that are new are started, those that have gone or changed are stopped, the
 others are not touched. Everything outside `clusters` counts at the next start. A file with a mistake changes nothing.
 Relative kubeconfig paths are relative to the file. Flags and environment variables given beside the

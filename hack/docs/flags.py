@@ -10,9 +10,9 @@ from unittest import mock
 
 import descheduler.flags
 import multi_scheduler.flags
-import virtual_node.flags
+import virtual_node.config.command_line
 import webhook.flags
-from controller_runtime.flags import boolean, duration
+from controller_runtime.process.flags import boolean, duration
 from hack.docs import markdown
 from hack.docs.environment import MEANING
 from hack.docs.sources import environment_variables
@@ -20,7 +20,7 @@ from virtual_node import cli
 
 DAEMON = "virtual-node"
 _ENTRIES: dict[str, Callable[[], object]] = {
-    DAEMON: lambda: virtual_node.flags.parse([], {}),
+    DAEMON: lambda: virtual_node.config.command_line.parse([], {}),
     "virtual-node-webhook": lambda: webhook.flags.parse([], {}),
     "virtual-node-descheduler": lambda: descheduler.flags.parse([]),
     "virtual-node-multi-scheduler": lambda: multi_scheduler.flags.parse([]),
@@ -109,7 +109,7 @@ def render() -> str:
 
 
 def _environment() -> str:
-    found = environment_variables(virtual_node.flags)
+    found = environment_variables(virtual_node.config.command_line)
     unknown = [name for name in found if name not in MEANING]
     if unknown:
         raise LookupError(f"say in hack/docs/environment.py what {', '.join(unknown)} means")

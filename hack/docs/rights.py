@@ -20,7 +20,7 @@ _COMPONENTS = {
 _INTRODUCTION = """# Rights
 
 What each component asks for, from the `rights.py` of its package, such as
-[`virtual_node/rights.py`](../../virtual_node/rights.py).
+[`virtual_node/rights/daemon.py`](../../virtual_node/rights/daemon.py).
 
 - `virtual-node check` asks both clusters for every line of the virtual node's tables. It says what is missing, and
   why it is needed.
@@ -35,8 +35,10 @@ What each component asks for, from the `rights.py` of its package, such as
 def modules() -> Iterator[ModuleType]:
     """The ``rights`` module of every component that has one."""
     for package in _COMPONENTS:
-        if importlib.util.find_spec(f"{package}.rights") is not None:
-            yield importlib.import_module(f"{package}.rights")
+        if spec := importlib.util.find_spec(f"{package}.rights"):
+            yield importlib.import_module(
+                f"{spec.name}.daemon" if spec.submodule_search_locations else spec.name
+            )
 
 
 def tables(module: ModuleType) -> dict[str, tuple[Any, ...]]:

@@ -16,17 +16,17 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, timestamps
-from controller_runtime.informer import Informer
-from controller_runtime.key_pairs import self_signed
+from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object, from_dict
+from controller_runtime.tls.key_pairs import self_signed
 from hack.page.pods import waiting_pod, workload_pods
-from virtual_node.config import ClusterConfig
-from virtual_node.controllers.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
+from virtual_node.config.types import ClusterConfig
+from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.health.facts import ClusterState, Facts, PodSign
 from virtual_node.health.faults import Health
 from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.pods import sign, waiting_sign
-from virtual_node.translate.capacity import Capacity
+from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.web.overview import Overview
 
 Body = dict[str, Any]

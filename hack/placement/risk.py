@@ -18,10 +18,10 @@ from multi_scheduler import protocol
 from multi_scheduler.agent import Agent, AgentContext, VirtualNode
 from multi_scheduler.agents.load import LoadAgent
 from multi_scheduler.agents.safe import SafeAgent
-from multi_scheduler.fit import scoring
-from multi_scheduler.fit.demand import Demand, demand
-from multi_scheduler.fit.index import ClusterIndex
-from multi_scheduler.fit.placed import Placed
+from multi_scheduler.fit.cluster import scoring
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
 from multi_scheduler.usage.store import Sample, UsageStore
 from multi_scheduler.view import LowerNode
 

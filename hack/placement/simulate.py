@@ -14,7 +14,7 @@ from typing import Any
 from hack.placement.cluster import Cluster, Lower, Score
 from hack.placement.policies import POLICIES, has_room
 from hack.placement.trace import GPU, UNITS, Task, demand_of
-from multi_scheduler.fit import scoring
+from multi_scheduler.fit.cluster import scoring
 from multi_scheduler.fragmentation.gradient import Fragmentation
 from multi_scheduler.fragmentation.workload import Workload, shape_of
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from controller_runtime.api import names
-from multi_scheduler.fit.demand import Demand, demand
+from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
 
 DIRECTORY = Path("../shared/data/openb")
 GPU = "alibabacloud.com/gpu-milli"

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from controller_runtime.key_pairs import KeyPair, sign
+from controller_runtime.tls.key_pairs import KeyPair, sign
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.network import Bridge

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from controller_runtime.key_pairs import KeyPair, make_ca, sign
+from controller_runtime.tls.key_pairs import KeyPair, make_ca, sign
 
 USERS: dict[str, tuple[str, Sequence[str]]] = {
     "admin": ("kubernetes-admin", ("system:masters",)),

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from controller_runtime.key_pairs import KeyPair, sign
+from controller_runtime.tls.key_pairs import KeyPair, sign
 from hack.sandbox import images
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.errors import SandboxError

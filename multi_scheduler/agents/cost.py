@@ -18,7 +18,7 @@ from controller_runtime import log
 from controller_runtime.api import matching, names
 from controller_runtime.api.decoding import convert, decode_yaml
 from controller_runtime.errors import ConfigError
-from controller_runtime.file_changes import FileChanges
+from controller_runtime.util.file_changes import FileChanges
 from multi_scheduler.agent import Agent, AgentContext, VirtualNode
 from multi_scheduler.agents.by_node import AskedPod, read_settings
 from multi_scheduler.formulas import cost

@@ -17,16 +17,16 @@ from controller_runtime.objects import Object
 from multi_scheduler import reasons
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
 from multi_scheduler.config import ClusterConfig
-from multi_scheduler.fit import victims as choosing
-from multi_scheduler.fit.admission import Admission
-from multi_scheduler.fit.below import Below, Entrance
-from multi_scheduler.fit.bound import BoundPods
-from multi_scheduler.fit.demand import Demand, demand
-from multi_scheduler.fit.feed import Feed
-from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.admission.gate import Below, Entrance
+from multi_scheduler.fit.admission.predictor import Admission
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
+from multi_scheduler.fit.cluster.scoring import Prediction, predict, score
+from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.judgement import Judgement
-from multi_scheduler.fit.reservations import Place, Reservations
-from multi_scheduler.fit.scoring import Prediction, predict, score
+from multi_scheduler.fit.reservations import preemption as choosing
+from multi_scheduler.fit.reservations.bound_pods import BoundPods
+from multi_scheduler.fit.reservations.reservations import Place, Reservations
 from multi_scheduler.fit.settings import FitSettings
 
 _SETTLE_SECONDS = 2.0

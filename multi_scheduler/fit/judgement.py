@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from multi_scheduler.fit.demand import Demand
-from multi_scheduler.fit.reservations import Place
-from multi_scheduler.fit.scoring import Prediction
+from multi_scheduler.fit.cluster.pod_requirements import Demand
+from multi_scheduler.fit.cluster.scoring import Prediction
+from multi_scheduler.fit.reservations.reservations import Place
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from multi_scheduler.fit.scoring import Lower, Strategy
+from multi_scheduler.fit.cluster.scoring import Lower, Strategy
 
 
 class FitSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):

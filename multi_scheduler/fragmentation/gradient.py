@@ -14,8 +14,8 @@ from math import exp
 from operator import mul
 from typing import NamedTuple
 
+from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.devices import parts
-from multi_scheduler.fit.index import ClusterIndex
 from multi_scheduler.fragmentation.workload import Shape, Typical
 
 _LARGE_CPU, _LARGE_DEVICES = 128_000, 8

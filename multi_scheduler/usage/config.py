@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from controller_runtime.client import Client
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from multi_scheduler.formulas.pressure import Thresholds
 from multi_scheduler.usage import kubelets

@@ -10,7 +10,7 @@ import msgspec
 
 from controller_runtime.api import timestamps
 from controller_runtime.api.decoding import decoder
-from controller_runtime.client import Client
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, Unauthorized
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.usage.feed import Source

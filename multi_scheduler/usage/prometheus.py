@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.client import Client
-from controller_runtime.cluster_config import ClusterConfig
-from controller_runtime.credentials import TokenFile
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.credentials import TokenFile
+from controller_runtime.client.client import Client
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.store import Sample

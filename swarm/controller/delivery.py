@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.client import Client
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
-from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from swarm import share

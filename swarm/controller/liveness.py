@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from controller_runtime import resources
-from controller_runtime.client import Client
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
-from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 from swarm.handover.ledger import Holder
 from swarm.slots import Pod

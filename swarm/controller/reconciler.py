@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime.api import timestamps
-from controller_runtime.client import Client, PatchType
-from controller_runtime.controller import Result
-from controller_runtime.event_recorder import EventRecorder
-from controller_runtime.informer import Informer
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client, PatchType
+from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
+from controller_runtime.workqueue.controller import Result
 from swarm import planning, share, slots, spec, status
 from swarm.assignment.model import Assignment, Job
 from swarm.controller.delivery import Delivery, NameTaken

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from controller_runtime import resources
-from controller_runtime.client import Client
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, NotFound, TooManyRequests
-from controller_runtime.event_recorder import EventRecorder
+from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from swarm.handover.ledger import Acknowledgement, Ledger
 from swarm.slots import Pod

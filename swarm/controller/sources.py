@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from controller_runtime import resources
-from controller_runtime.client import Client
-from controller_runtime.informer import Informer
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from swarm.spec import JobsFrom, JobSpec, read_list
 
 Found = tuple[list[JobSpec], list[tuple[str, str]]]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from controller_runtime.api import matching
-from controller_runtime.informer import Informer
+from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from swarm import slots
 from swarm.slots import Pod, Workers

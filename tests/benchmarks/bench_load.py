@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from controller_runtime import kubeconfig
-from controller_runtime.client import Client
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
 from hack.sandbox import Cluster, Sandbox
 from tests.benchmarks.delay import delayed
 from tests.benchmarks.load import LoadResult, run_load, usage

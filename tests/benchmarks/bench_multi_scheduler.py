@@ -21,7 +21,7 @@ from multi_scheduler import protocol
 from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
-from multi_scheduler.fit.feed import shrink_pod
+from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 
 CLUSTERS, NODES, PODS, CALLS = 20, 500, 50_000, 2000
 

@@ -26,7 +26,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller_runtime import resources
-from controller_runtime.client import Client
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, NotFound
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports

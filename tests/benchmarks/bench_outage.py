@@ -21,12 +21,12 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 
 from controller_runtime import resources
-from controller_runtime.client import Client
-from controller_runtime.cluster_config import ClusterConfig
-from controller_runtime.informer import Informer
-from virtual_node.config import LimitsConfig
-from virtual_node.controllers.object_key import ObjectKey
-from virtual_node.controllers.object_watch import ObjectWatches
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from virtual_node.config.types import LimitsConfig
+from virtual_node.controllers.base.object_key import ObjectKey
+from virtual_node.controllers.dependencies.single_object_watch import ObjectWatches
 
 _INFORMERS = 20
 _AT_ONCE = 50

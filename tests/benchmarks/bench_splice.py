@@ -23,10 +23,10 @@ from typing import Any
 
 from aiohttp import web
 
-from controller_runtime.certificates import CertificateReloader, KeyPair, self_signed
-from controller_runtime.client import Client
-from controller_runtime.key_pairs import as_file
-from controller_runtime.kubeconfig import ClusterConfig
+from controller_runtime.auth.kubeconfig import ClusterConfig
+from controller_runtime.client.client import Client
+from controller_runtime.tls.key_pairs import as_file
+from controller_runtime.tls.reloader import CertificateReloader, KeyPair, self_signed
 from virtual_node.kubelet import Authenticator, KubeletServer, PodTarget, UserInfo
 
 REQUEST = (

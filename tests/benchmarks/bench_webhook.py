@@ -17,9 +17,9 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from controller_runtime.certificates import CertificateReloader, self_signed
-from controller_runtime.serving import HttpsServer
-from webhook.mutate import Surroundings
+from controller_runtime.serving.server import HttpsServer
+from controller_runtime.tls.reloader import CertificateReloader, self_signed
+from webhook.mutation.mutate import Surroundings
 from webhook.server import WebhookServer
 
 RATE, SECONDS = 300, 10

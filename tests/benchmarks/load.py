@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.client import Client
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists
-from controller_runtime.informer import Informer
 from controller_runtime.objects import Object
 
 CLIENTS = 32

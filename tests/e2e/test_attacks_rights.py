@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from controller_runtime import kubeconfig
-from controller_runtime.client import Client
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.helm import CHART, NAMESPACE, RELEASE, helm

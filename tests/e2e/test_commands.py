@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller_runtime import release
+from controller_runtime.process import version
 from hack.sandbox import Cluster, Sandbox
 from tests.e2e.conftest import PATIENCE, REAL, SIMULATED, becomes, create, eventually, pod, ready
 
@@ -108,7 +108,7 @@ async def test_a_deployment_and_a_virtual_node_are_diagnosed_by_name(
     await becomes(of_node, 0, what="a verdict on the virtual node")
     code, out = await command(upper, "status", SIMULATED, "-o", "json")
     (node,) = json.loads(out)["nodes"]
-    assert (code, node["release"]) == (0, release.version())
+    assert (code, node["release"]) == (0, version.version())
     assert node["version"].startswith("v1.")
 
 

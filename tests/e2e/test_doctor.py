@@ -17,9 +17,9 @@ from hack.sandbox import Sandbox, scheduling
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.process import Process
 from tests.e2e.conftest import becomes, create, eventually, node_ready, pod, ready
-from virtual_node import program
 from virtual_node.cli import COMMANDS
-from virtual_node.commands import output
+from virtual_node.commands.common import output
+from virtual_node.config import program
 
 pytestmark = pytest.mark.e2e
 

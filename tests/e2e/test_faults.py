@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from controller_runtime import kubeconfig, resources
-from controller_runtime.client import Client
-from controller_runtime.key_pairs import KeyPair, sign
+from controller_runtime import resources
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
+from controller_runtime.tls.key_pairs import KeyPair, sign
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.process import Process
 from tests.e2e.conftest import SIMULATED, becomes, create, eventually, get, node_ready, pod, ready

@@ -22,9 +22,9 @@ from hack.sandbox.demo import configuration
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from tests.e2e.conftest import becomes, create, eventually, get, make_namespace, node_ready, pod, ready
-from virtual_node import config_file
-from virtual_node.rights import LOWER
-from virtual_node.rights import upper as upper_rights
+from virtual_node.config import file as config_file
+from virtual_node.rights.daemon import LOWER
+from virtual_node.rights.daemon import upper as upper_rights
 
 pytestmark = pytest.mark.e2e
 NODE = "vn-lower1"

@@ -14,7 +14,7 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox, SandboxError
 from hack.sandbox.cluster import LOOPBACK
 from tests.e2e.conftest import create, eventually, make_namespace, node_ready, pod, ready
-from virtual_node import manifests, rights
+from virtual_node.rights import daemon, manifests
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 ACCOUNTS, ACCOUNT = "tenancy", "front"
@@ -118,7 +118,7 @@ async def fronts(sandbox: Sandbox) -> AsyncIterator[list[Front]]:
 
 def _rights() -> list[dict[str, Any]]:
     """The group may do what virtual nodes do; the account may do nothing but act as one of the group."""
-    below = manifests.cluster_role(rights.LOWER, name=GROUP)
+    below = manifests.cluster_role(daemon.LOWER, name=GROUP)
     acting = {
         "apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": ACCOUNT},
         "rules": [

@@ -15,15 +15,16 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from controller_runtime import kubeconfig, resources
+from controller_runtime import resources
 from controller_runtime.api.token_life import TokenLife, token_life
-from controller_runtime.client import Client
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, Forbidden
 from hack.sandbox import Sandbox
 from hack.sandbox.command import command
-from virtual_node.config import ClusterConfig, TokenSecret
-from virtual_node.controllers.context import ClusterContext
-from virtual_node.controllers.credential_renewal import CredentialRenewal, kube_system
+from virtual_node.cluster.credential_renewal import CredentialRenewal, kube_system
+from virtual_node.config.types import ClusterConfig, TokenSecret
+from virtual_node.controllers.base.context import ClusterContext
 
 from .installation import read
 

@@ -14,7 +14,7 @@ from hack.sandbox.demo import configuration
 from hack.sandbox.metrics_server import start_metrics_server
 from tests.e2e.conftest import REAL, create, eventually, make_namespace, node_ready, pod, ready
 from tests.e2e.test_inspect import least
-from virtual_node.rights import LOWER
+from virtual_node.rights.daemon import LOWER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 SPACE = "measured"

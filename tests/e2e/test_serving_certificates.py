@@ -23,7 +23,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.process import Process
 from tests.e2e.conftest import PATIENCE, create, eventually, get, node_ready, pod, ready
-from virtual_node import manifests, rights
+from virtual_node.rights import daemon, manifests
 
 pytestmark = [pytest.mark.e2e]
 SELF_SIGNED, SIGNED, BY_HAND, SHORT = NODES = ("vn-self", "vn-csr", "vn-manual", "vn-short")
@@ -50,8 +50,8 @@ async def clusters(tmp_path_factory) -> AsyncIterator[Sandbox]:
         ],
     ) as sandbox:
         await _give_streams(sandbox.lower[0])
-        all_nodes = resolved(rights.UPPER, names={VIRTUAL_NODE: NODES})
-        csr = (*rights.UPPER_CSR, *rights.UPPER_CSR_APPROVAL)
+        all_nodes = resolved(daemon.UPPER, names={VIRTUAL_NODE: NODES})
+        csr = (*daemon.UPPER_CSR, *daemon.UPPER_CSR_APPROVAL)
         role = manifests.cluster_role([*all_nodes, *resolved(csr, names={VIRTUAL_NODE: NODES[1:]})])
         await sandbox.upper.apply(role, *manifests.account(ACCOUNTS), manifests.legacy_token(ACCOUNTS))
         yield sandbox

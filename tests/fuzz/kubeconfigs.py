@@ -7,9 +7,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from controller_runtime import kubeconfig
+from controller_runtime.auth import kubeconfig
+from controller_runtime.auth.exec_credentials import Plugin
 from controller_runtime.errors import ConfigError
-from controller_runtime.exec_credentials import Plugin
 from tests.fuzz.target import Target
 
 PLUGIN = Plugin(

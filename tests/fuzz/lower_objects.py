@@ -12,11 +12,13 @@ from typing import Any
 
 from controller_runtime.api import decoding
 from controller_runtime.objects import decode_object
-from multi_scheduler.fit.feed import shrink_node, shrink_pod
-from multi_scheduler.fit.index import ClusterIndex
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.feeds.cluster_feed import shrink_node, shrink_pod
 from tests.fuzz.target import Target
-from virtual_node.translate import events, own_status, pod_status, prometheus_text, stats
-from virtual_node.translate.capacity import Capacity
+from virtual_node.translate.nodes import prometheus_text, stats
+from virtual_node.translate.nodes.capacity import Capacity
+from virtual_node.translate.pods import events, synthetic_status
+from virtual_node.translate.pods import status as pod_status
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
 
@@ -61,7 +63,7 @@ def _status(raw: bytes) -> None:
     lower = _dict(raw)
     status = pod_status.upper_status(lower, _UPPER)
     pod_status.status_patch(_UPPER["status"], status, uid="u-1")
-    own_status.lost({**_UPPER, "status": status}, reason="r", message="m", now=datetime.now(UTC))
+    synthetic_status.lost({**_UPPER, "status": status}, reason="r", message="m", now=datetime.now(UTC))
 
 
 def _node(raw: bytes) -> None:

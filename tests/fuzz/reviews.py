@@ -17,7 +17,7 @@ from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from tests.fuzz.target import Target
 from tests.unit.webhook.pods import VIRTUAL
-from virtual_node.kubelet.authentication import review_token
+from virtual_node.kubelet.auth.authentication import review_token
 from webhook import admission
 from webhook.review import review_pod, review_workload
 

@@ -8,16 +8,27 @@ from typing import Any
 
 from multidict import MultiDict
 
-from controller_runtime import errors, exec_credentials, flags, lines, wire
+from controller_runtime import errors
 from controller_runtime.api import cluster_selector, decoding, matching, node_avoidance, quantity, timestamps
+from controller_runtime.auth import exec_credentials
+from controller_runtime.client import decoding as wire
 from controller_runtime.objects import decode_object
+from controller_runtime.process import flags
+from controller_runtime.util import lines
 from multi_scheduler import config as scheduler_config
 from multi_scheduler import protocol
 from tests.fuzz import kubeconfigs, lower_objects, reviews
 from tests.fuzz.target import Target
-from virtual_node import config_file
-from virtual_node.kubelet import authentication, http_head, logs, stream_request
-from virtual_node.kubelet.errors import Refusal
+from virtual_node.config import file
+from virtual_node.kubelet.auth import authentication
+from virtual_node.kubelet.auth.websocket_token import (
+    BEARER_PROTOCOL,
+    websocket_bearer_token,
+    websocket_protocols,
+)
+from virtual_node.kubelet.base.errors import Refusal
+from virtual_node.kubelet.server import logs
+from virtual_node.kubelet.streams import http_head, request
 
 
 def _text(raw: bytes) -> str:
@@ -70,29 +81,27 @@ def _response_head(raw: bytes) -> None:
 
 
 def _log_options(raw: bytes) -> None:
-    for name, value in logs.log_options(stream_request.parse_query(_text(raw))).items():
+    for name, value in logs.log_options(request.parse_query(_text(raw))).items():
         assert "&" not in name
         assert value.isprintable()
 
 
 def _exec_options(raw: bytes) -> None:
-    query = stream_request.parse_query(_text(raw))
-    target = stream_request.target_path("/exec", stream_request.exec_query(query, container="main"))
+    query = request.parse_query(_text(raw))
+    target = request.target_path("/exec", request.exec_query(query, container="main"))
     assert http_head.RequestHead("POST", target, ()).encode().count(b"\r\n") == 2
 
 
 def _port_forward(raw: bytes) -> None:
-    asked = stream_request.port_forward_query(
-        stream_request.parse_query(_text(raw)), MultiDict({"Upgrade": "websocket"})
-    )
+    asked = request.port_forward_query(request.parse_query(_text(raw)), MultiDict({"Upgrade": "websocket"}))
     assert all(0 < int(port) < 65536 for _, port in asked)
 
 
 def _bearer(raw: bytes) -> None:
-    token = stream_request.websocket_bearer_token([_text(raw)])
-    kept = stream_request.forwarded_headers("GET", [("Sec-WebSocket-Protocol", _text(raw))])
-    protocols = [one for _, value in kept for one in stream_request.websocket_protocols(value)]
-    assert not any(one.startswith(stream_request.BEARER_PROTOCOL) for one in protocols)
+    token = websocket_bearer_token([_text(raw)])
+    kept = request.forwarded_headers("GET", [("Sec-WebSocket-Protocol", _text(raw))])
+    protocols = [one for _, value in kept for one in websocket_protocols(value)]
+    assert not any(one.startswith(BEARER_PROTOCOL) for one in protocols)
     assert token is None or token
 
 
@@ -192,7 +201,7 @@ TARGETS: dict[str, Target] = {
         Target("error-response", _error, (_json(_STATUS), b"<html>502</html>", b"120", b"Wed, 21 Oct 2026 07:28:00 GMT")),
         Target("exec-credential", _credential, (_json(_CREDENTIAL),), (errors.ConfigError,)),
         Target("certificate-user", _certificate_user, (b"kube-apiserver-kubelet-client",)),
-        Target("configuration", lambda raw: config_file.parse(_text(raw)), (_CONFIGURATION,), (errors.ConfigError,), seconds=5),
+        Target("configuration", lambda raw: file.parse(_text(raw)), (_CONFIGURATION,), (errors.ConfigError,), seconds=5),
         Target("scheduler-configuration", lambda raw: scheduler_config.parse(_text(raw)), (_SCHEDULER,), (errors.ConfigError,), seconds=5),
         Target("extender-candidates", protocol.candidates, (_json(_ARGUMENTS),)),
         Target("extender-preemption", protocol.preemption, (_json(_ARGUMENTS),), reviews.MALFORMED),

@@ -14,10 +14,11 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from controller_runtime import kubeconfig, resources
-from controller_runtime.client import Client, PatchType
-from controller_runtime.cluster_config import ClusterConfig
-from controller_runtime.credentials import bearer
+from controller_runtime import resources
+from controller_runtime.auth import kubeconfig
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.credentials import bearer
+from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import (
     AlreadyExists,
     BadRequest,

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller_runtime import kubeconfig, resources
+from controller_runtime import resources
 from controller_runtime.api import pod_resources
-from controller_runtime.client import Client
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden, Invalid
 from hack.sandbox import Cluster, Sandbox
-from multi_scheduler.fit.admission import Admission
+from multi_scheduler.fit.admission.predictor import Admission
 from tests.waiting import becomes, create, eventually, get, make_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]

@@ -14,10 +14,11 @@ import pytest_asyncio
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from controller_runtime import kubeconfig, resources
-from controller_runtime.client import Client
-from controller_runtime.event_recorder import EventRecorder
-from controller_runtime.leader_election import LeaderElector
+from controller_runtime import resources
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
+from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.leaderelection.elector import LeaderElector
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.sandbox import Sandbox
 from tests.waiting import PATIENCE

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller_runtime import kubeconfig, resources
+from controller_runtime import resources
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.api.policy.decision import violations
 from controller_runtime.api.policy.rules import PolicySet
-from controller_runtime.client import Client, PatchType
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import ApiError
 from hack.sandbox import Cluster, Sandbox
 from tests.generated_pods import generate

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from controller_runtime import kubeconfig, resources
-from controller_runtime.client import Client
+from controller_runtime import resources
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
 from controller_runtime.errors import Conflict, Invalid
 from hack.sandbox.sandbox import Sandbox
-from virtual_node.controllers.preconditions import patch_only
+from virtual_node.controllers.base.preconditions import patch_only
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from controller_runtime.api import node_avoidance
-from controller_runtime.certificates import expiry, make_ca, sign
+from controller_runtime.tls.reloader import expiry, make_ca, sign
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports

@@ -214,7 +214,7 @@ def test_a_command_for_people_says_in_one_line_what_is_wrong(line: str, said: st
 def test_a_failure_that_nobody_expected_ends_with_1(module: str, places: dict[str, str]):
     """With its traceback in the log: it is for those who mend the program."""
     code = (
-        f"import sys; from controller_runtime import kubeconfig; from {module} import cli; "
+        f"import sys; from controller_runtime.auth import kubeconfig; from {module} import cli; "
         "kubeconfig.load = lambda *_, **__: 1 / 0; sys.exit(cli.main(sys.argv[1:]))"
     )
     extra = ["--config", places["scheduler"]] if module == SCHEDULER else []

@@ -10,10 +10,11 @@ import pytest
 
 import descheduler.flags
 import multi_scheduler.flags
-import virtual_node.flags
+import virtual_node.config.command_line
 import webhook.flags
-from controller_runtime import daemon, log
-from controller_runtime.flags import Klog
+from controller_runtime import log
+from controller_runtime.process import daemon
+from controller_runtime.process.flags import Klog
 
 _ENVIRONMENT = {
     "KUBELET_PORT": "10450",
@@ -37,7 +38,7 @@ _IGNORED = (
 
 def test_virtual_node_takes_the_manifests_arguments():
     """manifeasts/virtual-node.yaml, with its environment."""
-    found = virtual_node.flags.parse(
+    found = virtual_node.config.command_line.parse(
         [
             "--provider=k8s",
             "--nodename=virtual-kubelet",
@@ -97,7 +98,7 @@ def _scheduler(argv: Sequence[str], folder: Path) -> Any:
 @pytest.mark.parametrize(
     "parse",
     [
-        lambda argv, _: virtual_node.flags.parse(["--client-kubeconfig=/k", *argv], {}),
+        lambda argv, _: virtual_node.config.command_line.parse(["--client-kubeconfig=/k", *argv], {}),
         lambda argv, _: webhook.flags.parse(argv, {}),
         lambda argv, _: descheduler.flags.parse(argv),
         _scheduler,

@@ -9,17 +9,21 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from controller_runtime import kubeconfig, resources
-from controller_runtime.client import Client
-from controller_runtime.cluster_config import ClusterConfig as KubeconfigCluster
-from controller_runtime.command_line import Parser
+from controller_runtime import resources
+from controller_runtime.auth import kubeconfig
+from controller_runtime.auth.connection import ClusterConfig as KubeconfigCluster
+from controller_runtime.auth.weaknesses import weaknesses
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
+from controller_runtime.process.argparser import Parser
 from controller_runtime.rights import Right
-from controller_runtime.weaknesses import weaknesses
-from virtual_node import program, rights, start_checks
-from virtual_node.commands import beside_daemon, connect, output, probes, service_ranges
-from virtual_node.config import ClusterConfig, Config
-from virtual_node.flag_declarations import DEFAULT_NODE_NAME
+from virtual_node.cluster import start_checks
+from virtual_node.commands import service_ranges
+from virtual_node.commands.common import connect, daemon_flags, output, probes
+from virtual_node.config import program
+from virtual_node.config.flags import DEFAULT_NODE_NAME
+from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.rights import daemon as rights
 
 _SKEW_LIMIT = 5.0
 """Seconds two clocks may differ before leases, tokens and events start to mislead."""
@@ -45,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: flags or configuration are wrong; exit code 2.
     """
-    options, daemon = beside_daemon.parse(_parser, argv)
+    options, daemon = daemon_flags.parse(_parser, argv)
     config = daemon.config
     if not daemon.config_file and config.clusters[0].name == DEFAULT_NODE_NAME:
         # Named after the node, which nobody has named.

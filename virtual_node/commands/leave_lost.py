@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from controller_runtime import kubeconfig, resources
+from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.client import Client
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized
-from virtual_node import manifests, program
-from virtual_node.commands import connect
-from virtual_node.commands.join_parts import AGENT, joined_as
+from virtual_node.commands.common import connect
+from virtual_node.commands.lower_cluster.join_parts import AGENT, joined_as
+from virtual_node.config import program
+from virtual_node.rights import manifests
 
 _KINDS = "pods,services,endpointslices.discovery.k8s.io,configmaps,secrets"
 

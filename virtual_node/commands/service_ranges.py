@@ -12,12 +12,13 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 
-from controller_runtime import kubeconfig, resources
-from controller_runtime.client import Client
-from controller_runtime.cluster_config import ClusterConfig as KubeconfigCluster
+from controller_runtime import resources
+from controller_runtime.auth import kubeconfig
+from controller_runtime.auth.connection import ClusterConfig as KubeconfigCluster
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, BadRequest, ConfigError, Forbidden, Invalid, NotFound
-from virtual_node.config import Config
-from virtual_node.translate import services
+from virtual_node.config.types import Config
+from virtual_node.translate.services import services
 
 Verdict = tuple[bool, str, str]
 """Whether it works, what was found, what to do."""

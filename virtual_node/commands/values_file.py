@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from controller_runtime.errors import ConfigError
-from virtual_node.commands import helm_release
+from virtual_node.commands.lower_cluster import helm_release
 
 _BY_HAND = (
     "this layout is not edited: {what} virtualNode.clusters by hand, then run the command again: {entry}"

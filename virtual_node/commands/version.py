@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
-from controller_runtime import release
 from controller_runtime.api import names
-from controller_runtime.command_line import Parser
-from virtual_node import program
-from virtual_node.commands import output
+from controller_runtime.process import version as release
+from controller_runtime.process.argparser import Parser
+from virtual_node.commands.common import output
+from virtual_node.config import program
 
 
 def main(argv: Sequence[str]) -> int:

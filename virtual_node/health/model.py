@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from virtual_node import program
+from virtual_node.config import program
 from virtual_node.health import reports
 from virtual_node.health.facts import ClusterState, Facts, PodSign
 from virtual_node.health.faults import Fault, Health, Kind, Severity

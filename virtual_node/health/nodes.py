@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller_runtime.api import names, timestamps
-from virtual_node import program
+from virtual_node.config import program
 from virtual_node.health.facts import Facts
 from virtual_node.health.faults import Fault, Kind, Severity
 from virtual_node.health.objects import Json, condition, one_line, taints

@@ -10,7 +10,7 @@ from controller_runtime.api import names, timestamps
 from virtual_node.health.facts import PodSign
 from virtual_node.health.faults import Kind
 from virtual_node.health.objects import Json, condition, key, one_line, statuses
-from virtual_node.web.rows import status_word
+from virtual_node.translate.printers.pods import status_word
 
 WAITING = "spec.nodeName=,status.phase=Pending"
 """Field selector of the pods without a node."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from controller_runtime.api import timestamps
 from virtual_node.health.objects import Json, condition, one_line, statuses
-from virtual_node.web.rows import status_word
+from virtual_node.translate.printers.pods import status_word
 
 COMPONENTS = "app.kubernetes.io/part-of=virtual-node"
 """Label selector of the pods of our components, as the chart labels them."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .authentication import Authenticator, UserInfo, load_client_ca
-from .authorization import Authorizer
-from .backend import Backend, PodTarget
-from .server import KubeletServer
+from virtual_node.kubelet.auth.authentication import Authenticator, UserInfo, load_client_ca
+from virtual_node.kubelet.auth.authorization import Authorizer
+from virtual_node.kubelet.base.backend import Backend, PodTarget
+from virtual_node.kubelet.server.server import KubeletServer
 
 __all__ = [
     "Authenticator",

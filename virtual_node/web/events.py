@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from virtual_node.cluster import LowerCluster
+from virtual_node.cluster.lower_cluster import LowerCluster
 
 _MOST_WARNINGS = 20
 _MOST_ROUTINE = 20

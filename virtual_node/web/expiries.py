@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 from controller_runtime.api import timestamps
 from controller_runtime.errors import ConfigError
-from virtual_node.commands.inspect_expiries import of_kubeconfig
-from virtual_node.commands.inspection_facts import LEGACY_TOKEN, Expiry, Limits
-from virtual_node.commands.inspection_skew import limits_of
-from virtual_node.config import ClusterConfig
+from virtual_node.certificates.expiries import of_kubeconfig
+from virtual_node.certificates.expiry import LEGACY_TOKEN, Expiry, Limits, limits_of
+from virtual_node.config.types import ClusterConfig
 
 _AGE = 60.0
 """Seconds for which the files are not read again."""

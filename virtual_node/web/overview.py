@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from controller_runtime.objects import Object
-from controller_runtime.slicer import Slicer
-from virtual_node.cluster import LowerCluster
+from controller_runtime.util.yielding import Slicer
+from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.faults import Health
 from virtual_node.web import history
 from virtual_node.web.clusters import cluster_card, cluster_detail, stopped_card

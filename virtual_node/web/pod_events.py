@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from controller_runtime import resources
-from controller_runtime.client import Client
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 

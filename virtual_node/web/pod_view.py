@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from controller_runtime.objects import Object
-from virtual_node import program
-from virtual_node.cluster import LowerCluster
+from virtual_node.cluster.lower_cluster import LowerCluster
+from virtual_node.config import program
 from virtual_node.web.events import shown_events
 from virtual_node.web.pod_detail import decisions, placement, pod_side
 from virtual_node.web.reading import make_row

@@ -12,12 +12,12 @@ from typing import Any
 
 from controller_runtime.api import pod_resources
 from controller_runtime.objects import Object
-from controller_runtime.slicer import Slicer
-from virtual_node.cluster import LowerCluster
+from controller_runtime.util.yielding import Slicer
+from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.pods import is_for_virtual_nodes
+from virtual_node.translate.printers.pods import pod_row
 from virtual_node.web.groups import STALE, UNPLACED, Row, state_of
 from virtual_node.web.owners import owner_of
-from virtual_node.web.rows import pod_row
 
 _FINISHED = ("Succeeded", "Failed")
 

@@ -17,10 +17,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from controller_runtime.bodies import RETRY_AFTER
-from controller_runtime.connections import ConnectionLimits
-from controller_runtime.listening import is_loopback, parse_address
-from controller_runtime.serving import HttpsServer
+from controller_runtime.process.listening import is_loopback, parse_address
+from controller_runtime.serving.bodies import RETRY_AFTER
+from controller_runtime.serving.connections import ConnectionLimits
+from controller_runtime.serving.server import HttpsServer
 from virtual_node.web.overview import Overview, Parts
 from virtual_node.web.streams import Changes, pause
 from virtual_node.web.view import View, of_query

@@ -12,7 +12,7 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.demo import configuration
 from hack.sandbox.kwok import kwok_node
-from tests.integration.descheduler.scene import LARGE, SMALL
+from tests.integration.descheduler.setup import LARGE, SMALL
 from tests.waiting import node_ready, own_namespace
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from controller_runtime.api import names
 from hack.sandbox import Cluster, Sandbox
-from tests.integration.descheduler.scene import (
+from tests.integration.descheduler.setup import (
     LARGE,
     SMALL,
     cordoned,

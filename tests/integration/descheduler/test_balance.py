@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from hack.sandbox import Cluster, Sandbox
-from tests.integration.descheduler.scene import (
+from tests.integration.descheduler.setup import (
     LARGE,
     SMALL,
     cordoned,

@@ -9,7 +9,7 @@ from typing import Any
 
 from controller_runtime.api import names
 from hack.sandbox import Cluster, Sandbox
-from tests.integration.descheduler.scene import (
+from tests.integration.descheduler.setup import (
     LARGE,
     SMALL,
     deployment,

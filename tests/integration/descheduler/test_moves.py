@@ -10,7 +10,7 @@ import aiohttp
 from controller_runtime.api import names
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports
-from tests.integration.descheduler.scene import (
+from tests.integration.descheduler.setup import (
     LARGE,
     SMALL,
     cordoned,

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller_runtime import kubeconfig, resources
-from controller_runtime.client import Client
+from controller_runtime import resources
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, NotFound
 from controller_runtime.objects import Object
 from hack.sandbox import Cluster

@@ -15,9 +15,9 @@ import descheduler.rights
 import multi_scheduler.config
 import multi_scheduler.flags
 import multi_scheduler.rights
-import virtual_node.config
-import virtual_node.config_file
-import virtual_node.rights
+import virtual_node.config.file
+import virtual_node.config.types
+import virtual_node.rights.daemon
 import webhook.flags
 import webhook.rights
 from controller_runtime.api import names
@@ -36,8 +36,8 @@ from hack.chart.template import NAMESPACE, template
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects, one
-from virtual_node import operator_rights
-from virtual_node.translate.persistent_volumes import csi_driver
+from virtual_node.rights import operator
+from virtual_node.translate.storage.pv import csi_driver
 from webhook import manifests
 
 Grant = tuple[str, str, str, str, str]
@@ -108,13 +108,13 @@ def _nodes(case: str) -> list[str]:
     return [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
 
 
-def _configuration(case: str) -> virtual_node.config.Config:
+def _configuration(case: str) -> virtual_node.config.types.Config:
     file = next(
         item["data"]["virtual-node.yaml"]
         for item in objects(case)
         if item["kind"] == "ConfigMap" and "virtual-node.yaml" in item["data"]
     )
-    return virtual_node.config_file.parse(file)
+    return virtual_node.config.file.parse(file)
 
 
 def _scheduler(case: str) -> dict[str, Any]:
@@ -137,14 +137,14 @@ def test_rights_are_those_of_the_tables(case):
     given = yaml.safe_load(rendering.values(case))
     kubelet = given.get("virtualNode", {}).get("kubelet", {})
     virtual = [
-        *virtual_node.rights.UPPER,
-        *virtual_node.rights.UPPER_ELECTION,
-        *virtual_node.rights.UPPER_RENEWAL,
+        *virtual_node.rights.daemon.UPPER,
+        *virtual_node.rights.daemon.UPPER_ELECTION,
+        *virtual_node.rights.daemon.UPPER_RENEWAL,
     ]
     if kubelet.get("servingCertificate") == "CSR":
-        virtual += [*virtual_node.rights.UPPER_CSR, *virtual_node.rights.UPPER_CSR_APPROVAL]
+        virtual += [*virtual_node.rights.daemon.UPPER_CSR, *virtual_node.rights.daemon.UPPER_CSR_APPROVAL]
     if given.get("virtualNode", {}).get("web", {}).get("enabled", True):
-        virtual += virtual_node.rights.UPPER_PAGE
+        virtual += virtual_node.rights.daemon.UPPER_PAGE
     multi = list(multi_scheduler.rights.UPPER)
     if given.get("multiScheduler", {}).get("bind"):
         multi += multi_scheduler.rights.BIND
@@ -155,8 +155,8 @@ def test_rights_are_those_of_the_tables(case):
         "webhook": _asked(case, webhook.rights.UPPER),
         "descheduler": _asked(case, descheduler.rights.UPPER, *others),
         "multi-scheduler": _asked(case, multi),
-        "test": _asked(case, operator_rights.DOCTOR),
-        "uninstall": _asked(case, operator_rights.UNINSTALL),
+        "test": _asked(case, operator.DOCTOR),
+        "uninstall": _asked(case, operator.UNINSTALL),
         "scheduler": {(*grant[:4], grant[4].replace("vn-virtual-node", name)) for grant in SCHEDULER},
     }
     installed = {

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from hack.chart import schema
 from tests.unit.charts.rendering import CASES, objects
-from virtual_node.config import ClusterConfig, Config
-from virtual_node.config_validation import validate
+from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.config.validation import validate
 
 SCHEMA = json.loads(schema.FILE.read_text(encoding="utf-8"))
 TEXTS = st.sampled_from(["", "a", "In", "NoSchedule", "Delete", "Upper", "baseline", "10%", "hostIPC", "CSR"])

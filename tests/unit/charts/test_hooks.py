@@ -11,8 +11,8 @@ import yaml
 from hack.chart import template
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects
-from virtual_node.commands import cleanup
-from virtual_node.config import Config
+from virtual_node.commands.cleanup import command
+from virtual_node.config.types import Config
 
 HOOKS = {"test", "pre-delete"}
 CLUSTER = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]"
@@ -77,14 +77,14 @@ def test_the_clean_up_takes_what_the_job_says(case, tmp_path, monkeypatch):
     async def run(config: Config, own: argparse.Namespace) -> None:
         ran.append((config, own))
 
-    monkeypatch.setattr(cleanup, "_run", run)
+    monkeypatch.setattr(command, "_run", run)
     for job in (one for one in objects(case) if one["kind"] == "Job"):
         (container,) = job["spec"]["template"]["spec"]["containers"]
         for one in objects(case):
             if one["kind"] == "ConfigMap" and "virtual-node.yaml" in one["data"]:
                 (tmp_path / "virtual-node.yaml").write_text(one["data"]["virtual-node.yaml"], "utf-8")
         arguments = [text.replace("/etc/virtual-node/config", str(tmp_path)) for text in container["args"]]
-        assert [*container["command"], cleanup.main(arguments)] == ["virtual-node", "cleanup", 0]
+        assert [*container["command"], command.main(arguments)] == ["virtual-node", "cleanup", 0]
         ((config, own),) = ran
         assert own.as_hook
         assert own.namespace == template.NAMESPACE

@@ -15,10 +15,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from controller_runtime.client import Client
-from controller_runtime.cluster_config import ClusterConfig
-from controller_runtime.credentials import Credentials
-from controller_runtime.key_pairs import KeyPair, as_file, make_ca, sign
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.credentials import Credentials
+from controller_runtime.client.client import Client
+from controller_runtime.tls.key_pairs import KeyPair, as_file, make_ca, sign
 
 CA = make_ca("loopback-ca")
 

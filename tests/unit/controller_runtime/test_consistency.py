@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from controller_runtime import consistency, resources
-from controller_runtime.controller import Controller
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
+from controller_runtime.workqueue.controller import Controller
 
 pytestmark = pytest.mark.looptime
 

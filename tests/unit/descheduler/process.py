@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.event_recorder import EventRecorder
-from controller_runtime.informer import Informer
-from descheduler import pods
-from descheduler.cluster import ClusterView
-from descheduler.memory import Memory
-from descheduler.mover import Mover
-from descheduler.options import EvictionOptions
-from descheduler.record_store import RecordStore
-from descheduler.recreation import Recreator
-from descheduler.release import Releaser
+from controller_runtime.cache.informer import Informer
+from controller_runtime.events.recorder import EventRecorder
+from descheduler.config.options import EvictionOptions
+from descheduler.memory.store import Memory
+from descheduler.moving.mover import Mover
+from descheduler.moving.record_store import RecordStore
+from descheduler.moving.recreation import Recreator
+from descheduler.moving.unfreeze import Releaser
 from descheduler.strategies.base import Context, Strategy
+from descheduler.view import pods
+from descheduler.view.cluster import ClusterView
 from tests.unit.descheduler.bodies import now
-from tests.unit.descheduler.fake import FakeClient, FakeCluster
+from tests.unit.descheduler.fake_apiserver import FakeClient, FakeCluster
 
 FREEZE = 300.0
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import multi_scheduler.config
-import virtual_node.config
+import virtual_node.config.types
 from hack.docs import flags
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -146,14 +146,14 @@ def test_clusters_in_values_are_configurations(page):
         for cluster in (values.get("virtualNode") or {}).get("clusters") or ():
             assert cluster.keys() <= {"name", "kubeconfig", "kubeconfigSecret", "config"}
             document = {"name": cluster["name"], "kubeconfig": "a", **cluster.get("config", {})}
-            msgspec.convert(document, virtual_node.config.ClusterConfig)
+            msgspec.convert(document, virtual_node.config.types.ClusterConfig)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_whole_configuration_files_are_taken(page):
     """A file of ours that a page shows has no field that the program does not know."""
     kinds: dict[str, Any] = {
-        "VirtualNodeConfiguration": virtual_node.config.Config,
+        "VirtualNodeConfiguration": virtual_node.config.types.Config,
         "MultiSchedulerConfiguration": multi_scheduler.config.Config,
     }
     for block in _blocks(page, "yaml"):

@@ -7,11 +7,12 @@ import re
 import pytest
 
 import multi_scheduler.config
-import virtual_node.config
+import virtual_node.config.types
 from controller_runtime.api import names
 from hack.docs import configuration, flags, reference, rights
 from hack.docs.markdown import COMMAND
-from virtual_node.translate import claims, downward, persistent_volumes, volume_binder
+from virtual_node.translate.pods import downward_api
+from virtual_node.translate.storage import binder_pod, pv, pvc
 
 NAMES_PAGE = reference.DIRECTORY / "annotations-and-labels.md"
 _ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
@@ -27,14 +28,14 @@ def _constants() -> set[str]:
         if name.isupper() and isinstance(value, str) and name not in _NOT_NAMES
     }
     return shared | {
-        claims.FINALIZER,
-        downward.ANNOTATION_UID,
-        downward.ANNOTATION_LABELS,
-        downward.ANNOTATION_ANNOTATIONS,
-        persistent_volumes.ANNOTATION_SOURCE_OF_VOLUME,
-        persistent_volumes.DRIVER,
-        volume_binder.ANNOTATION_CLAIMS,
-        volume_binder.LABEL_BINDER_OF,
+        pvc.FINALIZER,
+        downward_api.ANNOTATION_UID,
+        downward_api.ANNOTATION_LABELS,
+        downward_api.ANNOTATION_ANNOTATIONS,
+        pv.ANNOTATION_SOURCE_OF_VOLUME,
+        pv.DRIVER,
+        binder_pod.ANNOTATION_CLAIMS,
+        binder_pod.LABEL_BINDER_OF,
     }
 
 
@@ -56,7 +57,7 @@ def test_every_flag_is_in_the_page(program):
     assert missing == []
 
 
-@pytest.mark.parametrize("root", [virtual_node.config.Config, multi_scheduler.config.Config])
+@pytest.mark.parametrize("root", [virtual_node.config.types.Config, multi_scheduler.config.Config])
 def test_every_field_has_a_meaning(root):
     """No field of a configuration file stands there without a word about it."""
     assert [path for path, meaning in configuration.paths(root) if not meaning] == []

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from controller_runtime.client import Client
-from controller_runtime.kubeconfig import ClusterConfig
+from controller_runtime.auth.kubeconfig import ClusterConfig
+from controller_runtime.client.client import Client
 from tests.fuzz.mutation import hostile
 from tests.unit.virtual_node.kubelet.conftest import Everybody, OnePod, Token
 from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from multi_scheduler.app import App
 from multi_scheduler.config import ClusterConfig, Config
 from tests.unit.background import working
-from tests.unit.controller_runtime.kubeconfig.files import write_token
+from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
 
 
 class _App(App):

@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from controller_runtime.certificates import CertificateReloader, KeyPair, make_ca, sign
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
-from controller_runtime.key_pairs import as_file, covers, is_issued_by, share_left
+from controller_runtime.tls.key_pairs import as_file, covers, is_issued_by, share_left
+from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
 from multi_scheduler.certificate_keeper import CertificateKeeper
 from multi_scheduler.certificates import (
     ClientSide,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multi_scheduler.fit.demand import demand
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_requirements import demand
 from multi_scheduler.fit.devices import DeviceColumn, parts
-from multi_scheduler.fit.index import ClusterIndex
-from multi_scheduler.fit.placed import Placed
 
 GPU = "koordinator.sh/gpu-core"
 

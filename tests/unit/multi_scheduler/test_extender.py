@@ -18,8 +18,8 @@ from multi_scheduler.agents.template import TemplateAgent
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent
-from multi_scheduler.fit.demand import host_terms
-from multi_scheduler.fit.placed import Placed
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_requirements import host_terms
 from multi_scheduler.fit.settings import FitSettings
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 

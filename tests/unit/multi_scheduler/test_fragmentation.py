@@ -13,9 +13,9 @@ from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.agents.fragmentation import FragmentationAgent
 from multi_scheduler.config import AgentConfig, ClusterConfig, Config
-from multi_scheduler.fit.demand import Demand, demand
-from multi_scheduler.fit.index import ClusterIndex
-from multi_scheduler.fit.placed import Placed
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
 from multi_scheduler.fragmentation.gradient import Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Typical, Workload
 from multi_scheduler.shared import Shared

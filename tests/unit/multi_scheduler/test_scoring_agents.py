@@ -18,7 +18,7 @@ from multi_scheduler.agents.pressure import PressureAgent
 from multi_scheduler.agents.safe import SafeAgent
 from multi_scheduler.config import AgentConfig, ClusterConfig, Config
 from multi_scheduler.fit.agent import FitAgent
-from multi_scheduler.fit.feed import shrink_pod
+from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.shared import Shared
 from multi_scheduler.usage.store import Sample

@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller_runtime.certificates import CertificateReloader, KeyPair, make_ca, self_signed, sign
 from controller_runtime.errors import ConfigError
-from controller_runtime.key_pairs import as_file
+from controller_runtime.tls.key_pairs import as_file
+from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, self_signed, sign
 from multi_scheduler import flags
 from multi_scheduler import server as server_module
 from multi_scheduler.extender import Filtered, NotReadyError

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from tests.unit.simulation.bodies import is_ending, key_of, uid_of
 from tests.unit.simulation.server import PROTECTED, Body, Server
-from virtual_node.translate.claims import SELECTED_NODE
-from virtual_node.translate.volumes import claim_names
+from virtual_node.translate.pods.volumes import claim_names
+from virtual_node.translate.storage.pvc import SELECTED_NODE
 
 _CLAIMS, _VOLUMES = "persistentvolumeclaims", "persistentvolumes"
 

@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from virtual_node.config import API_VERSION, KIND, SERVICE_CONTROLLERS
+from virtual_node.config.types import API_VERSION, KIND, SERVICE_CONTROLLERS
 
 Document = dict[str, Any]
 CLUSTERS = ("one", "two")

@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 import msgspec
 
 from controller_runtime import consistency
-from controller_runtime.client import ObjectList, PatchType
+from controller_runtime.client.client import ObjectList, PatchType
+from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import Expired
 from controller_runtime.objects import WatchEvent, from_dict
-from controller_runtime.outage import Outage
 from controller_runtime.resources import Resource
-from tests.unit.simulation.road import Road
+from tests.unit.simulation.network import Road
+from tests.unit.simulation.network_faults import Weather
 from tests.unit.simulation.selecting import selection
 from tests.unit.simulation.server import Body, Commit, Server
 from tests.unit.simulation.watching import Watch, follow
-from tests.unit.simulation.weather import Weather
 
 OnWrite = Callable[[str, Callable[[], Body], Callable[[], Awaitable[Body]]], Awaitable[Body]]
 """Called with what is asked for, what the server makes of it, and how to send it on."""

@@ -7,8 +7,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from controller_runtime.errors import ApiError
-from tests.unit.simulation.deeds import Deed
-from tests.unit.simulation.weather import Weather
+from tests.unit.simulation.actions import Deed
+from tests.unit.simulation.network_faults import Weather
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World

@@ -14,7 +14,8 @@ from tests.unit.simulation.outcome_services import wrong_services
 from tests.unit.simulation.process import Process
 from tests.unit.simulation.rules import FINISHED
 from tests.unit.simulation.server import Body, Server
-from virtual_node.translate import dependencies, pod_down, pod_status, pod_update
+from virtual_node.translate.pods import dependencies, lower_pod, update
+from virtual_node.translate.pods import status as pod_status
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
@@ -86,7 +87,7 @@ def _wrong_life(
     if status is not None:
         yield f"{what}: its status is not its lower pod's: {json.dumps(status['status'])[:300]}"
     options = process.context.options[upper["spec"]["nodeName"]]
-    changes = pod_update.pod_patch(pod, pod_down.lower_pod(upper, options), upper, options)
+    changes = update.pod_patch(pod, lower_pod.lower_pod(upper, options), upper, options)
     if changes.metadata_and_spec and not is_ending(pod):
         yield f"{what}: its lower pod does not follow: {json.dumps(changes.metadata_and_spec)[:300]}"
 

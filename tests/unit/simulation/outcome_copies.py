@@ -11,7 +11,8 @@ from tests.unit.simulation.bodies import key_of, labels_of, uid_of
 from tests.unit.simulation.process import CLUSTER_ID, Process
 from tests.unit.simulation.rules import FINISHED
 from tests.unit.simulation.server import Body, Server
-from virtual_node.translate import copies, dependencies, service_account
+from virtual_node.translate.objects import copies
+from virtual_node.translate.pods import dependencies, service_account
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.unit.simulation.bodies import key_of, uid_of
 from tests.unit.simulation.process import CLUSTER_ID
 from tests.unit.simulation.server import Body, Server
-from virtual_node.translate import endpoints, services
+from virtual_node.translate.services import endpoints, services
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World

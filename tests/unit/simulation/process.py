@@ -9,14 +9,14 @@ from typing import Any
 
 import structlog
 
-from controller_runtime import lifecycle
 from controller_runtime.errors import ConfigError
+from controller_runtime.process import lifecycle
 from tests.unit.simulation.connection import Connection
+from tests.unit.simulation.network_faults import Weather
 from tests.unit.simulation.server import Server
-from tests.unit.simulation.weather import Weather
-from virtual_node import config as configuration
-from virtual_node.cluster import LowerCluster
-from virtual_node.controllers.context import ClusterContext
+from virtual_node.cluster.lower_cluster import LowerCluster
+from virtual_node.config import types as configuration
+from virtual_node.controllers.base.context import ClusterContext
 
 CLUSTER_ID = "upper-id"
 _RESTART = 2.0

@@ -31,11 +31,12 @@ from tests.unit.simulation.process import CLUSTER_ID, Endpoints, Recorder
 from tests.unit.simulation.runner import Story, play
 from tests.unit.simulation.users import SERVICES, SPACES
 from tests.unit.simulation.world import Plan, World
-from virtual_node import config_file, supervision
+from virtual_node import supervision
 from virtual_node.app import App
-from virtual_node.cluster import LowerCluster
-from virtual_node.config import Config
-from virtual_node.controllers.context import ClusterContext
+from virtual_node.cluster.lower_cluster import LowerCluster
+from virtual_node.config import file as config_file
+from virtual_node.config.types import Config
+from virtual_node.controllers.base.context import ClusterContext
 
 _PLAN: Plan = {name: (name, [f"vn-{name}"]) for name in configurations.CLUSTERS}
 _PAUSES = (0.2,) * 10 + (1.0,) * 10 + (10.0,) * 12

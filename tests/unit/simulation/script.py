@@ -17,7 +17,7 @@ from tests.unit.simulation.runner import Story, play
 from tests.unit.simulation.server import Body
 from tests.unit.simulation.workings import JOB
 from tests.unit.simulation.world import Plan, World
-from virtual_node import config as configuration
+from virtual_node.config import types as configuration
 
 SPACE = "shop"
 SINGLE: Plan = {"a": ("one", ["vn-a"])}

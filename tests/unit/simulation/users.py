@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.unit.simulation.actions import Deed
 from tests.unit.simulation.bodies import key_of, uid_of
-from tests.unit.simulation.deeds import Deed
 from tests.unit.simulation.server import Body
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from controller_runtime.api import names
 from tests.unit.simulation.bodies import is_ending, key_of, labels_of, uid_of
 from tests.unit.simulation.rules import FINISHED
 from tests.unit.simulation.server import Body, Commit, Server
-from virtual_node.translate.ownership import mirrored_as
+from virtual_node.translate.base.ownership import mirrored_as
 
 OURS = "vn:"
 """How the names of our processes begin where it is noted who changed something."""

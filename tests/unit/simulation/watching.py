@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.objects import WatchEvent, from_dict
-from tests.unit.simulation.road import Road
+from tests.unit.simulation.network import Road
 from tests.unit.simulation.selecting import Chooses
 from tests.unit.simulation.server import Server
 

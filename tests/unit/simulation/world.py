@@ -8,20 +8,20 @@ from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 
 from controller_runtime.errors import ApiError
+from tests.unit.simulation.actions import Deed
 from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.connection import OnWrite
-from tests.unit.simulation.deeds import Deed
 from tests.unit.simulation.disasters import Disasters
+from tests.unit.simulation.network_faults import Weather
+from tests.unit.simulation.other_actors import Strangers
 from tests.unit.simulation.outcome import what_is_wrong
 from tests.unit.simulation.process import Process
 from tests.unit.simulation.server import Commit, Server
-from tests.unit.simulation.strangers import Strangers
 from tests.unit.simulation.users import SPACES, Users
 from tests.unit.simulation.wall_clock import skew
 from tests.unit.simulation.watchdog import OURS, Watchdog
-from tests.unit.simulation.weather import Weather
 from tests.unit.simulation.workings import Workings
-from virtual_node import config as configuration
+from virtual_node.config import types as configuration
 
 PERIODIC = frozenset({"leases", "nodes"})
 """Resources that are written every minute, however quiet it is."""

@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
 from tests.unit.background import working
-from tests.unit.controller_runtime.kubeconfig.files import write_token
+from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
 from virtual_node import supervision
 from virtual_node.app import App
-from virtual_node.config import ClusterConfig, Config, LeaderElectionConfig
+from virtual_node.config.types import ClusterConfig, Config, LeaderElectionConfig
 
 
 class _Cluster:

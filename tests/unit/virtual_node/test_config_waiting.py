@@ -11,10 +11,12 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from controller_runtime import kubeconfig
+from controller_runtime.auth import kubeconfig
 from controller_runtime.errors import ConfigError
-from controller_runtime.key_pairs import self_signed
-from virtual_node import config_waiting, flags, start_checks
+from controller_runtime.tls.key_pairs import self_signed
+from virtual_node import config_waiting
+from virtual_node.cluster import start_checks
+from virtual_node.config import command_line
 
 HEAD = "{apiVersion: virtual-node.io/v1alpha1, kind: VirtualNodeConfiguration, "
 GOOD = HEAD + "clusters: [{name: a, kubeconfig: k}]}"
@@ -58,10 +60,10 @@ async def test_a_replica_waits_until_its_configuration_is_usable(
     file = tmp_path / "virtual-node.yaml"
     file.write_text(wrong.replace("WEB", str(web)), encoding="utf-8")
     arguments = [f"--config={file}", "--wait-for-config", f"--metrics-addr=127.0.0.1:{metrics}"]
-    options = flags.parse(arguments, {})
+    options = command_line.parse(arguments, {})
     assert told in options.rejected
     with capture_logs() as logs:
-        waiting = config_waiting.Waiting(options, lambda: flags.parse(arguments, {}))
+        waiting = config_waiting.Waiting(options, lambda: command_line.parse(arguments, {}))
         running = asyncio.create_task(waiting.run())
         await asyncio.sleep(0.2)
         assert (await _get(metrics, "/healthz"))[0] == 200
@@ -100,7 +102,9 @@ async def test_a_file_that_the_configuration_names_is_waited_for(
     )
     arguments = [f"--config={file}", "--wait-for-config", f"--metrics-addr=127.0.0.1:{port}"]
     with capture_logs() as logs:
-        waiting = config_waiting.Waiting(flags.parse(arguments, {}), lambda: flags.parse(arguments, {}))
+        waiting = config_waiting.Waiting(
+            command_line.parse(arguments, {}), lambda: command_line.parse(arguments, {})
+        )
         running = asyncio.create_task(waiting.run())
         await asyncio.sleep(0.2)
         assert (await _get(port, "/healthz"))[0] == 200
@@ -117,7 +121,7 @@ def test_without_the_flag_a_wrong_file_ends_the_command(tmp_path: Path):
     file = tmp_path / "virtual-node.yaml"
     file.write_text(HEAD + "clustres: []}", encoding="utf-8")
     with pytest.raises(ConfigError, match="did you mean clusters"):
-        flags.parse([f"--config={file}"], {})
+        command_line.parse([f"--config={file}"], {})
 
 
 def test_what_environment_and_file_contradict_each_other_in_is_waited_for_too(tmp_path: Path):
@@ -125,7 +129,7 @@ def test_what_environment_and_file_contradict_each_other_in_is_waited_for_too(tm
     file = tmp_path / "virtual-node.yaml"
     file.write_text(HEAD + "clusters: [], kubelet: {servingCertificate: CSR}}", encoding="utf-8")
     environment = {"APISERVER_CERT_LOCATION": "/crt", "APISERVER_KEY_LOCATION": "/key"}
-    options = flags.parse([f"--config={file}", "--wait-for-config"], environment)
+    options = command_line.parse([f"--config={file}", "--wait-for-config"], environment)
     assert "contradicts tlsCertFile" in options.rejected
     with pytest.raises(ConfigError, match="contradicts tlsCertFile"):
-        flags.parse([f"--config={file}"], environment)
+        command_line.parse([f"--config={file}"], environment)

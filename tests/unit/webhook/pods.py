@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from webhook.mutate import Surroundings
+from webhook.mutation.mutate import Surroundings
 
 VIRTUAL = Surroundings(virtual_nodes=("vn-a", "vn-b"))
 

@@ -12,12 +12,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from controller_runtime.certificates import KeyPair, expiry
-from controller_runtime.client import ObjectList
+from controller_runtime.client.client import ObjectList
+from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import AlreadyExists, ConfigError, Conflict, Forbidden
 from controller_runtime.objects import WatchEvent, from_dict
-from controller_runtime.outage import Outage
-from webhook import certificates, flags, manifests, volumes
+from controller_runtime.tls.reloader import KeyPair, expiry
+from webhook import certificates, flags, manifests
+from webhook.mutation import volumes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTS = ("webhook.ns.svc", "10.0.0.1")

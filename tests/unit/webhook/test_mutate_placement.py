@@ -20,9 +20,9 @@ from tests.unit.webhook.pods import (
     selector_of,
     web_pod,
 )
-from webhook import mutate
-from webhook.mutate import Surroundings
-from webhook.patch import pod_patch
+from webhook.mutation import mutate
+from webhook.mutation.mutate import Surroundings
+from webhook.mutation.patch import pod_patch
 
 ON_VIRTUAL = requiring(a_term(an_expression("type", "virtual-kubelet")))
 EMPTY: dict[str, list[Any]] = {

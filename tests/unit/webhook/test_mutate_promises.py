@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from controller_runtime.api import cluster_selector, matching
 from tests.unit.webhook.pods import NOT_READY, PROVIDER, VIRTUAL, requiring, web_pod
-from webhook import mutate
-from webhook.mutate import Surroundings
-from webhook.patch import pod_patch
+from webhook.mutation import mutate
+from webhook.mutation.mutate import Surroundings
+from webhook.mutation.patch import pod_patch
 
 KEYS = st.sampled_from(["clusterID", "zone", "gpu"])
 

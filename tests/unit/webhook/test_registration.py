@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from controller_runtime.api.names import ANNOTATION_WANTS_CA as WANTS_CA
-from controller_runtime.client import Client
+from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import from_dict
 from webhook.registration import ClientConfig, Registrar

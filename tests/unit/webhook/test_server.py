@@ -16,10 +16,10 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.bodies import Bodies
+from controller_runtime.serving.bodies import Bodies
 from tests.waiting import becomes
 from webhook import admission
-from webhook.mutate import Surroundings
+from webhook.mutation.mutate import Surroundings
 from webhook.review import review_pod, review_workload
 from webhook.server import MAX_BODY_BYTES, WebhookServer
 

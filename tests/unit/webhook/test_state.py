@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import node_avoidance
+from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.objects import from_dict
-from controller_runtime.outage import Outage
 from webhook.state import State
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 
-from controller_runtime.serving import HttpsServer
+from controller_runtime.serving.server import HttpsServer
 
 
 async def get(session: aiohttp.ClientSession, server: HttpsServer, path: str) -> tuple[int, str]:

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import web
 
-from controller_runtime import certificates
-from controller_runtime.certificates import CertificateReloader, KeyPair
-from controller_runtime.connections import ConnectionLimits
-from controller_runtime.serving import HttpsServer
+from controller_runtime.serving.connections import ConnectionLimits
+from controller_runtime.serving.server import HttpsServer
+from controller_runtime.tls import reloader
+from controller_runtime.tls.reloader import CertificateReloader, KeyPair
 
 ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -23,7 +23,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @pytest.fixture(scope="module")
 def pair() -> KeyPair:
     """A serving pair."""
-    return certificates.self_signed("n", hosts=["127.0.0.1"])
+    return reloader.self_signed("n", hosts=["127.0.0.1"])
 
 
 @pytest.fixture(params=["tcp", "tls"])

@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from controller_runtime import metrics_page
-from controller_runtime.bodies import Bodies
-from controller_runtime.serving import HttpsServer
+from controller_runtime.serving import metrics_page
+from controller_runtime.serving.bodies import Bodies
+from controller_runtime.serving.server import HttpsServer
 from tests.waiting import becomes
 
 

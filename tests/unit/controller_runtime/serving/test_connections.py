@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.byte_budget import ByteBudget
-from controller_runtime.connections import (
+from controller_runtime.serving.connections import (
     ConnectionLimits,
     Connections,
     Peer,
@@ -19,6 +18,7 @@ from controller_runtime.connections import (
     source_of,
     victim,
 )
+from controller_runtime.util.byte_budget import ByteBudget
 
 
 @dataclass

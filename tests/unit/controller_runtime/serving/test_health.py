@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from controller_runtime import release, serving
-from controller_runtime.serving import HealthServer, HttpsServer
+from controller_runtime.process import version
+from controller_runtime.serving import server as serving
+from controller_runtime.serving.server import HealthServer, HttpsServer
 from tests.unit.controller_runtime.serving.asking import get
 
 
@@ -132,7 +133,7 @@ class TestMetrics:
         """Replicas can be compared, standby ones, too: what serves metrics says its version and its Python."""
         async with HealthServer("127.0.0.1:0") as server:
             _, text = await get(session, server, "/metrics")
-        labels = f'{{python="{platform.python_version()}",version="{release.version() or "unknown"}"}}'
+        labels = f'{{python="{platform.python_version()}",version="{version.version() or "unknown"}"}}'
         assert f"\nvirtual_node_build_info{labels} 1.0\n" in text
 
     async def test_openmetrics_when_asked(self, session: aiohttp.ClientSession) -> None:

@@ -14,10 +14,12 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from aiosignal import Signal
 
-from controller_runtime import certificates, key_pairs, listening
-from controller_runtime.certificates import CertificateReloader
 from controller_runtime.errors import ConfigError
-from controller_runtime.serving import HealthServer, HttpsServer
+from controller_runtime.process import listening
+from controller_runtime.serving.server import HealthServer, HttpsServer
+from controller_runtime.tls import key_pairs
+from controller_runtime.tls import reloader as certificates
+from controller_runtime.tls.reloader import CertificateReloader
 from tests.unit.controller_runtime.serving.asking import get
 
 

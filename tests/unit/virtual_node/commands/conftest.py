@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.virtual_node.commands.people import Person
+from tests.unit.virtual_node.commands.run_command import Person
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.unit.controller_runtime.loopback import reply, serve
-from tests.unit.virtual_node.commands.people import NODES, Person, kubeconfig
+from tests.unit.virtual_node.commands.run_command import NODES, Person, kubeconfig
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 

@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from controller_runtime import release
-from controller_runtime.command_line import Parser
-from virtual_node import cli, program
-from virtual_node.commands import completion
+from controller_runtime.process import version
+from controller_runtime.process.argparser import Parser
+from virtual_node import cli
+from virtual_node.commands.completion import command as completion
+from virtual_node.config import program
 
 COMMANDS = [command for command in cli.COMMANDS if command not in {"providers", "help"}]
 
@@ -157,7 +158,7 @@ def test_what_cannot_be_a_name_is_told_before_anybody_is_asked(
 def test_the_version_is_a_line_or_data(capsys: pytest.CaptureFixture[str]):
     """For people, and for a bug report."""
     assert cli.main(["version"]) == 0
-    assert capsys.readouterr().out == f"{release.version()}\n"
+    assert capsys.readouterr().out == f"{version.version()}\n"
     assert cli.main(["version", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["version"], set(found)) == (release.version(), {"version", "python", "platform"})
+    assert (found["version"], set(found)) == (version.version(), {"version", "python", "platform"})

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.client import Client
-from controller_runtime.cluster_config import ClusterConfig
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.client.client import Client
 from tests.unit.controller_runtime.loopback import reply, serve
-from tests.unit.virtual_node.commands.people import NODES, Person, kubeconfig
+from tests.unit.virtual_node.commands.run_command import NODES, Person, kubeconfig
 from virtual_node import cli
-from virtual_node.commands import connect, inspect, probes
-from virtual_node.commands.connect import request_timeout
+from virtual_node.commands.common import connect, probes
+from virtual_node.commands.common.connect import request_timeout
+from virtual_node.commands.inspect import command
 
 SHORT = "--request-timeout=300ms"
 LONG = "--request-timeout=4s"
@@ -32,7 +33,7 @@ LONG = "--request-timeout=4s"
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """By themselves the commands would wait for an hour, so a test whose flag does nothing never ends."""
     monkeypatch.setattr(connect, "TIMEOUT", 3600.0)
-    monkeypatch.setattr(inspect, "_SECOND_LOOK", 0.0)
+    monkeypatch.setattr(command, "_SECOND_LOOK", 0.0)
 
 
 @contextmanager

@@ -10,11 +10,11 @@ import pytest
 from aiohttp import web
 
 from tests.unit.controller_runtime.loopback import failure, reply, serve
-from tests.unit.virtual_node.commands.people import kubeconfig
+from tests.unit.virtual_node.commands.run_command import kubeconfig
 from tests.unit.virtual_node.commands.test_check import REVIEWS
 from virtual_node.commands import check, service_ranges
 from virtual_node.commands.check import Finding
-from virtual_node.config import ClusterConfig, ClusterServicesConfig, Config
+from virtual_node.config.types import ClusterConfig, ClusterServicesConfig, Config
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
 SERVICES = "/api/v1/namespaces/default/services"

@@ -15,8 +15,8 @@ import pytest
 
 from controller_runtime.api import names
 from controller_runtime.errors import ConnectionFailed, Expired, TooManyRequests, Unavailable
-from tests.unit.virtual_node.controllers.api import Api
-from tests.unit.virtual_node.controllers.scene import Scene, clusters
+from tests.unit.virtual_node.controllers.memory_apiserver import Api
+from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
 
 pytestmark = pytest.mark.looptime(noop_cycles=5)  # no I/O to look out for, and much time to pass
 

@@ -7,7 +7,15 @@ import asyncio
 import pytest
 
 from controller_runtime.api import names
-from tests.unit.virtual_node.controllers.scene import CLUSTER, KEY, Scene, clusters, mirroring, pod, running
+from tests.unit.virtual_node.controllers.pod_controller_setup import (
+    CLUSTER,
+    KEY,
+    Scene,
+    clusters,
+    mirroring,
+    pod,
+    running,
+)
 
 pytestmark = pytest.mark.looptime
 

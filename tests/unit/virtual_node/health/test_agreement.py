@@ -21,12 +21,14 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.store import Store
-from tests.unit.virtual_node.commands.patients import healthy as patient
-from tests.unit.virtual_node.health.scene import NOW, condition, lease, node, pod, waits
+from tests.unit.virtual_node.commands.doctor_facts import healthy as patient
+from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, waits
 from virtual_node import metrics, process_health
-from virtual_node.commands import health_reading, inspection, inspection_facts
-from virtual_node.commands.doctoring import chain
-from virtual_node.commands.doctoring.facts import Installation
+from virtual_node.commands.common import health_reading
+from virtual_node.commands.doctor import chain
+from virtual_node.commands.doctor.facts import Installation
+from virtual_node.commands.inspect import facts as inspection_facts
+from virtual_node.commands.inspect import rules
 from virtual_node.health.faults import Health, Verdict
 from virtual_node.health.reports import Report
 from virtual_node.process_health import ProcessHealth
@@ -261,9 +263,9 @@ def by_inspect(world: World) -> tuple[bool, bool]:
         unread=unread,
     )
     facts = inspection_facts.Facts(upper=upper, lowers=[], cluster_id="id", now=NOW)
-    found = inspection.inspect(facts)
+    found = rules.inspect(facts)
     faults = any(one.severity != "info" and one.check != "unread" for one in found)
-    return faults, inspection.summary(facts, found).endswith("nothing to worry about")
+    return faults, rules.summary(facts, found).endswith("nothing to worry about")
 
 
 @settings(max_examples=400, deadline=None)

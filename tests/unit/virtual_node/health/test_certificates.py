@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from controller_runtime.key_pairs import make_ca, sign
+from controller_runtime.tls.key_pairs import make_ca, sign
 from virtual_node.health.certificates import ending
 
 DER = ssl.PEM_cert_to_DER_cert(sign(make_ca("ca"), "server", hosts=["127.0.0.1"]).certificate.decode())

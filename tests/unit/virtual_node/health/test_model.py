@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.virtual_node.health.scene import condition, healthy, lease, node, pod, waits
+from tests.unit.virtual_node.health.health_objects import condition, healthy, lease, node, pod, waits
 from virtual_node.health.facts import ClusterState, Facts
 from virtual_node.health.faults import PODS, Kind, Severity, Verdict
 from virtual_node.health.model import examine

@@ -9,8 +9,8 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.errors import ApiError, Forbidden
-from tests.unit.virtual_node.controllers.services.scene import Scene, foreign, mirrored
-from virtual_node.controllers.endpoint_slices import EndpointSlices, LegacyEndpoints, endpoint_mirror
+from tests.unit.virtual_node.controllers.services.service_controller_setup import Scene, foreign, mirrored
+from virtual_node.controllers.services.endpoint_slices import EndpointSlices, LegacyEndpoints, endpoint_mirror
 
 pytestmark = pytest.mark.looptime
 

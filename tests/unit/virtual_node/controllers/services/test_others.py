@@ -8,8 +8,8 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.errors import Conflict
 from controller_runtime.objects import from_dict
-from tests.unit.virtual_node.controllers.services.scene import Scene, foreign, mirrored
-from virtual_node.controllers.problems import namespace_not_adopted
+from tests.unit.virtual_node.controllers.services.service_controller_setup import Scene, foreign, mirrored
+from virtual_node.controllers.base.problems import namespace_not_adopted
 
 pytestmark = pytest.mark.looptime
 

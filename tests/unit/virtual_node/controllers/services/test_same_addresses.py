@@ -6,7 +6,7 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.errors import Invalid
-from tests.unit.virtual_node.controllers.services.scene import Scene, foreign
+from tests.unit.virtual_node.controllers.services.service_controller_setup import Scene, foreign
 
 pytestmark = pytest.mark.looptime
 SAME = "10.97.0.1"

@@ -6,7 +6,7 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from tests.unit.virtual_node.controllers.services.scene import mirrored
+from tests.unit.virtual_node.controllers.services.service_controller_setup import mirrored
 
 pytestmark = pytest.mark.looptime
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from controller_runtime import resources
-from tests.unit.virtual_node.controllers.services.scene import Scene, mirrored, thing
-from virtual_node import config as configuration
-from virtual_node.controllers.services_users import GRACE, NamespaceUsers
+from tests.unit.virtual_node.controllers.services.service_controller_setup import Scene, mirrored, thing
+from virtual_node.config import types as configuration
+from virtual_node.controllers.services.users import GRACE, NamespaceUsers
 
 pytestmark = pytest.mark.looptime
 

@@ -1,0 +1,1 @@
+"""Connections to API servers: kubeconfig files, credentials, proxies, and the key of our keyed hashes."""

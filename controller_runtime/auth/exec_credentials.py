@@ -1,0 +1,243 @@
+"""Credentials that a program hands out: ``users[].user.exec`` of a kubeconfig.
+
+Source: client.authentication.k8s.io/v1, and client-go's plugin/pkg/client/auth/exec.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from controller_runtime.api.decoding import decoder
+from controller_runtime.auth.credentials import Credentials, bearer, token_problem
+from controller_runtime.errors import ConfigError
+from controller_runtime.tls.key_pairs import KeyPair
+
+API_VERSIONS = frozenset({"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"})
+
+_RUN_TIMEOUT = 60.0
+_EARLY = timedelta(seconds=60)
+"""How long before its expiry a credential is renewed; a fifth of its life where that is shorter."""
+_FORCE_INTERVAL = 5.0
+"""Seconds between two runs because of 401s: a plugin that hands out what the server refuses is not hammered."""
+_EXPIRED_INTERVAL = 1.0
+"""Seconds between two runs of a plugin that hands out what has expired, as with a clock that is wrong."""
+_RETRY_INTERVAL = 10.0
+"""Seconds between two tries to renew early what is still good."""
+_LAST_WORDS = 300
+_MOST_OUTPUT = 4 * 1024 * 1024
+"""Bytes that a plugin may write to each of its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """What a kubeconfig says about a plugin.
+
+    Attributes:
+        command: a path, or a name to look up in $PATH.
+        args: its arguments.
+        env: added to our own environment.
+        api_version: the version of ExecCredential it speaks.
+        cluster: for ``provideClusterInfo``: the cluster, as ExecCredential's ``spec.cluster``; None: not asked for.
+        install_hint: what to tell a user who does not have it.
+        source: the kubeconfig and the user, for messages.
+    """
+
+    command: str
+    source: str
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    api_version: str = "client.authentication.k8s.io/v1"
+    cluster: Mapping[str, Any] | None = None
+    install_hint: str = ""
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+    expiration_timestamp: datetime | None = None
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    api_version: str = ""
+    status: _Status | None = None
+
+
+class ExecCredentials(Credentials):
+    """Runs a plugin when there is no credential, before one expires, and after a 401.
+
+    One run at a time serves all callers; it goes on when a caller is cancelled. A credential that names no expiry
+    is good until the server refuses it.
+    """
+
+    def __init__(self, plugin: Plugin, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """Set up; the plugin runs on first use.
+
+        Args:
+            plugin: what to run.
+            now: wall time, which expiry is measured by.
+        """
+        self._plugin = plugin
+        self._now = now
+        self._headers: dict[str, str] | None = None
+        self._expiry: datetime | None = None
+        self._renew_at: datetime | None = None
+        self._run: asyncio.Task[None] | None = None
+        self._ran_at = self._forced_at = self._failed_at = float("-inf")
+
+    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
+        """The headers to send now; empty when the plugin gives a certificate only."""
+        if self._headers is not None and not refresh and not self._is_due():
+            return self._headers
+        moment = asyncio.get_running_loop().time()
+        if self._run is None:
+            if self._headers is not None and moment < self._next_run(forced=refresh):
+                return self._headers
+            self._ran_at = moment
+            if refresh:
+                self._forced_at = moment
+            self._run = asyncio.create_task(self._renew(), name=f"credentials of {self._plugin.source}")
+            self._run.add_done_callback(self._ended)
+        try:
+            await asyncio.shield(self._run)
+        except ConfigError:
+            self._failed_at = asyncio.get_running_loop().time()
+            if self._headers is None or refresh or self._is_expired():
+                raise
+        assert self._headers is not None
+        return self._headers
+
+    async def close(self) -> None:
+        """Stop a plugin that runs."""
+        if self._run is not None:
+            self._run.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConfigError):
+                await self._run
+
+    def _is_due(self) -> bool:
+        return self._renew_at is not None and self._now() >= self._renew_at
+
+    def _is_expired(self) -> bool:
+        return self._expiry is not None and self._now() >= self._expiry
+
+    def _next_run(self, *, forced: bool) -> float:
+        if forced:
+            return self._forced_at + _FORCE_INTERVAL
+        if self._is_expired():
+            return self._ran_at + _EXPIRED_INTERVAL
+        return self._failed_at + _RETRY_INTERVAL
+
+    def _ended(self, run: asyncio.Task[None]) -> None:
+        self._run = None
+        if not run.cancelled():
+            run.exception()  # every caller may be gone; then nobody else would look
+
+    async def _renew(self) -> None:
+        status = _read(await _execute(self._plugin), self._plugin)
+        self._headers = bearer(status.token) if status.token else {}
+        pair = KeyPair(status.client_certificate_data.encode(), status.client_key_data.encode())
+        # The same pair again is no new identity: connections made with it stay.
+        if pair.certificate and pair != self.certificate:
+            self.certificate = pair
+        self._expiry = status.expiration_timestamp
+        self._renew_at = None
+        if self._expiry is not None:
+            now = self._now()
+            self._renew_at = self._expiry - min(_EARLY, max(timedelta(), self._expiry - now) / 5)
+
+
+async def _execute(plugin: Plugin) -> bytes:
+    spec: dict[str, Any] = {"interactive": False}
+    if plugin.cluster is not None:
+        spec["cluster"] = plugin.cluster
+    info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
+    environment = {**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
+    try:
+        process = await asyncio.create_subprocess_exec(
+            plugin.command,
+            *plugin.args,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        hint = f" ({' '.join(plugin.install_hint.split())})" if plugin.install_hint else ""
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{plugin.source}.exec.command: {plugin.command}: {reason}{hint}") from None
+    try:
+        async with asyncio.timeout(_RUN_TIMEOUT):
+            # Both pipes at once: a talkative plugin must not block on the one that nobody reads.
+            output, complaint, _ = await asyncio.gather(
+                _read_all(process.stdout, process), _read_all(process.stderr, process), process.wait()
+            )
+    except TimeoutError:
+        raise ConfigError(
+            f"{plugin.source}.exec: {plugin.command}: no answer in {_RUN_TIMEOUT:g} s"
+        ) from None
+    finally:
+        if process.returncode is None:
+            _kill(process)
+            await process.wait()
+    if max(len(output), len(complaint)) > _MOST_OUTPUT:
+        raise ConfigError(
+            f"{plugin.source}.exec: {plugin.command}: more than {_MOST_OUTPUT:,} bytes of output"
+        )
+    if process.returncode:
+        words = " ".join(complaint.decode("utf-8", "replace").split())[-_LAST_WORDS:]
+        tail = f": {words}" if words else ""
+        raise ConfigError(f"{plugin.source}.exec: {plugin.command}: exit code {process.returncode}{tail}")
+    return output
+
+
+async def _read_all(pipe: asyncio.StreamReader | None, process: asyncio.subprocess.Process) -> bytes:
+    """Read a pipe to its end; too many bytes are cut behind the limit, and end the process."""
+    assert pipe is not None
+    found = bytearray()
+    while chunk := await pipe.read(_MOST_OUTPUT):
+        if len(found) <= _MOST_OUTPUT:
+            found += chunk
+        else:
+            _kill(process)
+    return bytes(found)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a plugin with all that it has started: a wrapper's child would go on, and hold the pipes that we wait for."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _read(output: bytes, plugin: Plugin) -> _Status:
+    where = f"{plugin.source}.exec: {plugin.command}"
+    try:
+        answer = _decode(output)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{where}: its output is no ExecCredential: {error}") from None
+    if answer.kind != "ExecCredential" or answer.api_version != plugin.api_version:
+        got = " ".join(filter(None, (answer.api_version, answer.kind))) or "something else"
+        raise ConfigError(f"{where}: its output is {got}, not {plugin.api_version} ExecCredential")
+    status = answer.status or _Status()
+    if bool(status.client_certificate_data) != bool(status.client_key_data):
+        raise ConfigError(f"{where}: clientCertificateData and clientKeyData come together or not at all")
+    if not status.token and not status.client_certificate_data:
+        raise ConfigError(f"{where}: its output has neither a token nor a client certificate")
+    if status.token and (problem := token_problem(status.token)):
+        raise ConfigError(f"{where}: its token {problem}")
+    if status.expiration_timestamp is not None and status.expiration_timestamp.tzinfo is None:
+        raise ConfigError(f"{where}: expirationTimestamp has no time zone")
+    return status
+
+
+_decode = decoder(_Answer)

@@ -1,0 +1,293 @@
+"""Where a cluster is and how we prove who we are there: kubeconfigs, a pod's own account, and the environment.
+
+What leaves this module is ``ClusterConfig``: a URL, a TLS context and headers that are always fresh.
+
+It is also the one module that knows kubernetes-asyncio, which signs in for ``auth-provider`` users (OpenID
+Connect). Importing that package loads 850 modules of generated models, 37 MB and half a second, so the import
+waits for the first such user; everybody else's kubeconfig is read here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from controller_runtime.auth import kubeconfig_file
+from controller_runtime.auth.connection import ClusterConfig, split_server
+from controller_runtime.auth.credentials import (
+    REREAD_SECONDS,
+    Credentials,
+    StaticCredentials,
+    TokenFile,
+    bearer,
+    token_problem,
+)
+from controller_runtime.auth.exec_credentials import API_VERSIONS, ExecCredentials, Plugin
+from controller_runtime.auth.impersonation import Impersonating
+from controller_runtime.auth.impersonation import headers_of as impersonation_headers
+from controller_runtime.auth.kubeconfig_file import Context, Section
+from controller_runtime.auth.proxies import proxy_for, split_url, without_password
+from controller_runtime.errors import ConfigError
+from controller_runtime.process import lifecycle
+from controller_runtime.tls.client_tls import TlsMaterial
+
+__all__ = ["ClusterConfig", "Credentials", "load"]
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+
+
+async def load(
+    path: str | None = None, *, context: str | None = None, in_cluster: bool = True, server: str | None = None
+) -> ClusterConfig:
+    """Find and read the configuration of one cluster, and sign in where that takes a plugin.
+
+    Args:
+        path: a kubeconfig, or several as in $KUBECONFIG. When given, nothing else is tried: a lower cluster must
+            never become the upper one by falling back.
+        context: the kubeconfig's context; None: its current one.
+        in_cluster: without a path, and without $KUBECONFIG and ~/.kube/config, use the pod's own account.
+        server: overrides the server's URL, as kubectl's ``--server``.
+
+    Raises:
+        ConfigError: names the file, the field and what is wrong with it.
+    """
+    found = _find(path, context=context or "")
+    if found is not None:
+        config = _from_context(found, server=server or "")
+    elif in_cluster and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        config = _from_pod(server=server or "")
+    elif server and not context:
+        config = ClusterConfig(
+            server,
+            tls=TlsMaterial(source="--server"),
+            proxy_url=proxy_for(server, environment=os.environ),
+            source="--server",
+        )
+    else:
+        raise ConfigError(
+            "no kubeconfig: give one by flag or $KUBECONFIG, put it at ~/.kube/config, or run in a pod"
+        )
+    await config.headers()
+    return config
+
+
+async def trouble(path: str, *, context: str | None = None, server: str | None = None) -> str:
+    """What is wrong with a kubeconfig as it is now; empty when it can be used.
+
+    Asked before a configuration in use is given up for a newer one: whatever is wrong with that, the old one goes on.
+
+    Args:
+        path: as for ``load``; nothing else is tried.
+        context: as for ``load``.
+        server: as for ``load``.
+    """
+    try:
+        await load(path, context=context, server=server, in_cluster=False)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this one cluster's
+        return lifecycle.describe(error) or repr(error)
+    return ""
+
+
+def _find(path: str | None, *, context: str) -> Context | None:
+    if path:
+        return kubeconfig_file.read(path.split(os.pathsep), context=context, must_exist=True)
+    listed = os.environ.get("KUBECONFIG")
+    if listed:
+        found = kubeconfig_file.read(listed.split(os.pathsep), context=context)
+        if found is None:
+            raise ConfigError(f"$KUBECONFIG: {listed}: no such file")
+        return found
+    return kubeconfig_file.read(["~/.kube/config"], context=context)
+
+
+def _from_pod(*, server: str) -> ClusterConfig:
+    host = os.environ["KUBERNETES_SERVICE_HOST"]
+    port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
+    url = server or (f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
+    authority, namespace = _ACCOUNT / "ca.crt", _ACCOUNT / "namespace"
+    if not (_ACCOUNT / "token").exists():
+        raise ConfigError(
+            f"in-cluster: {_ACCOUNT / 'token'} is not there; does the pod mount its service account token?"
+        )
+    return ClusterConfig(
+        url,
+        tls=TlsMaterial(source="in-cluster", authority=authority if authority.exists() else None),
+        credentials=TokenFile(_ACCOUNT / "token", source="in-cluster"),
+        namespace=namespace.read_text(encoding="utf-8").strip() if namespace.exists() else "",
+        proxy_url=proxy_for(url, environment=os.environ),
+        source="in-cluster",
+    )
+
+
+def _from_context(context: Context, *, server: str) -> ClusterConfig:
+    cluster, user = context.cluster, context.user
+    url = server or cluster.text("server")
+    if not url:
+        raise ConfigError(f"{cluster.at('server')}: is missing")
+    proxy = cluster.text("proxy-url")
+    if proxy and split_url(proxy).scheme not in {"http", "https"}:
+        raise ConfigError(
+            f"{cluster.at('proxy-url')}: {without_password(proxy)!r} is not an http(s) URL; others are not supported"
+        )
+    split_server(url, source="--server" if server else cluster.at("server"))
+    certificate, key = user.material("client-certificate"), user.material("client-key")
+    if (certificate is None) != (key is None):
+        missing = "client-certificate" if certificate is None else "client-key"
+        raise ConfigError(f"{user.at(missing)}: is missing; a client certificate and its key come together")
+    authority, insecure = cluster.material("certificate-authority"), cluster.flag("insecure-skip-tls-verify")
+    if insecure and authority is not None:
+        raise ConfigError(
+            f"{cluster.at('insecure-skip-tls-verify')}: there is a certificate-authority, too; remove one of them"
+        )
+    return ClusterConfig(
+        url,
+        tls=TlsMaterial(
+            source=f"{context.source}: context {context.name}",
+            authority=authority,
+            certificate=certificate,
+            key=key,
+            verify=not insecure,
+        ),
+        credentials=_credentials(context, url=url),
+        namespace=context.namespace,
+        context_name=context.name,
+        proxy_url=proxy or proxy_for(url, environment=os.environ),
+        tls_server_name=cluster.text("tls-server-name") or None,
+        source=context.source,
+    )
+
+
+def _credentials(context: Context, *, url: str) -> Credentials:
+    own = _own_credentials(context, url=url)
+    impersonation = impersonation_headers(context.user)
+    return Impersonating(own, impersonation) if impersonation else own
+
+
+def _own_credentials(context: Context, *, url: str) -> Credentials:
+    user = context.user
+    token, token_file = user.text("token"), user.path("tokenFile")
+    if token and (problem := token_problem(token)):
+        raise ConfigError(f"{user.at('token')}: {problem}")
+    if token_file is not None:
+        return TokenFile(token_file, source=user.at("tokenFile"), fallback=token)
+    if token:
+        return StaticCredentials(bearer(token))
+    name = user.text("username")
+    if name:
+        pair = base64.b64encode(f"{name}:{user.text('password')}".encode()).decode()
+        return StaticCredentials({"Authorization": f"Basic {pair}"})
+    plugin = user.section("exec")
+    if plugin is not None:
+        return ExecCredentials(_plugin(plugin, user=user, cluster=context.cluster, url=url))
+    if user.section("auth-provider") is not None:
+        return _AuthProvider(user)
+    return Credentials()
+
+
+def _plugin(plugin: Section, *, user: Section, cluster: Section, url: str) -> Plugin:
+    command = plugin.text("command")
+    if not command:
+        raise ConfigError(f"{plugin.at('command')}: is missing")
+    version = plugin.text("apiVersion")
+    if version not in API_VERSIONS:
+        known = ", ".join(sorted(API_VERSIONS))
+        raise ConfigError(f"{plugin.at('apiVersion')}: {version!r} is not supported (known: {known})")
+    if plugin.text("interactiveMode") == "Always":
+        raise ConfigError(f"{plugin.at('interactiveMode')}: Always: there is nobody to talk to")
+    args = plugin.values.get("args") or []
+    if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
+        raise ConfigError(f"{plugin.at('args')}: must be a list of texts")
+    if os.sep in command:
+        command = str(plugin.directory / command)
+    return Plugin(
+        command=command,
+        source=user.where,
+        args=args,
+        env={item.text("name"): item.text("value") for item in plugin.sections("env")},
+        api_version=version,
+        cluster=_cluster_info(cluster, url=url) if plugin.flag("provideClusterInfo") else None,
+        install_hint=plugin.text("installHint"),
+    )
+
+
+def _cluster_info(cluster: Section, *, url: str) -> dict[str, Any]:
+    authority = cluster.material("certificate-authority")
+    try:
+        pem = authority.read_bytes() if isinstance(authority, Path) else authority
+    except OSError as error:
+        raise ConfigError(
+            f"{cluster.at('certificate-authority')}: {error.filename}: {error.strerror}"
+        ) from None
+    info: dict[str, Any] = {
+        "server": url,
+        "tls-server-name": cluster.text("tls-server-name"),
+        "insecure-skip-tls-verify": cluster.flag("insecure-skip-tls-verify"),
+        "certificate-authority-data": base64.b64encode(pem).decode() if pem else "",
+        "proxy-url": cluster.text("proxy-url"),
+        "config": next(
+            (
+                item.values.get("extension")
+                for item in cluster.sections("extensions")
+                if item.text("name") == _EXEC_EXTENSION
+            ),
+            None,
+        ),
+    }
+    return {name: value for name, value in info.items() if value}
+
+
+class _AuthProvider(Credentials):
+    """Signs in by kubernetes-asyncio: OpenID Connect with refresh tokens, and what else it knows.
+
+    A refresh token that the issuer replaces is kept in memory only; the kubeconfig is not written.
+    """
+
+    def __init__(self, user: Section) -> None:
+        self._source = user.at("auth-provider")
+        # The loader notes renewed tokens in this very dict and looks at their expiry on every call.
+        self._whole: dict[str, Any] = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "http://unused"}}],
+            "users": [{"name": "u", "user": {"auth-provider": dict(user.values["auth-provider"])}}],
+        }
+        self._headers: dict[str, str] | None = None
+        self._asked_at = 0.0
+        self._lock = asyncio.Lock()
+
+    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
+        """The headers to send now; expiry is looked at once a minute, one caller at a time."""
+        if self._headers is not None and not refresh and not self._is_due():
+            return self._headers
+        before = self._headers
+        async with self._lock:
+            if self._headers is before or self._headers is None:
+                await self._sign_in()
+        assert self._headers is not None
+        return self._headers
+
+    def _is_due(self) -> bool:
+        return asyncio.get_running_loop().time() - self._asked_at >= REREAD_SECONDS
+
+    async def _sign_in(self) -> None:
+        from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy; see the module's docstring
+        from kubernetes_asyncio.config import load_kube_config_from_dict  # noqa: PLC0415
+
+        configuration = Configuration()
+        try:
+            await load_kube_config_from_dict(self._whole, client_configuration=configuration)
+        except Exception as error:
+            if self._headers is None:
+                words = " ".join(str(error).split()) or type(error).__name__
+                raise ConfigError(f"{self._source}: {words}") from error
+        token = configuration.api_key.get("BearerToken", "")
+        if token:
+            self._headers = {"Authorization": token}
+        elif self._headers is None:
+            raise ConfigError(f"{self._source}: this provider is not supported")
+        self._asked_at = asyncio.get_running_loop().time()

@@ -1,0 +1,258 @@
+"""A cache of one resource that follows the server, and tells its handlers what changed.
+
+What the server says comes from a ``Reflector``. The cache is updated before the handlers of a change are called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from controller_runtime import consistency
+from controller_runtime.cache.handlers import OnAdd, OnDelete, OnUpdate, Registration
+from controller_runtime.cache.reflector import Reflector
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from controller_runtime.store import Indexer, Store
+from controller_runtime.util.yielding import Slicer
+
+T = TypeVar("T")
+
+_OBJECTS = Gauge("virtual_node_cached_objects", "Objects in informer caches.", ["cluster", "resource"])
+_HANDLER_ERRORS = Counter(
+    "virtual_node_handler_errors_total", "Exceptions that event handlers let out.", ["cluster", "resource"]
+)
+
+
+class Informer:
+    """Keeps ``store`` equal to the server's collection and calls handlers on every change."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        indexers: Mapping[str, Indexer] | None = None,
+        transform: Callable[[Object], Object] | None = None,
+        resync_period: float = 0,
+        page_size: int = 500,
+        name: str = "",
+        is_minor: bool = False,
+    ) -> None:
+        """Set up; ``run`` starts it.
+
+        Args:
+            client: the cluster.
+            resource: what to follow.
+            namespace: only there; None: everywhere.
+            label_selector: as kubectl's ``-l``.
+            field_selector: as kubectl's ``--field-selector``.
+            indexers: by index name, the values an object is found under.
+            transform: called on every object before it is stored; drops what nobody needs.
+            resync_period: seconds between two re-deliveries of the whole cache to the handlers; 0: never.
+            page_size: objects per page of a list; 0: all at once.
+            name: in logs and metrics; the resource by default.
+            is_minor: once it has something, it comes after the others when many wait for a server to be back; for
+                what is followed object by object.
+        """
+        self.resource = resource
+        self.store = Store({key: _guarded(indexer) for key, indexer in (indexers or {}).items()})
+        self.name = name or resource.qualified
+        self._client = client
+        self._reflector = Reflector(
+            client,
+            resource,
+            self,
+            selection={
+                "namespace": namespace,
+                "label_selector": label_selector,
+                "field_selector": field_selector,
+            },
+            transform=None if transform is None else _guarded(transform),
+            page_size=page_size,
+            name=self.name,
+            is_minor=is_minor,
+        )
+        self._resync_period = max(1.0, resync_period) if resync_period else 0.0
+        self._registrations: tuple[Registration, ...] = ()
+        """Replaced, never changed: handlers come and go while it is walked."""
+        self._synced = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+        self._log = structlog.get_logger(informer=self.name, cluster=client.cluster)
+
+    # --- for users --------------------------------------------------------------------------------
+
+    def add_handler(
+        self,
+        *,
+        on_add: OnAdd | None = None,
+        on_update: OnUpdate | None = None,
+        on_delete: OnDelete | None = None,
+    ) -> Registration:
+        """Be told of changes; what is cached already comes as adds.
+
+        Plain functions are called at once and must not block; an exception is logged and counted. Coroutine
+        functions have a buffer and a task of their own.
+
+        Args:
+            on_add: called with the object and whether it is part of the first list.
+            on_update: called with the old and the new state.
+            on_delete: called with the last known state.
+        """
+        registration = Registration(self, on_add, on_update, on_delete)
+        self._registrations = (*self._registrations, registration)
+        if self._group is not None:
+            self._group.create_task(registration.pump(), name=f"{self.name} handler")
+        for cached in self.store.list():
+            registration.deliver("add", cached, True)
+        if self.has_synced:
+            registration.mark_synced()
+        return registration
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the first list has been stored completely."""
+        return self._synced.is_set()
+
+    async def wait_synced(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - answers instead of raising
+        """Wait for the first list; False when it did not come within ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._synced.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def resource_version(self) -> str:
+        """The last version that was read; empty: none yet."""
+        return self._reflector.resource_version
+
+    @property
+    def age(self) -> float:
+        """Seconds since the server was last heard; infinite before the first time."""
+        return self._reflector.age
+
+    @property
+    def last_error(self) -> Exception | None:
+        """Why the server cannot be followed at the moment; None when it can."""
+        return self._reflector.last_error
+
+    async def run(self) -> None:
+        """Follow the server until cancelled; trouble is waited out with back-off."""
+        gauge = _OBJECTS.labels(self._client.cluster, self.name)
+        # The metric lives as long as the process; it is not to keep the cache of a cluster that is followed no longer.
+        found = weakref.ref(self.store)
+        gauge.set_function(lambda: 0 if (store := found()) is None else len(store))
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                for registration in self._registrations:
+                    group.create_task(registration.pump(), name=f"{self.name} handler")
+                if self._resync_period:
+                    group.create_task(self._resync(), name=f"{self.name} resync")
+                with consistency.following(self._client, self.resource, self):
+                    await self._reflector.run()
+            finally:
+                self._group = None
+
+    def detach(self, registration: Registration) -> None:
+        """Deliver nothing more to a registration."""
+        self._registrations = tuple(other for other in self._registrations if other is not registration)
+
+    def handler_failed(self) -> None:
+        """A handler let an exception out; it is the handler's fault and ends with it."""
+        _HANDLER_ERRORS.labels(self._client.cluster, self.name).inc()
+        self._log.exception("event handler failed")
+
+    # --- what the reflector brings ------------------------------------------------------------------
+
+    async def replace(self, items: list[Object]) -> None:
+        """Take over a whole list; whoever is cached and not in it is gone."""
+        initial = not self.has_synced
+        slicer = Slicer()
+        gone = dict.fromkeys(self.store.keys())
+        for item in items:
+            gone.pop(item.key, None)
+            self._store(item, initial=initial)
+            await slicer.tick()
+        for key in gone:
+            self._remove(key, None)
+            await slicer.tick()
+        if initial:
+            self._synced.set()
+            for registration in self._registrations:
+                registration.mark_synced()
+
+    def change(self, kind: str, changed: Object) -> None:
+        """Take over one change; its kind is ADDED, MODIFIED or DELETED."""
+        if kind == "DELETED":
+            self._remove(changed.key, changed)
+        else:
+            self._store(changed, initial=False)
+
+    def _store(self, new: Object, *, initial: bool) -> None:
+        key = new.key
+        old = self.store.get(key)
+        if old is not None and old.uid != new.uid:
+            # Another object took the name inside a gap: for whoever keys by uid these are two events.
+            self._remove(key, None)
+            old = None
+        if old is not None and old.resource_version == new.resource_version:
+            return
+        self.store.put(key, new)
+        for registration in self._registrations:
+            if old is None:
+                registration.deliver("add", new, initial)
+            else:
+                registration.deliver("update", old, new)
+
+    def _remove(self, key: str, final: Object | None) -> None:
+        old = self.store.get(key)
+        if old is None:
+            return
+        if final is None or final.uid != old.uid:
+            final = old
+        self.store.remove(key)
+        for registration in self._registrations:
+            registration.deliver("delete", final)
+
+    async def _resync(self) -> None:
+        """Deliver the whole cache again now and then; asks the server nothing."""
+        while True:
+            await asyncio.sleep(self._resync_period)
+            slicer = Slicer()
+            for cached in self.store.list():
+                if self.store.get(cached.key) is cached:
+                    for registration in self._registrations:
+                        registration.deliver("update", cached, cached)
+                await slicer.tick()
+
+    def __repr__(self) -> str:
+        return f"<Informer {self.name} objects={len(self.store)} synced={self.has_synced} rv={self._reflector.resource_version}>"
+
+
+def _guarded(function: Callable[[Object], T]) -> Callable[[Object], T]:
+    """Return the function with its errors raised as ApiError, which the reflector reports and retries.
+
+    A server that sends malformed objects must not end the process that follows other servers, too. The object is not
+    skipped: to a reader, one that is missing is one that was deleted.
+    """
+
+    def call(found: Object) -> T:
+        try:
+            return function(found)
+        except Exception as error:
+            raise ApiError(f"{found.kind} {found.key} is malformed: {error!r}") from error
+
+    return call

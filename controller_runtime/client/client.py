@@ -1,0 +1,299 @@
+"""Talks to one apiserver: raw JSON verbs over a ``Transport``, which paces, retries and maps errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import Any, Self, TypedDict, Unpack
+
+import aiohttp
+
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.client import list_pages
+from controller_runtime.client.decoding import ListMeta, decode_list, decode_watch_event
+from controller_runtime.client.list_pages import ListPages, ObjectList
+from controller_runtime.client.object_verbs import ObjectVerbs, PatchType
+from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.client.response_limits import Limits
+from controller_runtime.client.transport import NETWORK_ERRORS, Transport
+from controller_runtime.errors import ApiError, ConnectionFailed, Expired, ResponseTooLarge, Unavailable
+from controller_runtime.objects import Object, WatchEvent
+from controller_runtime.resources import Resource
+from controller_runtime.util.lines import LineSplitter, LineTooLong
+from controller_runtime.util.rate_limiter import TokenBucket
+from controller_runtime.util.yielding import Slicer
+
+__all__ = ["Batch", "Client", "ObjectList", "PatchType"]
+
+_WATCH_GRACE = 30.0
+"""Seconds of silence beyond a watch's own time-out after which its connection counts as dead."""
+_DEFAULT_WATCH = 300.0
+_BATCH = 64
+"""Events decoded at once; those of one read could be thousands, which takes tens of milliseconds."""
+
+Lines = list[bytes]
+Objects = list[Object]
+Batch = list[WatchEvent]
+"""Aliases, because ``Client.list`` hides the built-in's name inside the class."""
+
+
+class WatchOptions(TypedDict, total=False):
+    """What ``Client.watch`` hands on to ``Client.watch_batches``."""
+
+    namespace: str | None
+    label_selector: str | None
+    field_selector: str | None
+    resource_version: str | None
+    timeout_seconds: float
+    allow_bookmarks: bool
+    read_timeout: float | None
+
+
+class Client(ObjectVerbs):
+    """One aiohttp session to one apiserver, kept alive and paced by a token bucket."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        qps: float = 50,
+        burst: int = 100,
+        user_agent: str = "virtual-node",
+        timeout: float = 30.0,
+        cluster: str = "",
+        limits: Limits | None = None,
+    ) -> None:
+        """Set up; connections open on first use.
+
+        Args:
+            config: the cluster and our credentials.
+            qps: requests per second over time; 0: unlimited. Every resource gets its turn: a thousand pods to
+                create do not delay a lease.
+            burst: requests at once.
+            user_agent: names us in the server's audit log; up to a slash, it is our field manager.
+            timeout: seconds a request may take, retries included, waiting for the rate limit left out.
+            cluster: the cluster's name in logs and metrics.
+            limits: of the server's responses; None: the defaults.
+        """
+        self.cluster = cluster
+        self.timeout = timeout
+        self.bucket = TokenBucket(qps, burst)
+        self.outage = Outage()
+        self.turn = asyncio.Lock()
+        """Held while a page of a list or a batch of events is decoded and handled, so that a server that floods us in
+        many connections takes no more of each pass of the event loop than with one."""
+        transport = Transport(
+            config,
+            bucket=self.bucket,
+            user_agent=user_agent,
+            timeout=timeout,
+            cluster=cluster,
+            limits=limits or Limits(),
+        )
+        super().__init__(config, transport, field_manager=user_agent.partition("/")[0])
+        self.request = self._transport.request
+        """See ``Transport.request``."""
+        self.receive = self._transport.receive
+        """See ``Transport.receive``."""
+        self.stream = self._transport.stream
+        """See ``Transport.stream``."""
+
+    @property
+    def served_certificate(self) -> bytes | None:
+        """See ``Transport.served_certificate``."""
+        return self._transport.served_certificate
+
+    async def __aenter__(self) -> Self:
+        """Use as a context manager, or call ``close``."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; requests under way, and later ones, fail."""
+        await self._transport.close()
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int = list_pages.SIZE,
+        resource_version: str | None = None,
+        transform: Callable[[Object], Object] | None = None,
+    ) -> ObjectList:
+        """Read a whole collection, page by page.
+
+        See ``ListPages`` for what happens when a continue token expires or a page is too large.
+
+        Args:
+            resource: what to read.
+            namespace: only there; None: everywhere.
+            label_selector: as kubectl's ``-l``.
+            field_selector: as kubectl's ``--field-selector``.
+            limit: objects per page; 0: all at once.
+            resource_version: as the API's parameter; None: the newest.
+            transform: called on every object as its page comes: what it drops is never in memory for the whole list.
+
+        Raises:
+            ResponseTooLarge: a single object exceeds a limit.
+            ApiError: anything else.
+        """
+        path = resource.path(namespace=namespace)
+        params = _selectors(label_selector, field_selector)
+        if resource_version is not None:
+            params["resourceVersion"] = resource_version
+        items: list[Object] = []
+        pages = ListPages(params, size=limit)
+        while True:
+            try:
+                found, meta = await self._page(resource, path, pages.params, transform)
+            except Expired as error:
+                pages.restart(error)
+                items = []
+                continue
+            except ResponseTooLarge as error:
+                pages.shrink(error)
+                continue
+            items += found
+            if not meta.continue_:
+                return ObjectList(items, meta.resource_version)
+            pages.follow(meta.continue_)
+            await asyncio.sleep(pages.pause)
+
+    async def _page(
+        self,
+        resource: Resource,
+        path: str,
+        params: dict[str, str],
+        transform: Callable[[Object], Object] | None,
+    ) -> tuple[Objects, ListMeta]:
+        reader = partial(decode_list, api_version=resource.api_version, kind=resource.kind)
+        async with (
+            self.receive("GET", path, params=params, verb="LIST", flow=resource.plural) as body,
+            self.turn,
+        ):
+            found, meta = self._decode(body, reader, f"GET {path}")
+            if transform is not None:
+                slicer = Slicer()
+                for position, one in enumerate(found):
+                    found[position] = transform(one)
+                    await slicer.tick()
+            return found, meta
+
+    async def watch(
+        self, resource: Resource, **options: Unpack[WatchOptions]
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Follow a collection, event by event; see ``watch_batches``."""
+        async with contextlib.aclosing(self.watch_batches(resource, **options)) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield event
+
+    async def watch_batches(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str | None = None,
+        timeout_seconds: float = _DEFAULT_WATCH,
+        allow_bookmarks: bool = True,
+        read_timeout: float | None = None,
+    ) -> AsyncGenerator[Batch, None]:
+        """Follow a collection; yields what each read from the network brought.
+
+        The first batch is empty: the server has accepted the watch, which may have nothing to say for a minute.
+        Ends when the server closes the watch, as it does after ``timeout_seconds``.
+
+        Raises:
+            Expired: the resourceVersion is too old; list again.
+            ConnectionFailed: the connection broke, or was silent for ``read_timeout`` seconds.
+            ResponseTooLarge: an event exceeds a limit.
+            ApiError: the server refuses, or reports an error in mid-stream.
+        """
+        params = _selectors(label_selector, field_selector)
+        params["watch"] = "1"
+        params["timeoutSeconds"] = str(max(1, int(timeout_seconds)))
+        if allow_bookmarks:
+            params["allowWatchBookmarks"] = "true"
+        if resource_version is not None:
+            params["resourceVersion"] = resource_version
+        silence = read_timeout if read_timeout is not None else timeout_seconds + _WATCH_GRACE
+        path = resource.path(namespace=namespace)
+        async with self._transport.stream(
+            "GET",
+            path,
+            params=params,
+            read_timeout=silence,
+            head_timeout=self._transport.timeout,
+            verb="WATCH",
+            flow=resource.plural,
+        ) as response:
+            yield []
+            splitter = LineSplitter(self._transport.reader.limits.line)
+            while chunk := await self._read(response):
+                try:
+                    lines = splitter.feed(chunk)
+                except LineTooLong as error:
+                    raise self._transport.reader.line_too_long(f"WATCH {path}") from error
+                for start in range(0, len(lines), _BATCH):
+                    events, failure = self._events(lines[start : start + _BATCH], f"WATCH {path}")
+                    if events:
+                        yield events
+                    if failure is not None:
+                        raise failure
+            if splitter.has_rest:
+                raise ConnectionFailed(f"{self.config.server}: the watch ended in the middle of an event")
+
+    async def version(self, *, timeout: float = 5.0) -> dict[str, Any]:  # noqa: ASYNC109 - of the request
+        """The server's ``/version``."""
+        return await self.read("/version", timeout=timeout)
+
+    async def ping(self, *, timeout: float) -> None:  # noqa: ASYNC109 - of the request
+        """Is the server ready to serve? Falls back to ``/version`` where ``/readyz`` is not for us.
+
+        Raises:
+            ApiError: it is not.
+        """
+        try:
+            await self._transport.request("GET", "/readyz", timeout=timeout)
+        except Unavailable:
+            raise
+        except ApiError:
+            await self.version(timeout=timeout)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        try:
+            return await self._transport.reader.next_chunk(response)
+        except NETWORK_ERRORS as error:
+            raise self._transport.failure(error) from error
+
+    def _events(self, lines: Lines, what: str) -> tuple[Batch, ApiError | None]:
+        """The events up to the first that is an error, and that error."""
+        events: Batch = []
+        try:
+            for line in lines:
+                events.append(self._decode(line, decode_watch_event, what))
+        except ApiError as error:
+            return events, error
+        return events, None
+
+    def __repr__(self) -> str:
+        return f"<Client {self.cluster} {self.config.server}>"
+
+
+def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    params: dict[str, str] = {}
+    if label_selector:
+        params["labelSelector"] = label_selector
+    if field_selector:
+        params["fieldSelector"] = field_selector
+    return params

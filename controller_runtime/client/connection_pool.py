@@ -1,0 +1,134 @@
+"""Kept-alive connections to one apiserver under one identity."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Self
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.client.response_handler import CpuMeter, MeteredResponseHandler
+
+_KEEPALIVE = 45.0
+"""Seconds an idle connection is kept: less than the 60 of many a load balancer and the 90 of an apiserver."""
+_DNS_CACHE = 30
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds of silence before the kernel probes, seconds between probes, and how many may go unanswered."""
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_BUFFER = 2**16
+"""Bytes read ahead per connection before the server is made to wait: a hundred connections may be flooded at once."""
+
+
+class ConnectionPool:
+    """An aiohttp session; as a context manager, one use of it.
+
+    A TLS connection keeps the client certificate it was made with. When that changes, the pool is retired: it
+    closes with its last use, so that watches end in their own time.
+
+    Attributes:
+        context: the TLS context of its connections.
+        session: for requests.
+        options: arguments that every request needs.
+        closed: whether nothing can be sent any more.
+        served_certificate: of the server (DER), from the connection made last; None: no TLS, or no connection yet.
+    """
+
+    def __init__(self, config: ClusterConfig, headers: Mapping[str, str], *, meter: CpuMeter) -> None:
+        """Set up; connections open on first use.
+
+        Args:
+            config: where to; its TLS context is the identity.
+            headers: sent with every request.
+            meter: limits the CPU time that the server's bytes cost.
+        """
+        self.context = config.ssl
+        self.closed = False
+        self.served_certificate: bytes | None = None
+        self.options: dict[str, Any] = {"allow_redirects": False}
+        if config.proxy_url:
+            self.options["proxy"] = config.proxy_url
+        if config.tls_server_name:
+            self.options["server_hostname"] = config.tls_server_name
+        self._users = 0
+        self._retired = False
+        self._closing: asyncio.Future[None] | None = None
+        connector = aiohttp.TCPConnector(
+            # Watches hold a connection each, so the bound on requests is the callers' concurrency.
+            limit=0,
+            ssl=config.ssl if config.ssl is not None else True,
+            keepalive_timeout=_KEEPALIVE,
+            ttl_dns_cache=_DNS_CACHE,
+            socket_factory=_socket,
+        )
+        # No public way to a protocol of one's own; a test guards it.
+        handler: Callable[..., ResponseHandler] = partial(
+            MeteredResponseHandler, meter=meter, connected=self._note_certificate
+        )
+        connector._factory = partial(handler, loop=asyncio.get_running_loop())  # noqa: SLF001
+        self.session = aiohttp.ClientSession(
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), headers=headers, read_bufsize=_BUFFER
+        )
+        # aiohttp would repeat PUT and DELETE on a broken connection, and a repeated PUT is a false conflict.
+        self.session._retry_connection = False  # noqa: SLF001 - no public switch; a test guards it
+
+    def __enter__(self) -> Self:
+        self._users += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._users -= 1
+        if self._retired and not self._users:
+            self._close_soon()
+
+    def retire(self) -> None:
+        """Close as soon as nobody uses it."""
+        self._retired = True
+        if not self._users:
+            self._close_soon()
+
+    async def close(self) -> None:
+        """Close now; requests under way fail."""
+        self.closed = True
+        await self.session.close()
+
+    def _note_certificate(self, connection: asyncio.BaseTransport) -> None:
+        secured = connection.get_extra_info("ssl_object")
+        if secured is not None:
+            self.served_certificate = secured.getpeercert(binary_form=True)
+
+    def _close_soon(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._closing = asyncio.ensure_future(self.session.close())
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket whose kernel notices within about a minute that the peer is gone, during a silent watch too."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _PROBES.items():
+            if hasattr(socket, name):
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def refusal(error: BaseException) -> str:
+    """Return why a connection could not be made, as the kernel or the resolver words it; empty for other failures."""
+    if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, aiohttp.ClientSSLError):
+        return ""
+    # asyncio puts its own text in place of the kernel's, and all of them into one where a name has many addresses.
+    number = _ERRNO.search(str(error.os_error))
+    why = os.strerror(int(number[1])) if number else error.os_error.strerror or str(error.os_error)
+    return f"cannot connect: {why[:1].lower()}{why[1:]}"

@@ -1,0 +1,230 @@
+"""The verbs of single objects: read, create, replace, patch, delete; raw JSON in, plain dicts out."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Unpack
+from urllib.parse import quote
+
+import msgspec
+
+from controller_runtime import consistency
+from controller_runtime.api.decoding import decode
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.client.transport import Params, RequestOptions, Transport
+from controller_runtime.errors import ConnectionFailed, NotFound, Unavailable
+from controller_runtime.resources import Resource
+
+_JSON = {"Content-Type": "application/json"}
+_EXCERPT = 100
+
+T = TypeVar("T")
+
+encode = msgspec.json.encode
+
+
+class PatchType(enum.StrEnum):
+    """How a patch is to be read, as its content type."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+_PATCH_HEADERS = {kind: {"Content-Type": kind.value} for kind in PatchType}
+
+
+class ObjectVerbs:
+    """What can be asked of one apiserver about one object; ``client.Client`` adds collections.
+
+    Attributes:
+        config: the cluster and our credentials.
+    """
+
+    def __init__(self, config: ClusterConfig, transport: Transport, *, field_manager: str) -> None:
+        self.config = config
+        self._transport = transport
+        self._field_manager = quote(field_manager, safe="")
+
+    async def read(self, path: str, **options: Unpack[RequestOptions]) -> dict[str, Any]:
+        """Return the JSON of any path, such as discovery, within the limits of responses.
+
+        Raises:
+            ConnectionFailed: it is not JSON.
+            ApiError: by the answer; ResponseTooLarge when it exceeds a limit.
+        """
+        answer: dict[str, Any] = self._decode(
+            await self._transport.request("GET", path, **options), decode, f"GET {path}"
+        )
+        return answer
+
+    async def get(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        params: Params | None = None,
+    ) -> dict[str, Any]:
+        """Read one object.
+
+        Raises:
+            NotFound: it does not exist; an API server says so in a Status.
+            Unavailable: somebody else has answered 404, such as a proxy in between: that tells nothing of the object.
+            ApiError: anything else.
+        """
+        path = resource.path(namespace=namespace, name=name, subresource=subresource)
+        try:
+            return await self._json(resource, "GET", path, params=params)
+        except NotFound as error:
+            if not error.status:
+                raise Unavailable(f"not an API server's answer: {error.message}", code=error.code) from error
+            raise
+
+    async def create(
+        self,
+        resource: Resource,
+        body: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+        params: Params | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Create an object, or POST to a subresource of ``name``.
+
+        Args:
+            resource: of which kind.
+            body: the object.
+            namespace: by default the one that the body names.
+            name: of the object whose subresource it is.
+            subresource: of ``name``.
+            params: query.
+            headers: further headers of this one request, such as ``Impersonate-User``.
+
+        Raises:
+            AlreadyExists: the name is taken.
+            ApiError: anything else.
+        """
+        if name is None:
+            body = _complete(resource, body)
+            namespace = namespace or body.get("metadata", {}).get("namespace")
+        path = resource.path(namespace=namespace, name=name, subresource=subresource)
+        return await self._json(resource, "POST", path, body=body, params=params, headers=headers)
+
+    async def update(
+        self, resource: Resource, body: Mapping[str, Any], *, subresource: str | None = None
+    ) -> dict[str, Any]:
+        """Replace an object; its resourceVersion is the precondition.
+
+        Raises:
+            Conflict: somebody else changed it first.
+            ApiError: anything else.
+        """
+        metadata = body["metadata"]
+        path = resource.path(
+            namespace=metadata.get("namespace"), name=metadata["name"], subresource=subresource
+        )
+        return await self._json(resource, "PUT", path, body=_complete(resource, body))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Any,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        patch_type: PatchType = PatchType.MERGE,
+        params: Params | None = None,
+    ) -> dict[str, Any]:
+        """Change parts of an object.
+
+        Raises:
+            NotFound: it does not exist.
+            Conflict: a UID or resourceVersion in the patch does not hold.
+            ApiError: anything else.
+        """
+        path = resource.path(namespace=namespace, name=name, subresource=subresource)
+        return await self._json(
+            resource, "PATCH", path, body=patch, params=params, content_type=_PATCH_HEADERS[patch_type]
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period_seconds: int | None = None,
+        propagation_policy: str | None = None,
+    ) -> dict[str, Any]:
+        """Delete an object, optionally only the very one of that uid.
+
+        Raises:
+            NotFound: it does not exist.
+            Conflict: the precondition does not hold.
+            ApiError: anything else.
+        """
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        preconditions = {
+            key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value
+        }
+        if preconditions:
+            options["preconditions"] = preconditions
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        if propagation_policy:
+            options["propagationPolicy"] = propagation_policy
+        path = resource.path(namespace=namespace, name=name)
+        return await self._json(resource, "DELETE", path, body=options)
+
+    async def _json(
+        self,
+        resource: Resource,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        params: Params | None = None,
+        content_type: Mapping[str, str] = _JSON,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        if method not in {"GET", "DELETE"}:
+            path = f"{path}?fieldManager={self._field_manager}"
+        answer = await self._transport.request(
+            method,
+            path,
+            params=params,
+            body=None if body is None else encode(body),
+            headers={**({} if body is None else content_type), **(headers or {})},
+            flow=resource.plural,
+        )
+        decoded: dict[str, Any] = self._decode(answer, decode, f"{method} {path}")
+        if method != "GET":
+            consistency.wrote(self, resource, decoded)
+        return decoded
+
+    def _decode(self, answer: bytes, decoder: Callable[[bytes], T], what: str) -> T:
+        """Decode a body or a line of ``what``: method and path."""
+        self._transport.reader.check_values(answer, what)
+        try:
+            return decoder(answer)
+        except msgspec.DecodeError as error:
+            excerpt = " ".join(answer[:_EXCERPT].decode("utf-8", "replace").split())
+            raise ConnectionFailed(
+                f"{self.config.server}: the answer is not what a Kubernetes API sends: {excerpt!r}"
+            ) from error
+
+
+def _complete(resource: Resource, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Servers insist on apiVersion and kind, which a caller has said by naming the resource."""
+    if "kind" in body and "apiVersion" in body:
+        return body
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **body}

@@ -1,0 +1,76 @@
+"""Which failed requests are sent again, and when.
+
+What is tried again, and what is not:
+
+- 429, and 503 with Retry-After, for every verb: the server says that it has not acted. Not an eviction's 429,
+  which is a disruption budget's answer. Any other 5xx with Retry-After, for reads only: client-go repeats writes,
+  too, but a server whose etcd did not answer in time (500 ServerTimeout) may have acted.
+- 401, once, with renewed credentials.
+- A connection that breaks before the answer, once, for reads only. Nobody knows whether a write has been done;
+  that is for the caller to find out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Mapping
+
+import aiohttp
+
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.errors import ApiError, TooManyRequests, Unauthorized
+
+_PAUSES = (0.1, 5.0)
+"""First and longest pause of our own, in seconds, where a server that sheds load names a shorter one or none."""
+_READS = frozenset({"GET", "HEAD"})
+
+
+class Retry:
+    """Decides after a failure whether to send the same request again."""
+
+    def __init__(self, config: ClusterConfig, method: str, path: str) -> None:
+        self._config = config
+        self._is_read = method in _READS
+        self._is_eviction = path.partition("?")[0].endswith("/eviction")
+        self._sent: Mapping[str, str] = {}
+        self._context: ssl.SSLContext | None = None
+        self._refused = self._renew = self._broken = False
+        self._attempts = 0
+
+    async def credentials(self) -> Mapping[str, str]:
+        """The headers to authenticate with; renewed ones after a 401, unless somebody else renewed them."""
+        headers = await self._config.headers()
+        if self._renew and headers == self._sent and self._config.ssl is self._context:
+            headers = await self._config.headers(refresh=True)
+        self._renew = False
+        self._sent, self._context = headers, self._config.ssl
+        return headers
+
+    def after_break(self, error: Exception) -> bool:
+        """Whether a read fails as a kept connection does that the server has closed in the meantime."""
+        again = (
+            self._is_read
+            and not self._broken
+            and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+            and not isinstance(error, aiohttp.ClientConnectorError)
+        )
+        self._broken = True
+        return again
+
+    async def after(self, failure: ApiError, *, left: float) -> None:
+        """Wait as long as the server asks, or raise the failure when asking again is of no use."""
+        if isinstance(failure, Unauthorized) and not self._refused:
+            self._refused = self._renew = True
+            return
+        shed = isinstance(failure, TooManyRequests) or (
+            failure.retry_after is not None
+            and (failure.code == 503 or (self._is_read and failure.code >= 500))
+        )
+        first, longest = _PAUSES
+        pause = max(failure.retry_after or 0.0, min(first * 2**self._attempts, longest))
+        if not shed or self._is_eviction or pause > left:
+            raise failure
+        self._attempts += 1
+        await asyncio.sleep(pause * (1 + random.random() / 10))  # noqa: S311 - spreads those told the same

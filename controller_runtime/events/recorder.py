@@ -1,0 +1,286 @@
+"""Events of a component, written to the apiserver without ever holding the component up.
+
+``EventRecorder.event`` is a plain function that decides at once (``event_correlator``) which Event a happening
+belongs to and marks that Event to be written; workers write it. An Event that changes again before its turn is
+written once, in its latest state, so a burst costs no more requests than it has Events. client-go's
+EventBroadcaster is the model; unlike it, errors of the server (not only of the connection) are tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from prometheus_client import Counter
+
+from controller_runtime import log, resources
+from controller_runtime.client.client import PatchType
+from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
+from controller_runtime.events.correlator import EventCorrelator, Happening, Recent, Series, reference_to
+from controller_runtime.events.queue import EventQueue
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+
+EventType = Literal["Normal", "Warning"]
+
+_WRITTEN = Counter("virtual_node_events_total", "Events written to the apiserver.", ["cluster", "outcome"])
+_DROPPED = Counter("virtual_node_events_dropped_total", "Events that were not written.", ["cluster", "cause"])
+
+_TRIES = 12
+_BACKOFF_BASE = 1.0
+_BACKOFF_MAXIMUM = 10.0
+
+
+class EventsClient(Protocol):
+    """What the recorder needs of ``client.Client``."""
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name, for metrics."""
+
+    async def create(
+        self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        """Create an object."""
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Any,
+        *,
+        namespace: str | None = None,
+        patch_type: PatchType = ...,
+    ) -> dict[str, Any]:
+        """Change parts of an object."""
+
+
+_RECENT = 50
+"""Events of each kind that are kept for people to look at."""
+
+
+class EventRecorder:
+    """Records core/v1 Events in one cluster. Not thread-safe: call it in the event loop's thread.
+
+    Args:
+        client: of the cluster.
+        component: who reports, such as ``virtual-node``.
+        host: reporting instance; may be empty.
+        capacity: Events waiting to be written (``event_queue``).
+        workers: requests at the same time.
+        flush_timeout: seconds that ``run`` goes on writing after it was cancelled.
+        now: the calendar, for tests.
+    """
+
+    def __init__(
+        self,
+        client: EventsClient,
+        *,
+        component: str,
+        host: str = "",
+        capacity: int = 1000,
+        workers: int = 4,
+        flush_timeout: float = 1.5,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._correlator = EventCorrelator(component=component, host=host)
+        self._recorded: Recent[tuple[str, str], Series] = Recent()
+        self._queue = EventQueue(capacity)
+        self._workers = workers
+        self._flush_timeout = flush_timeout
+        self._now = now
+        self._recent: dict[bool, deque[dict[str, Any]]] = {
+            is_warning: deque(maxlen=_RECENT) for is_warning in (False, True)
+        }
+        self._closing = False
+        self._rejections: set[tuple[int, str]] = set()
+        self._log = log.get_logger(component="events", cluster=client.cluster)
+
+    @property
+    def recent(self) -> list[dict[str, Any]]:
+        """The last routine Events and the last warnings, as they were when they were recorded; for people to look at.
+
+        A burst of one kind leaves the other.
+        """
+        return [event for events in self._recent.values() for event in events]
+
+    def event(
+        self,
+        involved: Mapping[str, Any] | Object,
+        type_: EventType,
+        reason: str,
+        message: str,
+        *,
+        annotations: Mapping[str, str] | None = None,
+        field_path: str = "",
+    ) -> None:
+        """Tell something about an object; returns at once and never raises for what the server may think of it.
+
+        Args:
+            involved: the object, cached or plain, or an ObjectReference. Of cluster-scoped objects the Event goes
+                to namespace ``default``.
+            type_: Normal or Warning.
+            reason: one CamelCase word, the same for all occurrences.
+            message: for people; cut at 1,024 characters.
+            annotations: on the Event.
+            field_path: the part of the object meant, such as ``spec.containers{app}``.
+        """
+        reference = reference_to(involved)
+        if field_path:
+            reference["fieldPath"] = field_path
+        if not reference.get("kind") or not reference.get("name"):
+            self._log.error("event about nothing", reason=reason, message=message, involved=reference)
+            return
+        series = self._correlator.correlate(
+            Happening(reference, type_, reason, message, dict(annotations or {})),
+            at=asyncio.get_running_loop().time(),
+            now=self._now(),
+        )
+        if series is None:
+            self._drop("spam")
+        else:
+            self._enqueue(series)
+
+    def record(self, event: dict[str, Any]) -> None:
+        """Write an Event that is complete already, such as one mirrored from another cluster; returns at once.
+
+        Created, or, when one of the name exists, brought to the same count, times and message. One that the
+        server is known to have in this very state costs nothing. No aggregation, no spam filter: its own recorder
+        did that. The dict must not be changed afterwards.
+        """
+        metadata = event.get("metadata") or {}
+        key = (metadata.get("namespace") or "", metadata.get("name") or "")
+        if not all(key):
+            self._log.error("event without a namespace or name", involved=event.get("involvedObject"))
+            return
+        series = self._recorded.touch(key)
+        if series is None:
+            series = self._recorded[key] = Series({}, is_mirrored=True)
+        is_waiting = bool(series.body)
+        series.body = event
+        if series.fingerprint() == series.sent and not is_waiting:
+            series.body = {}
+        else:
+            self._enqueue(series)
+
+    async def run(self) -> None:
+        """Write Events until cancelled, then for at most ``flush_timeout`` seconds what is still waiting."""
+        workers = [asyncio.create_task(self._work(), name="event recorder") for _ in range(self._workers)]
+        try:
+            await asyncio.wait(workers)
+        finally:
+            self._closing = True
+            self._queue.wake()
+            try:
+                await asyncio.wait(workers, timeout=self._flush_timeout)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+                for _ in range(len(self._queue)):
+                    self._drop("shutdown")
+
+    def _enqueue(self, series: Series) -> None:
+        self._recent[series.body.get("type") == "Warning"].append(series.body)
+        if self._queue.put(series) is not None:
+            self._drop("overflow")
+
+    def _drop(self, cause: str) -> None:
+        _DROPPED.labels(self._client.cluster, cause).inc()
+
+    async def _work(self) -> None:
+        while True:
+            series = self._queue.take()
+            if series is None:
+                if self._closing:
+                    return
+                await self._queue.wait()
+                continue
+            try:
+                await self._send(series)
+            except asyncio.CancelledError:
+                self._drop("shutdown")
+                raise
+            except Exception:  # noqa: BLE001 - one Event that cannot be written must not end all others
+                self._log.exception("event lost", event_name=series.name, namespace=series.namespace)
+                self._drop("rejected")
+            finally:
+                if not self._queue.done(series) and series.is_mirrored:
+                    series.body = {}
+
+    async def _send(self, series: Series) -> None:
+        for attempt in range(_TRIES):
+            try:
+                await self._write(series)
+            except ApiError as error:
+                if not is_retryable(error) and not isinstance(error, AlreadyExists):
+                    self._reject(series, error)
+                    return
+                delay = min(_BACKOFF_BASE * 2**attempt, _BACKOFF_MAXIMUM) * random.uniform(0.5, 1)  # noqa: S311 - jitter
+                delay = max(delay, error.retry_after or 0)
+                self._log.debug("event not written yet", error=str(error), retry_in=round(delay, 1))
+            else:
+                return
+            if attempt < _TRIES - 1:
+                await asyncio.sleep(delay)
+        self._log.warning("event given up", event_name=series.name, namespace=series.namespace, tries=_TRIES)
+        self._drop("unanswered")
+
+    async def _write(self, series: Series) -> None:
+        """Bring the server's Event to the state that the series has now."""
+        body, changing, fingerprint = series.body, series.changing(), series.fingerprint()
+        if fingerprint == series.sent:
+            return
+        if series.sent is None:
+            try:
+                await self._client.create(resources.EVENTS, body, namespace=series.namespace)
+            except AlreadyExists:
+                # An earlier try that we know no answer of, or a mirrored Event from before a restart.
+                await self._patch(series, changing)
+        else:
+            try:
+                await self._patch(series, changing)
+            except NotFound:  # Events live for an hour
+                series.sent = None
+                await self._client.create(resources.EVENTS, body, namespace=series.namespace)
+        outcome = "created" if series.sent is None else "updated"
+        series.sent = fingerprint
+        _WRITTEN.labels(self._client.cluster, outcome).inc()
+
+    async def _patch(self, series: Series, changing: dict[str, Any]) -> None:
+        await self._client.patch(
+            resources.EVENTS,
+            series.name,
+            changing,
+            namespace=series.namespace,
+            patch_type=PatchType.MERGE,
+        )
+
+    def _reject(self, series: Series, error: ApiError) -> None:
+        """Count an Event that the server does not want; say so once for each kind of refusal."""
+        self._drop("rejected")
+        if is_namespace_gone(error):
+            return
+        kind = (error.code, error.reason)
+        level = self._log.debug if kind in self._rejections else self._log.warning
+        self._rejections.add(kind)
+        level(
+            "the server rejects an event",
+            error=str(error),
+            event_name=series.name,
+            namespace=series.namespace,
+            reason=series.body.get("reason"),
+        )
+
+
+def is_namespace_gone(error: ApiError) -> bool:
+    """Whether a create was refused because its namespace is terminating or does not exist."""
+    causes = (error.status.get("details") or {}).get("causes") or []
+    return isinstance(error, NotFound) or any(
+        cause.get("reason") == "NamespaceTerminating" for cause in causes
+    )

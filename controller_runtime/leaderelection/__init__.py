@@ -1,0 +1,1 @@
+"""Leader election by a Lease, as in client-go's tools/leaderelection."""

@@ -1,0 +1,188 @@
+"""What the command lines of all components share: Go's spelling of durations, booleans and lists, klog's flags.
+
+A flag beats the environment, the environment beats the default. Booleans follow Go: ``--flag`` and
+``--flag=false``. Manifests written for programs in Go keep working.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.process.listening import parse_address
+
+_DURATION_PART = re.compile(r"(?<![0-9.])([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+_KLOG = re.compile(
+    r"(?P<flag>--?(?P<prefix>klog\.)?(?P<name>[A-Za-z][\w-]*?))(?:=(?P<value>.*)|(?<=^-v)(?P<short>\d+))?",
+    re.ASCII,
+)
+_KLOG_SWITCHES = frozenset(
+    {"add_dir_header", "alsologtostderr", "logtostderr", "one_output", "skip_headers", "skip_log_headers"}
+)
+_KLOG_VALUES = frozenset(
+    {"log_backtrace_at", "log_dir", "log_file", "log_file_max_size", "stderrthreshold", "v", "vmodule"}
+)
+_DURATION_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "\u00b5s": 1e-6,
+    "\u03bcs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Klog:
+    """What a command line says with klog's flags."""
+
+    verbosity: int = 0
+    ignored: tuple[str, ...] = ()
+    """Flags as they were typed that have no effect: the log goes to standard error alone."""
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a Go duration such as ``1m30s``; a bare ``0`` is allowed, as Go allows it.
+
+    Raises:
+        ValueError: the text is not a duration.
+    """
+    if text == "0":
+        return 0.0
+    seconds, at = 0.0, 0
+    while part := _DURATION_PART.match(text, at):
+        seconds += float(part[1]) * _DURATION_UNITS[part[2]]
+        at = part.end()
+    if not text or at < len(text):
+        raise ValueError(f"{text[:80]!r} is not a duration such as 10s or 1m30s")
+    return seconds
+
+
+def duration(text: str) -> float:
+    """The argparse type of a Go duration, in seconds."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def boolean(text: str) -> bool:
+    """The argparse type of a Go boolean: the words that ``strconv.ParseBool`` takes."""
+    if text in {"1", "t", "T", "true", "TRUE", "True"}:
+        return True
+    if text in {"0", "f", "F", "false", "FALSE", "False"}:
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+def address(text: str) -> str:
+    """The argparse type of ``host:port``; empty: none."""
+    try:
+        if text:
+            parse_address(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def add_boolean(group: argparse._ActionsContainer, flag: str, *, default: bool, help_text: str) -> None:
+    """Declare a boolean flag as Go has them: ``--flag``, ``--flag=true`` or ``--flag=false``."""
+    group.add_argument(
+        flag, type=boolean, nargs="?", const=True, metavar="BOOL", default=default, help=help_text
+    )
+
+
+def add_upper_flags(parser: argparse._ActionsContainer) -> None:
+    """Declare ``--kubeconfig`` and ``--master``, for ``kubeconfig.load``."""
+    parser.add_argument(
+        "--kubeconfig",
+        default="",
+        metavar="FILE",
+        help="upper cluster's kubeconfig ($KUBECONFIG, ~/.kube/config, in-cluster)",
+    )
+    parser.add_argument("--master", default="", metavar="URL", help="overrides the kubeconfig's server")
+
+
+def add_log_flags(parser: argparse._ActionsContainer) -> None:
+    """Declare ``--log-level`` and ``--log-format``, for ``log.configure``."""
+    parser.add_argument(
+        "--log-level", default="info", metavar="LEVEL", help="trace, debug, info, warn or error (info)"
+    )
+    parser.add_argument(
+        "--log-format",
+        default="auto",
+        choices=("auto", "json", "console"),
+        help="json, console, or by whether stderr is a terminal (auto)",
+    )
+
+
+def read_text(flag: str, path: str | Path) -> str:
+    """The text of a file that a flag names.
+
+    Raises:
+        ConfigError: it cannot be read; names the flag and the file.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{flag} {path}: {why}") from None
+
+
+def comma_list(text: str) -> list[str]:
+    """The parts of a comma-separated list, without blanks and empty ones."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def positive(flag: str, value: float) -> float:
+    """The value, if it is more than 0.
+
+    Raises:
+        ConfigError: it is not; names the flag.
+    """
+    if value <= 0:
+        raise ConfigError(f"{flag}: {value:g} must be more than 0")
+    return value
+
+
+def take_klog(argv: Sequence[str]) -> tuple[list[str], Klog]:
+    """Take klog's flags out of a command line, in every spelling that programs in Go accept.
+
+    ``--v=6``, ``--v 6``, ``-v=6``, ``-v 6``, ``-v6`` and ``--klog.v=6`` are a verbosity. The others have no meaning
+    here, with ``-`` or ``_`` in their names, with one dash or two, and with node-cli's ``klog.`` before them.
+
+    Returns the remaining arguments and what was taken.
+
+    Raises:
+        ConfigError: the verbosity is no number, or a value is missing.
+    """
+    rest: list[str] = []
+    ignored: list[str] = []
+    verbosity = 0
+    arguments = iter(argv)
+    for argument in arguments:
+        found = _KLOG.fullmatch(argument)
+        name = found["name"].replace("-", "_") if found else ""
+        is_klog = found is not None and (found["prefix"] or name in _KLOG_SWITCHES or name in _KLOG_VALUES)
+        if found is None or not is_klog:
+            rest.append(argument)
+            continue
+        flag = found["flag"]
+        value = found["value"] or found["short"]
+        if value is None and name in _KLOG_VALUES:
+            value = next(arguments, None)
+            if value is None:
+                raise ConfigError(f"{flag}: needs a value")
+        if name != "v":
+            ignored.append(flag)
+        elif value is not None and value.isascii() and value.isdigit():
+            verbosity = int(value)
+        else:
+            raise ConfigError(f"{flag}: {value!r} is not a number")
+    return rest, Klog(verbosity, tuple(dict.fromkeys(ignored)))

@@ -1,0 +1,1 @@
+"""HTTP servers: accepting and limiting connections, health checks, the metrics page."""

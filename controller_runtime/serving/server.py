@@ -1,0 +1,264 @@
+"""HTTP(S) serving of a daemon: Kubernetes' health endpoints, Prometheus metrics, and the component's own routes.
+
+``HttpsServer`` is one listening socket around an aiohttp application. Kubernetes' conventions hold: ``/livez`` says
+whether a restart would help, ``/readyz`` whether to send work here, ``/healthz`` is the older name of the first
+(``health``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import socket
+import ssl
+from collections.abc import Collection, Mapping, Sequence
+from typing import Self
+
+import prometheus_client
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.process import version
+from controller_runtime.process.listening import bind, parse_address
+from controller_runtime.serving.accepting import Gate, count_requests, peer_of
+from controller_runtime.serving.bodies import Bodies
+from controller_runtime.serving.connections import ConnectionLimits, Connections
+from controller_runtime.serving.health import Check, HealthChecks
+from controller_runtime.serving.metrics_page import MetricsPage
+from controller_runtime.tls.reloader import CertificateReloader, common_name
+
+__all__ = ["Check", "HealthChecks", "HealthServer", "HttpsServer"]
+
+_BACKLOG = 128
+"""Connections that wait to be accepted; asyncio accepts so many in one turn of its loop."""
+_BODIES = 4
+"""Bodies of the greatest length that are in memory at once; smaller ones accordingly more."""
+_BODY_SECONDS = 10.0
+"""Time for a body to come."""
+_OPTIONS = {
+    "access_log": None,
+    # Seconds for which the rest of an unwanted body is read.
+    "lingering_time": 1.0,
+    # Kubernetes compresses no request, and a small body must not become a large one.
+    "auto_decompress": False,
+}
+"""Arguments of aiohttp's protocol."""
+_NO_CERTIFICATE = "a client certificate is required"
+_OPEN = ("/healthz", "/livez", "/readyz", "/metrics")
+"""Paths that need no certificate."""
+# Otherwise each counter and histogram comes with a second series that says since when: a third more for nobody.
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+# Always 1, as Prometheus programs have it; which component and replica it is are labels of the scrape.
+prometheus_client.Gauge(
+    "virtual_node_build_info",
+    "1; its labels are the version that runs and its Python.",
+    ["version", "python"],
+).labels(version.version() or "unknown", platform.python_version()).set(1)
+
+
+class HttpsServer:
+    """A listening HTTP or HTTPS server; an async context manager, or ``start`` and ``stop``.
+
+    Args:
+        host: address to bind; "" and "::" mean every IPv4 and IPv6 address of the machine.
+        port: TCP port; 0 takes a free one, see ``port`` after ``start``.
+        tls: certificates to serve. With a client CA, whoever shows no certificate of it is refused; health and
+            metrics are for everybody. A reloader is followed for as long as the server runs, unless
+            ``follow_certificates`` is false because somebody else does. None: plain HTTP.
+        client_names: common names that a client certificate may have; empty: any.
+        middlewares: around every handler, the health endpoints included; the first is the outermost.
+        health: whether to serve ``/healthz``, ``/livez`` and ``/readyz``.
+        metrics: whether to serve ``/metrics``.
+        shutdown_timeout: seconds that requests under way may take to finish when the server stops.
+        max_body_bytes: largest request body that is read.
+        limits: of the server's connections; by default 512, with a client CA 128 of those without a certificate.
+        name: label of the metrics of the server's connections.
+        setting: the flag or field with the address, for the error when it cannot be bound.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: CertificateReloader | ssl.SSLContext | None = None,
+        client_names: Collection[str] = (),
+        follow_certificates: bool = True,
+        middlewares: Sequence[Middleware] = (),
+        health: bool = True,
+        metrics: bool = True,
+        shutdown_timeout: float = 5.0,
+        max_body_bytes: int = 8 * 1024**2,
+        limits: ConnectionLimits | None = None,
+        name: str = "http",
+        setting: str = "",
+    ) -> None:
+        if isinstance(tls, CertificateReloader) and tls.verifies_clients:
+            middlewares = (_certificate_required(client_names), *middlewares)
+        self.app = web.Application(middlewares=(count_requests, *middlewares), client_max_size=max_body_bytes)
+        self.bodies = Bodies(
+            max_bytes=max_body_bytes, total_bytes=_BODIES * max_body_bytes, seconds=_BODY_SECONDS
+        )
+        strangers = 128 if isinstance(tls, CertificateReloader) and tls.verifies_clients else 512
+        self._connections = Connections(name, limits or ConnectionLimits(strangers=strangers))
+        self._gate: Gate | None = None
+        self._host = host
+        self._wanted_port = port
+        self._setting = setting
+        self._tls = tls
+        self._follow = follow_certificates
+        self._shutdown_timeout = shutdown_timeout
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._follower: asyncio.Task[None] | None = None
+        self._port = 0
+        self._stopping = False
+        self.health = HealthChecks()
+        self.health.add("shutdown", lambda: "shutting down" if self._stopping else None)
+        if health:
+            self.health.add_routes(self.app)
+        if metrics:
+            self.add_route("GET", "/metrics", MetricsPage().get)
+
+    @property
+    def port(self) -> int:
+        """The port that is bound; 0 before ``start``."""
+        return self._port
+
+    def add_route(self, method: str, path: str, handler: Handler) -> None:
+        """Serve a path; ``*`` stands for every method. Only before ``start``."""
+        self.app.router.add_route(method, path, handler)
+
+    def add_check(self, name: str, check: Check, *, live: bool = False) -> None:
+        """Add a check to ``/readyz``; with ``live`` also to ``/livez`` and ``/healthz``.
+
+        Liveness is for what only a restart can mend: a cluster that does not answer is no reason.
+        """
+        self.health.add(name, check, live=live)
+
+    async def start(self) -> None:
+        """Bind and serve; when that fails or is cancelled, nothing stays open.
+
+        Raises:
+            OSError: the address cannot be bound; ``strerror`` is a sentence that names it.
+            ConfigError: the same, for a server with a ``setting``, which only the user can mend.
+        """
+        try:
+            sock = bind(self._host, self._wanted_port)
+        except OSError as error:
+            if self._setting:
+                raise ConfigError(f"{self._setting}: {error.strerror}") from None
+            raise
+        self._port = sock.getsockname()[1]
+        try:
+            await self._serve(sock)
+        except BaseException:
+            self._port = 0
+            try:
+                await self.stop()
+            finally:
+                sock.close()
+            raise
+
+    async def _serve(self, sock: socket.socket) -> None:
+        # Streaming handlers (logs -f) end with their client instead of writing to nobody for hours.
+        self._runner = web.AppRunner(
+            self.app,
+            handle_signals=False,
+            handler_cancellation=True,
+            shutdown_timeout=self._shutdown_timeout,
+        )
+        await self._runner.setup()
+        assert self._runner.server is not None
+        context = self._tls.context if isinstance(self._tls, CertificateReloader) else self._tls
+        self._gate = Gate(
+            self._runner.server, lambda: context, connections=self._connections, options=_OPTIONS
+        )
+        # Not aiohttp's SockSite: cancelled while it starts, it forgets a socket that the loop goes on to poll.
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._gate, sock=sock, backlog=_BACKLOG, start_serving=False
+        )
+        await self._listener.start_serving()
+        if isinstance(self._tls, CertificateReloader) and self._follow:
+            self._follower = asyncio.create_task(self._tls.run(), name="certificate reloader")
+
+    async def announce_shutdown(self, seconds: float) -> None:
+        """Fail readiness and go on serving: those who send requests here hear of our end late."""
+        self._stopping = True
+        if seconds:
+            await asyncio.sleep(seconds)
+
+    async def stop(self) -> None:
+        """Fail readiness, stop listening, let requests finish for ``shutdown_timeout`` seconds, close."""
+        self._stopping = True
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        try:
+            if self._follower is not None:
+                self._follower.cancel()
+                await asyncio.gather(self._follower, return_exceptions=True)
+                self._follower = None
+        finally:
+            if self._gate is not None:
+                gate, self._gate = self._gate, None
+                await gate.close()
+            if self._runner is not None:
+                runner, self._runner = self._runner, None
+                await runner.cleanup()
+
+    async def run(self) -> None:
+        """Serve until cancelled, then stop gracefully.
+
+        Raises:
+            OSError: as ``start``.
+        """
+        async with self:
+            await asyncio.Event().wait()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def _certificate_required(names: Collection[str]) -> Middleware:
+    """Refuse requests without a client certificate; the TLS layer has verified the one that is shown, if any."""
+
+    @web.middleware
+    async def required(request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        certificate = transport.get_extra_info("peercert") if transport is not None else None
+        if certificate and (not names or common_name(certificate) in names):
+            if (peer := peer_of(request)) is not None:
+                peer.trust()
+            return await handler(request)
+        # Probes and scrapers show no certificate.
+        if request.method == "GET" and request.path.startswith(_OPEN):
+            return await handler(request)
+        text = "the client certificate's name is not one of those allowed" if certificate else _NO_CERTIFICATE
+        response = web.Response(status=401, text=text + "\n")
+        response.force_close()
+        return response
+
+    return required
+
+
+class HealthServer(HttpsServer):
+    """Health and metrics alone, over plain HTTP, at ``host:port`` (``:8080`` and ``[::1]:8080`` work).
+
+    Raises:
+        ConfigError: the address cannot be understood.
+    """
+
+    def __init__(
+        self, address: str, *, checks: Mapping[str, Check] | None = None, setting: str = "--health-addr"
+    ) -> None:
+        host, port = parse_address(address)
+        limits = ConnectionLimits(total=128, strangers=128)
+        super().__init__(host, port, limits=limits, name="health", setting=setting)
+        for name, check in (checks or {}).items():
+            self.add_check(name, check)

@@ -1,0 +1,1 @@
+"""Key pairs, self-signed certificates, and TLS contexts that reload changed files."""

@@ -1,0 +1,101 @@
+"""TLS towards an apiserver: whom we trust, and the certificate that says who we are."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.tls.key_pairs import KeyPair, as_file
+
+Material = Path | bytes | None
+"""A PEM file, which may be rotated, or its contents."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TlsMaterial:
+    """What a TLS context is made of.
+
+    Attributes:
+        source: where it comes from, for messages.
+        authority: the CAs to trust; None: the system's.
+        certificate: our own, perhaps followed by its chain; None: none.
+        key: its key; None: in the certificate's file.
+        verify: whether the server must prove who it is.
+    """
+
+    source: str
+    authority: Material = None
+    certificate: Material = None
+    key: Material = None
+    verify: bool = True
+
+    def context(self, identity: KeyPair | None = None) -> ssl.SSLContext:
+        """A new context.
+
+        Args:
+            identity: a client certificate in place of ``certificate``, as a credential plugin gives one.
+
+        Raises:
+            ConfigError: names the file, or the source, and what is wrong with it.
+        """
+        with self._told("certificate-authority", self.authority), _file(self.authority) as authority:
+            context = ssl.create_default_context(cafile=authority)
+        # Kubernetes' own CAs are often made without the extensions that Python >= 3.13 insists on.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        # What a kubeconfig names is trusted, be it an intermediate CA without its root: Go and Python >= 3.13 agree.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        certificate, key = (
+            (self.certificate, self.key) if identity is None else (identity.certificate, identity.key)
+        )
+        if certificate is not None:
+            with (
+                self._told("client-certificate", certificate),
+                _file(certificate) as certificate_file,
+                _file(key) as key_file,
+            ):
+                assert certificate_file is not None
+                context.load_cert_chain(certificate_file, key_file, password=_no_password)
+        return context
+
+    def stamp(self) -> tuple[object, ...]:
+        """Changes when a file does; a file that is not there now counts as unchanged by the caller's leave."""
+        return tuple(
+            _stamp(part) for part in (self.authority, self.certificate, self.key) if isinstance(part, Path)
+        )
+
+    @contextlib.contextmanager
+    def _told(self, what: str, material: Material) -> Iterator[None]:
+        try:
+            yield
+        except (ssl.SSLError, OSError, ValueError) as error:
+            where = f" {material}" if isinstance(material, Path) else ""
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+            raise ConfigError(f"{self.source}: {what}{where}: {' '.join(str(reason).split())}") from None
+
+
+@contextlib.contextmanager
+def _file(material: Material) -> Iterator[str | None]:
+    if isinstance(material, bytes):
+        with as_file(material) as path:
+            yield path
+    else:
+        yield None if material is None else str(material)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _no_password() -> bytes:
+    raise ValueError("the key is encrypted, and there is nobody to ask for its password")

@@ -1,0 +1,292 @@
+"""Serving certificates that follow their files, and the making of key pairs (from ``key_pairs``).
+
+A server listens with one *front* context for all its life. For every handshake the front's SNI callback hands the
+connection to the newest *loaded* context, so a new certificate or client CA serves the very next connection while
+open ones carry on. A pair that does not load never gets near the front: OpenSSL would otherwise be left with
+half of it and refuse every handshake. OpenSSL calls the callback for clients that send no server name, too, as
+apiservers that dial a kubelet's IP do.
+
+Session tickets are off: a resumed session would not look at the client CA again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from prometheus_client import Counter, Gauge
+
+from controller_runtime import log
+from controller_runtime.errors import ConfigError
+from controller_runtime.tls.key_pairs import KeyPair, as_file, expiry, make_ca, self_signed, sign
+
+__all__ = [
+    "CertificateReloader",
+    "KeyPair",
+    "common_name",
+    "expiry",
+    "make_ca",
+    "self_signed",
+    "server_context",
+    "sign",
+]
+
+_RELOAD_ERRORS = Counter(
+    "virtual_node_certificate_reload_errors_total",
+    "Changed serving certificates that could not be loaded; the previous one stays in use.",
+    ["name"],
+)
+_EXPIRATION = Gauge(
+    "virtual_node_certificate_expiration_timestamp_seconds",
+    "When the serving certificate in use ends, as a Unix time.",
+    ["name"],
+)
+_log = log.get_logger(component="certificates")
+
+ClientCa = str | Path | bytes
+"""A CA bundle: the path of a PEM file (str, Path; followed) or PEM itself (bytes; fixed)."""
+
+_Stamp = tuple[tuple[int, int, int, int] | None, ...]
+
+
+class CertificateReloader:
+    """A server's TLS context that follows the files it was made from.
+
+    Args:
+        cert_path: PEM certificate, followed by its chain.
+        key_path: PEM private key, not encrypted.
+        pair: instead of the two files (``from_pair``).
+        client_ca: who may sign client certificates. With it, clients are asked for one and may connect without
+            (``CERT_OPTIONAL``); one that does not verify ends the handshake. Without it nobody is asked.
+        name: label of the metrics.
+        interval: seconds between two looks at the files.
+
+    Raises:
+        ConfigError: a file cannot be read or used; names the file.
+    """
+
+    def __init__(
+        self,
+        cert_path: str | Path,
+        key_path: str | Path,
+        *,
+        pair: KeyPair | None = None,
+        client_ca: ClientCa | Sequence[ClientCa] | None = None,
+        name: str = "serving",
+        interval: float = 10.0,
+    ) -> None:
+        if client_ca is None:
+            self._client_cas: tuple[ClientCa, ...] = ()
+        elif isinstance(client_ca, str | Path | bytes):
+            self._client_cas = (client_ca,)
+        else:
+            self._client_cas = tuple(client_ca)
+        self._name = name
+        self._interval = interval
+        self._fixed_pair = pair
+        self._pair_paths = (Path(cert_path), Path(key_path))
+        ca_paths = [Path(ca) for ca in self._client_cas if not isinstance(ca, bytes)]
+        self._paths = tuple(ca_paths if pair is not None else [*self._pair_paths, *ca_paths])
+        self._front = _bare_context(ask_clients=bool(self._client_cas))
+        self._front.sni_callback = self._choose
+        self._stamp = self._look()
+        self._current = self._load()
+
+    @classmethod
+    def from_pair(
+        cls,
+        pair: KeyPair,
+        *,
+        client_ca: ClientCa | Sequence[ClientCa] | None = None,
+        name: str = "serving",
+        interval: float = 10.0,
+    ) -> Self:
+        """The same for a pair in memory; only client CA files are followed.
+
+        Raises:
+            ConfigError: the pair or a CA cannot be used.
+        """
+        return cls("", "", pair=pair, client_ca=client_ca, name=name, interval=interval)
+
+    @property
+    def verifies_clients(self) -> bool:
+        """Whether there is a CA of client certificates."""
+        return bool(self._client_cas)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context to listen with, for ever the same object."""
+        return self._front
+
+    def is_current(self, connection: ssl.SSLObject) -> bool:
+        """Whether a connection was made with the certificate and client CA that serve now."""
+        return connection.context is self._current
+
+    def replace(self, pair: KeyPair) -> None:
+        """Serve another pair from the next connection on, where the pair is in memory (``from_pair``).
+
+        Raises:
+            ConfigError: it cannot be used; the previous one stays.
+        """
+        previous, self._fixed_pair = self._fixed_pair, pair
+        try:
+            self._current = self._load()
+        except ConfigError:
+            self._fixed_pair = previous
+            raise
+
+    def trust(self, client_ca: bytes) -> None:
+        """Have another CA (PEM) sign client certificates from the next connection on, whatever did so before.
+
+        Raises:
+            ConfigError: it cannot be used; nothing changes.
+        """
+        previous, self._client_cas = self._client_cas, (client_ca,)
+        try:
+            self._current = self._load()
+        except ConfigError:
+            self._client_cas = previous
+            raise
+        self._front.verify_mode = self._current.verify_mode
+
+    def forget(self) -> None:
+        """Nobody is served any more: when the certificate ends is no news."""
+        with contextlib.suppress(KeyError):
+            _EXPIRATION.remove(self._name)
+
+    async def run(self) -> None:
+        """Follow the files until cancelled; never raises.
+
+        Looks at modification time, size and inode behind symlinks: secret volumes swap a symlink two levels up,
+        which no file watch reports portably, and a stat every ten seconds costs nothing.
+        """
+        if not self._paths:
+            await asyncio.Event().wait()
+        while True:
+            await asyncio.sleep(self._interval)
+            await self.check()
+
+    async def check(self) -> bool:
+        """Look at the files once and load them if they changed; tells whether new ones are in use.
+
+        A change that does not load is logged and counted once; the files are tried again when they change again.
+        """
+        stamp = self._look()
+        if stamp == self._stamp:
+            return False
+        # Taken before reading: a change in between is found by the next look.
+        self._stamp = stamp
+        before = self._fixed_pair, self._client_cas
+        try:
+            loaded = await asyncio.to_thread(self._load)
+            # What ``replace`` or ``trust`` brought in the meantime must not be undone by what is older.
+            self._current = loaded if (self._fixed_pair, self._client_cas) == before else self._load()
+        except ConfigError as error:
+            _RELOAD_ERRORS.labels(self._name).inc()
+            _log.error(
+                "serving certificate not reloaded, the previous one stays", name=self._name, error=str(error)
+            )
+            return False
+        _log.info("serving certificate reloaded", name=self._name)
+        return True
+
+    def _look(self) -> _Stamp:
+        return tuple(_stamp_of(path) for path in self._paths)
+
+    def _load(self) -> ssl.SSLContext:
+        pair = self._fixed_pair
+        if pair is None:
+            certificate, key = self._pair_paths
+            pair = KeyPair(_read(certificate), _read(key))
+            where = f"certificate {certificate} with key {key}"
+        else:
+            where = "certificate"
+        loaded = _server_context(pair, self._client_cas, where=where)
+        _EXPIRATION.labels(self._name).set(expiry(pair.certificate).timestamp())
+        return loaded
+
+    def _choose(
+        self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _front: ssl.SSLContext
+    ) -> None:
+        connection.context = self._current
+
+
+def server_context(
+    pair: KeyPair, *, client_ca: ClientCa | Sequence[ClientCa] | None = None
+) -> ssl.SSLContext:
+    """A fixed server context for a pair in memory; ``CertificateReloader`` says what ``client_ca`` means.
+
+    Raises:
+        ConfigError: the pair or a CA cannot be used.
+    """
+    cas = (client_ca,) if isinstance(client_ca, str | Path | bytes) else tuple(client_ca or ())
+    return _server_context(pair, cas, where="certificate")
+
+
+def common_name(certificate: Mapping[str, Any]) -> str:
+    """The common name of a verified certificate (``SSLSocket.getpeercert``); empty when it has none.
+
+    Of several the last counts, as in Go: who approved the certificate has seen that one.
+    """
+    names = [pair for relative in certificate.get("subject", ()) for pair in relative]
+    return next((str(value) for key, value in reversed(names) if key == "commonName"), "")
+
+
+def _server_context(pair: KeyPair, client_cas: Sequence[ClientCa], *, where: str) -> ssl.SSLContext:
+    context = _bare_context(ask_clients=bool(client_cas))
+    try:
+        with as_file(pair.certificate) as certificate, as_file(pair.key) as key:
+            context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where} cannot be used: {_reason(error)}") from None
+    for ca in client_cas:
+        pem = ca if isinstance(ca, bytes) else _read(Path(ca))
+        try:
+            context.load_verify_locations(cadata=pem.decode("ascii", "ignore"))
+        except (OSError, ValueError) as error:
+            file = "" if isinstance(ca, bytes) else f" {ca}"
+            raise ConfigError(f"client CA{file} cannot be used: {_reason(error)}") from None
+    return context
+
+
+def _bare_context(*, ask_clients: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    # aiohttp speaks nothing newer; clients that offer h2 learn so at once.
+    context.set_alpn_protocols(["http/1.1"])
+    if ask_clients:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        # An intermediate CA is trusted without its root, as by a kubelet.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def _no_password() -> bytes:
+    # Without this OpenSSL would ask on the terminal.
+    raise ValueError("the private key is encrypted")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
+    return str(error) or "it is not PEM"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int, int] | None:
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+    return None

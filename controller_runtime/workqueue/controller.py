@@ -1,0 +1,129 @@
+"""Workers that reconcile keys until they agree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import structlog
+
+from controller_runtime.consistency import OwnWrites
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
+
+K = TypeVar("K", bound=Hashable)
+_QUIET_FAILURES = 3
+"""Failures of one key that are nobody's business yet: conflicts and races mend themselves."""
+_STALE_RETRY = 1.0
+"""Seconds until a cache is asked again whether it shows our last write; its event normally comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a reconciliation asks for besides being done."""
+
+    requeue_after: float | None = None
+    """Seconds after which the key is to be looked at again; None: only when something changes."""
+
+
+class Controller(Generic[K]):
+    """N workers on one queue, calling ``reconcile(key)``.
+
+    An error queues the key again with its own back-off; other keys do not notice. A result queues it again
+    when it asks for that. Success forgets the key's failures.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[K], Awaitable[Result | None]],
+        *,
+        workers: int = 1,
+        queue: WorkQueue[K] | None = None,
+        max_retries: int | None = None,
+        on_giving_up: Callable[[K, Exception], None] | None = None,
+    ) -> None:
+        """Set up; ``run`` starts the workers.
+
+        Args:
+            name: in logs and metrics.
+            reconcile: level-triggered; may be called at any time, any number of times.
+            workers: keys reconciled at the same time.
+            queue: the work queue; one of its own by default.
+            max_retries: failures after which a key is dropped; None: never, a live object is never given up.
+            on_giving_up: called with the key and its last error when it is dropped.
+        """
+        self.name = name
+        self.queue: WorkQueue[K] = queue if queue is not None else WorkQueue(name)
+        self._reconcile = reconcile
+        self._workers = workers
+        self._max_retries = max_retries
+        self._on_giving_up = on_giving_up
+        self._own_writes: OwnWrites[K] = OwnWrites(name)
+        self._log = structlog.get_logger(controller=name)
+
+    def enqueue(self, key: K) -> None:
+        """Have a key reconciled."""
+        self.queue.add(key)
+
+    async def run(self) -> None:
+        """Work until cancelled, or until the queue is shut down and drained. Once: the queue ends with it."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._workers):
+                    group.create_task(self._work(), name=f"{self.name}-{number}")
+        finally:
+            self.queue.abandon()
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self.queue.get()
+            except QueueShutDown:
+                return
+            try:
+                if self._own_writes.must_wait(key):
+                    self.queue.add_after(key, _STALE_RETRY)
+                    continue
+                with self._own_writes.noting(key):
+                    result = await self._reconcile(key)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Not we were cancelled but something that was awaited; a worker that ends of it is missed by nobody.
+                self._failed(key, RuntimeError(f"cancelled from inside: {error!r}"))
+            except Exception as error:  # noqa: BLE001 - one key's failure is never another's
+                self._failed(key, error)
+            else:
+                self.queue.forget(key)
+                if result is not None and result.requeue_after is not None:
+                    self.queue.add_after(key, result.requeue_after)
+            finally:
+                self.queue.done(key)
+
+    def _failed(self, key: K, error: Exception) -> None:
+        failures = self.queue.num_requeues(key)
+        if self._max_retries is not None and failures >= self._max_retries:
+            self._log.error("giving up", key=str(key), error=str(error), attempts=failures + 1)
+            self.queue.forget(key)
+            self._tell_giving_up(key, error)
+            return
+        delay = self.queue.add_rate_limited(key)
+        details = {"key": str(key), "error": str(error), "attempt": failures + 1, "retry_in": round(delay, 3)}
+        if isinstance(error, (ApiError, ConfigError, TimeoutError)):
+            level = self._log.debug if failures < _QUIET_FAILURES else self._log.warning
+            level("reconcile failed", kind=type(error).__name__, **details)
+        else:
+            # A fault of ours: the first time with all we know, then in one line.
+            self._log.error("reconcile failed", exc_info=error if not failures else None, **details)
+
+    def _tell_giving_up(self, key: K, error: Exception) -> None:
+        if self._on_giving_up is None:
+            return
+        try:
+            self._on_giving_up(key, error)
+        except Exception:  # noqa: BLE001 - the caller's fault ends with it
+            self._log.exception("on_giving_up failed", key=str(key))

@@ -1,0 +1,272 @@
+"""A work queue with client-go's guarantees (``util/workqueue``), for one event loop.
+
+- **Fair**: keys are handed out in the order they were added, within a priority. Where keys belong to flows, these take
+  turns, and none of them holds all workers (``lanes``).
+- **Stingy**: a key is handed to one worker at a time; added a hundred times before that, it is handed out once.
+- **Re-queue while processing**: a key added while a worker has it is handed out again once it is done.
+- **First adds are immediate**: only ``add_rate_limited`` waits, and only for the key that failed.
+- **Shutdown**: adds are ignored, what is queued is drained, then ``get`` raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from controller_runtime.util.backoff import ExponentialBackoff, RateLimiter
+from controller_runtime.workqueue.lanes import Lanes
+
+K = TypeVar("K", bound=Hashable)
+
+_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60)
+_DEPTH = Gauge("workqueue_depth", "Keys waiting for a worker.", ["name"])
+_ADDS = Counter("workqueue_adds_total", "Keys queued.", ["name"])
+_WAIT = Histogram(
+    "workqueue_queue_duration_seconds", "Seconds from queued to taken.", ["name"], buckets=_SECONDS
+)
+_WORK = Histogram(
+    "workqueue_work_duration_seconds", "Seconds from taken to done.", ["name"], buckets=_SECONDS
+)
+_RETRIES = Counter("workqueue_retries_total", "Keys queued again after a failure.", ["name"])
+_UNFINISHED = Gauge(
+    "workqueue_unfinished_work_seconds", "Seconds of work under way, all keys together.", ["name"]
+)
+_LONGEST = Gauge(
+    "workqueue_longest_running_processor_seconds", "Age of the longest work under way.", ["name"]
+)
+
+
+class QueueShutDown(Exception):  # noqa: N818 - a signal to stop, not a failure
+    """The queue has been shut down and is empty."""
+
+
+class WorkQueue(Generic[K]):
+    """Keys that need attention, each at most once at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        rate_limiter: RateLimiter | None = None,
+        flow: Callable[[K], str] | None = None,
+        workers: int = 0,
+    ) -> None:
+        """Set up.
+
+        Args:
+            name: the queue's name in metrics.
+            rate_limiter: how long failing keys wait; client-go's 5 ms doubling to 1000 s by default.
+            flow: whom a key is for; flows take turns, before priorities count. None: all keys are one flow.
+            workers: how many there are, so that no flow holds all of them; 0: no bound.
+        """
+        self.name = name
+        self._limiter = rate_limiter or ExponentialBackoff()
+        self._lanes: Lanes[K] = Lanes(flow, workers=workers)
+        self._dirty: dict[K, tuple[int, float]] = {}
+        self._processing: dict[K, float] = {}
+        self._getters: deque[asyncio.Future[None]] = deque()
+        self._waiting: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._ties = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        self._shut_down = False
+        self._idle: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._depth: Any = _DEPTH.labels(name)
+        self._adds: Any = _ADDS.labels(name)
+        self._wait: Any = _WAIT.labels(name)
+        self._work: Any = _WORK.labels(name)
+        self._retries: Any = _RETRIES.labels(name)
+        # Metrics live as long as the process; they are not to keep a queue, nor its keys, that nobody works on.
+        found = weakref.ref(self)
+        self._depth.set_function(lambda: 0 if (queue := found()) is None else len(queue))
+        ages = partial(_ages_of, found)
+        _UNFINISHED.labels(name).set_function(lambda: sum(ages()))
+        _LONGEST.labels(name).set_function(lambda: max(ages(), default=0.0))
+
+    def __len__(self) -> int:
+        """Keys that wait for a worker now; delayed ones are not counted."""
+        return len(self._lanes)
+
+    @property
+    def is_shut_down(self) -> bool:
+        """Whether ``shut_down`` was called."""
+        return self._shut_down
+
+    def add(self, key: K, *, priority: int = 0) -> None:
+        """Queue a key unless it is queued; of higher priority before lower ones.
+
+        Added again with a higher priority, a queued key moves up, to the end of that priority's keys.
+        """
+        if self._shut_down:
+            return
+        known = self._dirty.get(key)
+        if known is not None:
+            if priority > known[0]:
+                self._raise(key, priority)
+            return
+        self._adds.inc()
+        self._dirty[key] = (priority, self._now())
+        if key not in self._processing:
+            self._push(key, priority)
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """Queue a key once some time has passed. Of two times for one key the earlier counts."""
+        if self._shut_down:
+            return
+        if seconds <= 0:
+            self.add(key)
+            return
+        due = self._now() + seconds
+        known = self._waiting.get(key)
+        if known is not None and known <= due:
+            return
+        self._waiting[key] = due
+        heapq.heappush(self._heap, (due, next(self._ties), key))
+        self._arm()
+
+    def add_rate_limited(self, key: K) -> float:
+        """Queue a key that failed, after its back-off; returns the seconds."""
+        seconds = self._limiter.when(key)
+        self._retries.inc()
+        self.add_after(key, seconds)
+        return seconds
+
+    def forget(self, key: K) -> None:
+        """The key succeeded: its next failure starts the back-off anew."""
+        self._limiter.forget(key)
+
+    def num_requeues(self, key: K) -> int:
+        """Failures of the key since it was last forgotten."""
+        return self._limiter.num_requeues(key)
+
+    async def get(self) -> K:
+        """Wait for a key; the caller must call ``done`` with it.
+
+        Raises:
+            QueueShutDown: the queue was shut down and nothing is left.
+        """
+        while (key := self._lanes.pop()) is None:
+            if self._shut_down and not self._lanes:
+                self._wake()  # one who waits for keys that others have taken since
+                raise QueueShutDown(self.name)
+            getter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._getters.append(getter)
+            try:
+                await getter
+            except asyncio.CancelledError:
+                if getter.done() and not getter.cancelled():
+                    self._wake()  # our turn came as we left: pass it on
+                raise
+        if self._getters and (self._lanes or self._shut_down):
+            self._wake()  # what was held back may be free to go now, or it was the last
+        _, added = self._dirty.pop(key)
+        now = self._now()
+        self._processing[key] = now
+        self._wait.observe(now - added)
+        return key
+
+    def done(self, key: K) -> None:
+        """The worker has finished with a key, well or not."""
+        started = self._processing.pop(key, None)
+        if started is None:
+            return  # nobody has it; were it queued, it would be queued twice
+        self._work.observe(self._now() - started)
+        self._lanes.release(key)
+        again = self._dirty.get(key)
+        if again is not None:
+            self._push(key, again[0])
+        elif self._lanes:
+            self._wake()
+        elif self._idle is not None and not self._processing:
+            self._idle.set()
+
+    def shut_down(self) -> None:
+        """Ignore further adds, drop delayed ones; ``get`` drains what is queued and then raises."""
+        self._shut_down = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._waiting.clear()
+        self._heap.clear()
+        while self._getters:
+            self._wake()
+
+    def abandon(self) -> None:
+        """Nobody works on it any more: shut it down and forget what is queued, or it would look like a backlog."""
+        self.shut_down()
+        self._lanes.clear()
+        self._dirty.clear()
+
+    async def shut_down_with_drain(self) -> None:
+        """Shut down, then wait until everything queued and under way is done."""
+        self.shut_down()
+        if self._processing or self._lanes:
+            if self._idle is None:
+                self._idle = asyncio.Event()
+            await self._idle.wait()
+
+    def _push(self, key: K, priority: int) -> None:
+        self._lanes.push(key, priority)
+        self._wake()
+
+    def _raise(self, key: K, priority: int) -> None:
+        before, added = self._dirty[key]
+        self._dirty[key] = (priority, added)
+        if key not in self._processing:
+            self._lanes.pull(key, before)
+            self._push(key, priority)
+
+    def _wake(self) -> None:
+        while self._getters:
+            getter = self._getters.popleft()
+            if not getter.done():
+                getter.set_result(None)
+                return
+
+    def _arm(self) -> None:
+        if not self._heap:
+            return
+        due = self._heap[0][0]
+        if self._timer is not None:
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = asyncio.get_running_loop().call_at(due, self._ripen)
+
+    def _ripen(self) -> None:
+        self._timer = None
+        now = self._now()
+        while self._heap and self._heap[0][0] <= now:
+            due, _, key = heapq.heappop(self._heap)
+            if self._waiting.get(key) == due:
+                del self._waiting[key]
+                self.add(key)
+        self._arm()
+
+    def _now(self) -> float:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop.time()
+
+    def _ages(self) -> list[float]:
+        if self._loop is None:
+            return []
+        now = self._loop.time()
+        # A copy: metrics are rendered in a thread of their own.
+        return [now - started for started in list(self._processing.values())]
+
+
+def _ages_of(found: weakref.ref[WorkQueue[Any]]) -> list[float]:
+    queue = found()
+    return [] if queue is None else queue._ages()  # noqa: SLF001 - the module's own

@@ -1,0 +1,1 @@
+"""The descheduler's options and policy file."""

@@ -1,0 +1,55 @@
+"""What the process was told: flags and policy file put together, for everything below the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controller_runtime.api import names
+from controller_runtime.process.flags import Klog
+from descheduler.config.move_limits import Limits
+from descheduler.config.policy import StrategyConfig
+
+DEFAULT_NODE_SELECTOR = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionOptions:
+    """Which pods may be moved, and how many."""
+
+    dry_run: bool = False
+    local_storage: bool = False
+    system_critical: bool = False
+    ignore_pvc: bool = False
+    max_per_node: int = 0
+    """Per pass; 0: no limit."""
+    max_per_namespace: int = 0
+    max_total: int = 0
+    pass_seconds: float = 60.0
+    """How long a pass is, for event-driven strategies, which have none."""
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A parsed command line and policy."""
+
+    strategies: tuple[StrategyConfig, ...] = ()
+    eviction: EvictionOptions = field(default_factory=EvictionOptions)
+    kubeconfig: str = ""
+    server: str = ""
+    node_selector: str = ""
+    """Among virtual nodes; empty: all of them."""
+    interval: float = 0.0
+    """Seconds between two passes of the periodic strategies; 0: one pass."""
+    freeze_namespace: str = "kube-system"
+    freeze_period: float = 300.0
+    qps: float = 50.0
+    burst: int = 100
+    leader_elect: bool = True
+    lease: Mapping[str, float | str] = field(default_factory=dict)
+    health_address: str = ""
+    log_level: str = "info"
+    log_format: str = "auto"
+    klog: Klog = field(default_factory=Klog)
+    warnings: tuple[str, ...] = ()

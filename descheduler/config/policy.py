@@ -1,0 +1,278 @@
+"""DeschedulerPolicy files: sigs.k8s.io/descheduler's v1alpha1 (a map of strategies) and v1alpha2 (profiles).
+
+Both become the same ``Policy``. What cannot be honoured is an error that names the field, never silence: a policy
+that does nothing looks exactly like one that has nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from controller_runtime.api import decoding
+from controller_runtime.api.decoding import decode_yaml
+from controller_runtime.api.readable import guess
+from controller_runtime.errors import ConfigError
+from controller_runtime.process.flags import read_text
+from descheduler.config import fields
+
+_GROUP = "descheduler/"
+_V1ALPHA1_TOP = {
+    "apiVersion",
+    "kind",
+    "strategies",
+    "nodeSelector",
+    "evictLocalStoragePods",
+    "evictSystemCriticalPods",
+    "ignorePvcPods",
+    "maxNoOfPodsToEvictPerNode",
+    "maxNoOfPodsToEvictPerNamespace",
+}
+_V1ALPHA2_TOP = {
+    "apiVersion",
+    "kind",
+    "profiles",
+    "nodeSelector",
+    "maxNoOfPodsToEvictPerNode",
+    "maxNoOfPodsToEvictPerNamespace",
+    "maxNoOfPodsToEvictTotal",
+}
+EVICTOR = "DefaultEvictor"
+_EVICTOR_ARGS = {
+    "evictLocalStoragePods",
+    "evictSystemCriticalPods",
+    "ignorePvcPods",
+    "nodeSelector",
+    "evictFailedBarePods",
+    "nodeFit",
+}
+NESTED_PARAMS = ("podLifeTime", "removeDuplicates", "nodeResourceUtilizationThresholds")
+_PRIORITY_PARAMS = {"thresholdPriority": "value", "thresholdPriorityClassName": "name"}
+_ELSEWHERE = frozenset(
+    {
+        "HighNodeUtilization",
+        "RemoveFailedPods",
+        "RemovePodsHavingTooManyRestarts",
+        "RemovePodsViolatingInterPodAntiAffinity",
+        "RemovePodsViolatingNodeAffinity",
+        "RemovePodsViolatingNodeTaints",
+        "RemovePodsViolatingTopologySpreadConstraint",
+    }
+)
+
+Params = TypeVar("Params", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyConfig:
+    """One strategy that is to run."""
+
+    name: str
+    params: Mapping[str, Any]
+    where: str
+    """The field that holds the parameters, for errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a policy file says; None: it does not say."""
+
+    strategies: tuple[StrategyConfig, ...] = ()
+    node_selector: str | None = None
+    local_storage: bool | None = None
+    system_critical: bool | None = None
+    ignore_pvc: bool | None = None
+    max_per_node: int | None = None
+    max_per_namespace: int | None = None
+    max_total: int | None = None
+
+
+def load(path: str, *, known: Mapping[str, str]) -> Policy:
+    """Read a policy file.
+
+    Args:
+        path: YAML or JSON.
+        known: every name of a strategy, aliases included, and the name it is registered under.
+
+    Raises:
+        ConfigError: names the file, the field and what to write there.
+    """
+    text = read_text("--policy-config-file", path)
+    try:
+        document = decode_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+    try:
+        return parse(document, known=known)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse(document: Any, *, known: Mapping[str, str]) -> Policy:
+    """Read a decoded policy.
+
+    Raises:
+        ConfigError: names the field.
+    """
+    if not isinstance(document, dict):
+        raise ConfigError("the policy is empty: write apiVersion, kind and strategies or profiles")
+    if document.get("kind") != "DeschedulerPolicy":
+        raise ConfigError(f"kind: {document.get('kind')!r}: write DeschedulerPolicy")
+    match document.get("apiVersion"):
+        case "descheduler/v1alpha1":
+            return _v1alpha1(document, known)
+        case "descheduler/v1alpha2":
+            return _v1alpha2(document, known)
+        case other:
+            raise ConfigError(f"apiVersion: {other!r}: write {_GROUP}v1alpha1 or {_GROUP}v1alpha2")
+
+
+def convert(params: Mapping[str, Any], kind: type[Params], *, where: str) -> Params:
+    """A strategy's parameters as its own type.
+
+    Raises:
+        ConfigError: names the field within ``where``.
+    """
+    try:
+        return decoding.convert(dict(params), kind, where=where)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _v1alpha1(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
+    fields.only(document, _V1ALPHA1_TOP, "")
+    strategies = []
+    for name, entry in fields.mapping(document.get("strategies"), "strategies").items():
+        where = f'strategies["{name}"]'
+        entry = fields.mapping(entry, where)  # noqa: PLW2901 - the same entry, checked
+        fields.only(entry, {"enabled", "weight", "params"}, where)
+        if not fields.boolean(entry.get("enabled", False), f"{where}.enabled"):
+            continue
+        registered = _registered(name, where, known)
+        params = _flat(fields.mapping(entry.get("params"), f"{where}.params"))
+        strategies.append(StrategyConfig(registered, params, f"{where}.params"))
+    return Policy(strategies=tuple(strategies), **_limits(document, ""), **_evictor(document, ""))
+
+
+def _flat(params: dict[str, Any]) -> dict[str, Any]:
+    """v1alpha1 wraps a strategy's own parameters in a struct named after it; 0.18 did not yet."""
+    flat = {name: value for name, value in params.items() if name not in NESTED_PARAMS}
+    for name in NESTED_PARAMS:
+        flat |= fields.mapping(params.get(name), name)
+    threshold = {new: flat.pop(old) for old, new in _PRIORITY_PARAMS.items() if old in flat}
+    if threshold:
+        flat["priorityThreshold"] = threshold
+    return flat
+
+
+def _v1alpha2(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
+    fields.only(document, _V1ALPHA2_TOP, "")
+    profiles = document.get("profiles", [])
+    if not isinstance(profiles, list):
+        raise ConfigError("profiles: write a list")
+    strategies: list[StrategyConfig] = []
+    evictor: dict[str, Any] = {}
+    for number, entry in enumerate(profiles):
+        where = f"profiles[{number}]"
+        profile = fields.mapping(entry, where)
+        fields.only(profile, {"name", "pluginConfig", "plugins"}, where)
+        configs = _plugin_configs(profile, where)
+        if EVICTOR in configs:
+            args, at = configs[EVICTOR]
+            fields.only(args, _EVICTOR_ARGS, at)
+            evictor |= _evictor(args, at)
+            if args.get("nodeSelector"):
+                evictor["node_selector"] = str(args["nodeSelector"])
+        for name, at in _enabled(profile, where):
+            registered = _registered(name, at, known)
+            params, params_at = configs.get(name, ({}, f"{where}.pluginConfig[{name}].args"))
+            strategies.append(StrategyConfig(registered, params, params_at))
+    limits = _limits(document, "")
+    if "node_selector" in evictor:
+        limits["node_selector"] = evictor.pop("node_selector")
+    return Policy(strategies=tuple(strategies), **limits, **evictor)
+
+
+def _plugin_configs(profile: dict[str, Any], where: str) -> dict[str, tuple[dict[str, Any], str]]:
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    listed = profile.get("pluginConfig") or []
+    if not isinstance(listed, list):
+        raise ConfigError(f"{where}.pluginConfig: write a list")
+    for number, entry in enumerate(listed):
+        at = f"{where}.pluginConfig[{number}]"
+        config = fields.mapping(entry, at)
+        fields.only(config, {"name", "args"}, at)
+        name = config.get("name")
+        if not isinstance(name, str):
+            raise ConfigError(f"{at}.name: write a plugin's name")
+        args = {
+            key: value
+            for key, value in fields.mapping(config.get("args"), f"{at}.args").items()
+            if key != "kind"
+        }
+        args.pop("apiVersion", None)
+        found[name] = (args, f"{at}.args")
+    return found
+
+
+def _enabled(profile: dict[str, Any], where: str) -> list[tuple[str, str]]:
+    """The plugins that profile runs, and the field that says so."""
+    found = []
+    plugins = fields.mapping(profile.get("plugins"), f"{where}.plugins")
+    fields.only(
+        plugins,
+        {"deschedule", "balance", "filter", "preEvictionFilter", "preevictionfilter", "sort"},
+        f"{where}.plugins",
+    )
+    for point in ("deschedule", "balance"):
+        at = f"{where}.plugins.{point}"
+        entry = fields.mapping(plugins.get(point), at)
+        fields.only(entry, {"enabled", "disabled"}, at)
+        enabled = entry.get("enabled") or []
+        if not isinstance(enabled, list):
+            raise ConfigError(f"{at}.enabled: write a list of plugin names")
+        found += [(str(name), f"{at}.enabled[{number}]") for number, name in enumerate(enabled)]
+    return found
+
+
+def _registered(name: str, where: str, known: Mapping[str, str]) -> str:
+    registered = known.get(name)
+    if registered is not None:
+        return registered
+    names = ", ".join(sorted(set(known))) + guess(name, known)
+    if name in _ELSEWHERE:
+        raise ConfigError(
+            f"{where}: {name} is no strategy of this descheduler, which moves pods between virtual nodes; "
+            f"disable it and run sigs.k8s.io/descheduler beside this one for it. Known here: {names}"
+        )
+    raise ConfigError(f"{where}: there is no strategy {name!r}; known are {names}")
+
+
+def _limits(document: dict[str, Any], where: str) -> dict[str, Any]:
+    selector = document.get("nodeSelector")
+    if selector is not None and not isinstance(selector, str):
+        raise ConfigError(
+            f"{fields.join(where, 'nodeSelector')}: write a label selector as text, such as type=virtual-kubelet"
+        )
+    return {
+        "node_selector": selector,
+        "max_per_node": fields.count(document, "maxNoOfPodsToEvictPerNode", where),
+        "max_per_namespace": fields.count(document, "maxNoOfPodsToEvictPerNamespace", where),
+        "max_total": fields.count(document, "maxNoOfPodsToEvictTotal", where),
+    }
+
+
+def _evictor(document: dict[str, Any], where: str) -> dict[str, Any]:
+    wanted = (
+        ("evictLocalStoragePods", "local_storage"),
+        ("evictSystemCriticalPods", "system_critical"),
+        ("ignorePvcPods", "ignore_pvc"),
+    )
+    return {
+        name: fields.boolean(document[key], fields.join(where, key))
+        for key, name in wanted
+        if document.get(key) is not None
+    }

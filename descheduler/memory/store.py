@@ -1,0 +1,252 @@
+"""What must outlive this process: which nodes an owner's pods avoid, and how often they have been moved.
+
+Two ConfigMaps in ``--freeze-namespace``. ``virtual-node-unschedulable`` is read by every replica of the webhook
+(``node_avoidance`` has its format); ``virtual-node-descheduler`` is our own
+(``descheduler.memory.history``). Only the leader writes, and only the keys that change (merge patches), so what is known
+here is what the API has; it is read when leadership begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controller_runtime import log, resources
+from controller_runtime.api import node_avoidance
+from controller_runtime.client.client import Client
+from controller_runtime.errors import AlreadyExists, ApiError, NotFound
+from descheduler.config.move_limits import Limits
+from descheduler.memory import history
+from descheduler.memory.history import History
+
+HISTORY = "virtual-node-descheduler"
+_PRUNE_SLACK = 5.0
+"""Seconds over which expiries are gathered before a prune is written."""
+
+_MOST = 2000
+"""Owners per ConfigMap, which may have 1 MiB. Beyond it, the namespace that has most loses its oldest."""
+
+
+class Memory:
+    """The leader's view of both ConfigMaps, and the only writer of them."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        freeze_period: float,
+        limits: Limits,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._period = freeze_period
+        self._limits = limits
+        self._now = now
+        self._frozen: dict[str, tuple[str, dict[str, datetime]]] = {}
+        self._histories: dict[str, History] = {}
+        self._changed = asyncio.Event()
+        self._batches: dict[str, tuple[dict[str, str | None], asyncio.Future[None]]] = {}
+        """Keys that wait to be written, by ConfigMap, and what writes them."""
+        self._locks = {name: asyncio.Lock() for name in (node_avoidance.CONFIG_MAP, HISTORY)}
+        self._log = log.get_logger(component="memory")
+        self._subscribers: list[Callable[[], None]] = []
+
+    def subscribe(self, on_thaw: Callable[[], None]) -> Callable[[], None]:
+        """Be told when nodes have become usable again; returns what ends that."""
+        self._subscribers.append(on_thaw)
+        return lambda: self._subscribers.remove(on_thaw)
+
+    async def load(self) -> None:
+        """Read what the API remembers.
+
+        Raises:
+            ApiError: it does not answer.
+        """
+        self._frozen = dict(node_avoidance.parse_all(await self._read(node_avoidance.CONFIG_MAP)))
+        self._histories = history.parse(await self._read(HISTORY))
+
+    async def run(self) -> None:
+        """Prune what has expired, when it does, until cancelled."""
+        while True:
+            self._changed.clear()
+            wait = self._next_expiry()
+            try:
+                async with asyncio.timeout(wait):
+                    await self._changed.wait()
+            except TimeoutError:
+                try:
+                    await self._prune()
+                except ApiError as error:
+                    self._log.warning("expired entries not pruned yet", error=str(error))
+                    await asyncio.sleep(_PRUNE_SLACK)
+
+    def frozen(self, key: str) -> dict[str, datetime]:
+        """The nodes that an owner's pods avoid now, and since when."""
+        _, nodes = self._frozen.get(key, ("", {}))
+        oldest = self._now() - timedelta(seconds=self._period)
+        return {node: since for node, since in nodes.items() if since > oldest}
+
+    def history(self, key: str) -> History | None:
+        """How often an owner's pods have been moved."""
+        return self._histories.get(key)
+
+    async def freeze(self, key: str, namespace: str, nodes: Iterable[str]) -> None:
+        """Have an owner's pods avoid some nodes from now on.
+
+        Raises:
+            ApiError: it is not written; then the pods must stay, or they would come back.
+        """
+        moment = self._now().replace(microsecond=0)
+        wanted = {**self.frozen(key), **dict.fromkeys(nodes, moment)}
+        newest = {owner: max(nodes.values()) for owner, (_, nodes) in self._frozen.items() if owner != key}
+        forgotten = _oldest(newest)
+        changes = {**dict.fromkeys(forgotten), key: node_avoidance.render(namespace, wanted)}
+        await self._write(node_avoidance.CONFIG_MAP, changes)
+        for owner in forgotten:
+            self._frozen.pop(owner, None)
+        self._frozen[key] = (namespace, wanted)
+        self._changed.set()
+
+    async def thaw(self, node: str, *, since: datetime) -> None:
+        """A node has healed: forget whom it was frozen for from that moment on."""
+        changes: dict[str, str | None] = {}
+        kept: dict[str, tuple[str, dict[str, datetime]]] = {}
+        for key, (namespace, nodes) in self._frozen.items():
+            if node in nodes and nodes[node] >= since.replace(microsecond=0):
+                rest = {name: moment for name, moment in nodes.items() if name != node}
+                kept[key] = (namespace, rest)
+                changes[key] = node_avoidance.render(namespace, rest) if rest else None
+        if not changes:
+            return
+        await self._write(node_avoidance.CONFIG_MAP, changes)
+        self._keep(kept)
+        self._tell_thaw()
+
+    async def note_round(self, key: str, namespace: str) -> int:
+        """Count one more round of an owner; returns how many there have been within the window.
+
+        Raises:
+            ApiError: it is not written.
+        """
+        now = self._now()
+        before = self._histories.get(key)
+        rounds = (
+            0 if before is None or history.expired(before, now=now, limits=self._limits) else before.rounds
+        )
+        noted = History(rounds + 1, now)
+        forgotten = _oldest({owner: entry.last for owner, entry in self._histories.items() if owner != key})
+        await self._write(HISTORY, {**dict.fromkeys(forgotten), key: noted.render(namespace)})
+        for owner in forgotten:
+            self._histories.pop(owner, None)
+        self._histories[key] = noted
+        self._changed.set()
+        return noted.rounds
+
+    def _next_expiry(self) -> float | None:
+        now = self._now()
+        due = [
+            (since - now).total_seconds() + self._period
+            for _, nodes in self._frozen.values()
+            for since in nodes.values()
+        ]
+        due += [
+            (entry.last - now).total_seconds() + self._limits.window for entry in self._histories.values()
+        ]
+        return max(0.1, min(due) + min(_PRUNE_SLACK, self._period / 10)) if due else None
+
+    async def _prune(self) -> None:
+        changes: dict[str, str | None] = {}
+        kept: dict[str, tuple[str, dict[str, datetime]]] = {}
+        for key, (namespace, nodes) in self._frozen.items():
+            rest = self.frozen(key)
+            if len(rest) != len(nodes):
+                kept[key] = (namespace, rest)
+                changes[key] = node_avoidance.render(namespace, rest) if rest else None
+        now = self._now()
+        old = [
+            key
+            for key, entry in self._histories.items()
+            if history.expired(entry, now=now, limits=self._limits)
+        ]
+        if changes:
+            await self._write(node_avoidance.CONFIG_MAP, changes)
+            self._keep(kept)
+        if old:
+            await self._write(HISTORY, dict.fromkeys(old))
+            for key in old:
+                del self._histories[key]
+        if changes:
+            self._tell_thaw()
+
+    def _tell_thaw(self) -> None:
+        for on_thaw in list(self._subscribers):
+            on_thaw()
+
+    def _keep(self, kept: Mapping[str, tuple[str, dict[str, datetime]]]) -> None:
+        for key, (namespace, rest) in kept.items():
+            if rest:
+                self._frozen[key] = (namespace, rest)
+            else:
+                self._frozen.pop(key, None)
+
+    async def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found = await self._client.get(resources.CONFIG_MAPS, name, namespace=self._namespace)
+        except NotFound:
+            return {}
+        return found.get("data") or {}
+
+    async def _write(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Write some keys; who comes while a write is under way shares the next one.
+
+        Many writers of one object would only make the apiserver retry.
+        """
+        batch = self._batches.get(name)
+        if batch is None:
+            gathered: dict[str, str | None] = {}
+            batch = (gathered, asyncio.ensure_future(self._flush(name, gathered)))
+            self._batches[name] = batch
+        batch[0].update(changes)
+        await batch[1]
+
+    async def _flush(self, name: str, changes: dict[str, str | None]) -> None:
+        async with self._locks[name]:
+            del self._batches[name]  # later changes are the next batch's
+            await self._patch(name, changes)
+
+    async def _patch(self, name: str, changes: Mapping[str, str | None]) -> None:
+        patch = {"data": dict(changes)}
+        try:
+            await self._client.patch(resources.CONFIG_MAPS, name, patch, namespace=self._namespace)
+        except NotFound:
+            added = {key: value for key, value in changes.items() if value is not None}
+            if not added:
+                return
+            body = {"metadata": {"name": name, "namespace": self._namespace}, "data": added}
+            try:
+                await self._client.create(resources.CONFIG_MAPS, body, namespace=self._namespace)
+            except AlreadyExists:
+                await self._client.patch(resources.CONFIG_MAPS, name, patch, namespace=self._namespace)
+
+
+def _oldest(entries: Mapping[str, datetime]) -> list[str]:
+    """Return the keys to forget so that one more finds room.
+
+    A tenant can have any number of owners, for a pod's author writes the owner's uid: those of others are kept.
+    """
+    if len(entries) < _MOST:
+        return []
+    counts = Counter(_namespace(key) for key in entries)
+    return heapq.nsmallest(
+        len(entries) - _MOST + 1, entries, key=lambda owner: (-counts[_namespace(owner)], entries[owner])
+    )
+
+
+def _namespace(key: str) -> str:
+    return key.partition(".")[0]

@@ -1,0 +1,1 @@
+"""The only writer of pods: requests, limits, eviction, recreation and its durable record."""

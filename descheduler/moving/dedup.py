@@ -1,0 +1,55 @@
+"""Small helpers of the mover: events told once, and one pod of an owner at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from controller_runtime.events.recorder import EventRecorder, EventType
+from controller_runtime.objects import Object
+
+_REMEMBERED = 4096
+
+
+class Announcer:
+    """Tells an event once per pod and reason, however often a pod is looked at."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def tell(self, pod: Object, type_: EventType, reason: str, message: str) -> bool:
+        """Record an event; False when it had been told."""
+        key = (pod.uid, reason)
+        if key in self._told:
+            self._told.move_to_end(key)
+            return False
+        self._told[key] = None
+        while len(self._told) > _REMEMBERED:
+            self._told.popitem(last=False)
+        self._recorder.event(pod, type_, reason, message)
+        return True
+
+
+class KeyedLock:
+    """A lock per key, there only while somebody holds or wants it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def holding(self, key: str) -> AsyncIterator[None]:
+        """Hold a key's lock inside the block."""
+        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, users - 1)

@@ -1,0 +1,278 @@
+"""The one place that moves pods: every strategy asks here, and every rule about moving holds here.
+
+A pod may go when it is evictable, another ready virtual node would take it, its owner is neither backing off nor
+given up, and the pass has room. Bare pods are re-created (``recreation``); others are evicted, after what they are
+to avoid has been written where the webhook reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from prometheus_client import Counter
+
+from controller_runtime import log, resources
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
+from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from descheduler.config.options import EvictionOptions
+from descheduler.memory import history
+from descheduler.memory.history import Verdict
+from descheduler.memory.store import Memory
+from descheduler.moving import eviction
+from descheduler.moving.dedup import Announcer, KeyedLock
+from descheduler.moving.limits import PassLimits
+from descheduler.moving.pending import Waiting
+from descheduler.moving.record_store import NotRecordedError
+from descheduler.moving.recreation import Recreator
+from descheduler.moving.request import Move, Outcome
+from descheduler.view import claims, pods, replacement
+from descheduler.view.cluster import ClusterView
+
+_MOVED = Counter(
+    "virtual_node_descheduler_moved_total", "Pods moved off a virtual node.", ["node", "strategy", "how"]
+)
+_SETTLE = 0.25
+"""Seconds that the webhook's replicas get to see what a pod's successor is to avoid."""
+_REFUSAL_RETRY = 60.0
+_REJUDGE = 0.5
+_FAILED = "request failed"
+_GONE = "it has gone by itself"
+_CHANGED = "it has just changed"
+
+
+class Mover:
+    """Moves pods for all strategies."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        view: ClusterView,
+        memory: Memory,
+        recreator: Recreator,
+        recorder: EventRecorder,
+        options: EvictionOptions,
+        freeze_period: float,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._memory = memory
+        self._recreator = recreator
+        self._recorder = recorder
+        self._options = options
+        self._freeze_period = freeze_period
+        self._now = now
+        self._limits = PassLimits(options)
+        self._budget_backoff = ExponentialBackoff(1.0, 60.0)
+        self._owners = KeyedLock()
+        self._tell = Announcer(recorder).tell
+        self.waiting = Waiting(view.pods)
+        self._log = log.get_logger(component="mover")
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether nothing is ever moved."""
+        return self._options.dry_run
+
+    def why_not_movable(self, pod: Object) -> str:
+        """Why a pod must stay, whatever a strategy thinks; empty when it may go."""
+        spec = pod.spec or {}
+        if self._options.ignore_pvc and pods.claims(spec):
+            return "it has a persistent volume claim (ignorePvcPods)"
+        return pods.why_not_evictable(
+            pod, local_storage=self._options.local_storage, system_critical=self._options.system_critical
+        )
+
+    async def move(self, pod: Object, request: Move) -> Outcome:
+        """Move one pod off its virtual node, if that is allowed and of use.
+
+        Args:
+            pod: as cached.
+            request: what the strategy asks for.
+
+        Raises:
+            ApiError: trouble with the upper cluster; the pod has not been touched, or will be finished by a record.
+        """
+        try:
+            outcome = await self._judge(pod, request)
+        except ApiError:
+            self.waiting.note(request.strategy, pod, _FAILED)
+            raise
+        if outcome.cause:
+            self.waiting.note(request.strategy, pod, outcome.cause)
+        return outcome
+
+    async def _judge(self, pod: Object, request: Move) -> Outcome:
+        node = (pod.spec or {}).get("nodeName") or ""
+        if why := self.why_not_movable(pod):
+            return self._stays(pod, why, cause="not evictable")
+        if not self._view.alternatives(pod):
+            return self._stays(
+                pod, "no other virtual node is ready and would take it", cause="no node", needs_node=True
+            )
+        if claim := await claims.pinning(
+            self._client, pod, node=node, elsewhere=self._view.alternatives(pod)
+        ):
+            return self._stays(pod, f"its claim {claim} is bound to this node", cause="claim")
+        async with self._owners.holding(pods.owner_key(pod)):
+            return await self._move_one(pod, node, request)
+
+    async def _move_one(self, pod: Object, node: str, request: Move) -> Outcome:
+        key = pods.owner_key(pod)
+        owner = pods.controller_of(pod)
+        decision = history.Decision(Verdict.SAME_ROUND)
+        if request.counts:
+            decision = history.decide(
+                self._memory.history(key),
+                created=pods.created(pod),
+                now=self._now(),
+                limits=self._options.limits,
+                is_bare=owner is None,
+            )
+        if decision.verdict is Verdict.GIVE_UP:
+            return self._give_up(pod, decision)
+        if decision.verdict is Verdict.WAIT:
+            return Outcome(
+                moved=False, why="its owner backs off", cause="back-off", retry_after=decision.wait
+            )
+        taken = asyncio.get_running_loop().time()
+        wait = self._limits.take(node, pod.namespace, now=taken)
+        if wait:
+            why = "the pass has moved its number of pods"
+            return Outcome(moved=False, why=why, cause="limit", retry_after=wait)
+        if self._options.dry_run:
+            return self._pretend(pod, node, request)
+        try:
+            is_new = decision.verdict is Verdict.NEW_ROUND
+            if owner is None:
+                outcome = await self._recreate(pod, node, request, is_new_round=is_new)
+            else:
+                if is_new:
+                    await self._memory.note_round(key, pod.namespace)
+                await self._keep_away(key, pod, node, request)
+                outcome = await self._evict(pod, node, request)
+        except BaseException:
+            self._limits.give_back(node, pod.namespace, taken=taken)
+            raise
+        if not outcome.moved:
+            self._limits.give_back(node, pod.namespace, taken=taken)
+        return outcome
+
+    async def _keep_away(self, key: str, pod: Object, node: str, request: Move) -> None:
+        """Write down what the owner's next pods avoid, before this one goes."""
+        if not request.avoid or node in self._memory.frozen(key):
+            return
+        await self._memory.freeze(key, pod.namespace, [node])
+        await asyncio.sleep(_SETTLE)
+
+    async def _evict(self, pod: Object, node: str, request: Move) -> Outcome:
+        try:
+            await eviction.evict(self._client, pod)
+        except NotFound:
+            return Outcome(moved=False, why=_GONE)
+        except Conflict:
+            return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
+        except TooManyRequests as error:
+            wait = max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
+            if not eviction.is_budget(error):
+                return Outcome(moved=False, why=error.message, cause=_FAILED, retry_after=wait)
+            if request.budget_matters:
+                self._tell(pod, "Warning", "RescheduleDelayed", f"Eviction refused: {error.message}")
+                return Outcome(moved=False, why=error.message, cause="disruption budget", retry_after=wait)
+            try:
+                await self._client.delete(resources.PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
+            except (NotFound, Conflict):
+                return Outcome(moved=False, why=_GONE)
+        self._budget_backoff.forget(pod.uid)
+        return self._moved(pod, node, request, how="evicted")
+
+    async def _recreate(self, pod: Object, node: str, request: Move, *, is_new_round: bool) -> Outcome:
+        whole = await self.fresh(pod)
+        if whole is None:
+            return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
+        successor = replacement.of(
+            whole,
+            avoid=replacement.avoided(whole, self._now(), self._freeze_period),
+            node=node if request.avoid else "",
+            usable=self._view.open_names(),
+            now=self._now(),
+        )
+        try:
+            await self._recreator.rehearse(successor)
+            if is_new_round:  # no sooner: a look that led to nothing is no attempt
+                await self._memory.note_round(pods.owner_key(pod), pod.namespace)
+            await self._recreator.begin(
+                whole, replacement=successor, reason=request.reason, force=request.force
+            )
+        except (Invalid, Forbidden) as error:
+            why = f"the upper cluster would refuse its replacement: {error.message}"
+            return self._stays(pod, why, cause="replacement refused", retry_after=_REFUSAL_RETRY)
+        except NotRecordedError as error:
+            return self._stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
+        return self._moved(pod, node, request, how="re-created")
+
+    async def fresh(self, pod: Object) -> dict[str, Any] | None:
+        """The pod as the server has it, if that is still what the cache has."""
+        try:
+            whole = await self._client.get(resources.PODS, pod.name, namespace=pod.namespace)
+        except NotFound:
+            return None
+        is_same = whole["metadata"]["resourceVersion"] == pod.resource_version
+        return whole if is_same else None
+
+    def _moved(self, pod: Object, node: str, request: Move, *, how: str) -> Outcome:
+        _MOVED.labels(node, request.strategy, how).inc()
+        self._log.info(
+            "pod moves",
+            pod=pod.key,
+            uid=pod.uid,
+            node=node,
+            strategy=request.strategy,
+            how=how,
+            why=request.reason,
+        )
+        if how == "evicted":  # a re-created pod's event is about the new one
+            self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {node}: {request.reason}")
+        return Outcome(moved=True)
+
+    def _pretend(self, pod: Object, node: str, request: Move) -> Outcome:
+        how = "re-created" if pods.controller_of(pod) is None else "evicted"
+        if self._tell(pod, "Normal", "WouldReschedule", f"Would be {how} to leave {node}: {request.reason}"):
+            self._log.info(
+                "dry run: pod would move",
+                pod=pod.key,
+                uid=pod.uid,
+                node=node,
+                strategy=request.strategy,
+                how=how,
+                why=request.reason,
+            )
+        return Outcome(moved=False, why="dry run")
+
+    def _give_up(self, pod: Object, decision: history.Decision) -> Outcome:
+        self._tell(
+            pod,
+            "Warning",
+            "RescheduleGivenUp",
+            f"Stays: {decision.rounds} attempts to place it elsewhere have not helped (--max-deschedules)",
+        )
+        return Outcome(moved=False, why="given up", cause="given up", retry_after=decision.wait)
+
+    def _stays(
+        self,
+        pod: Object,
+        why: str,
+        *,
+        cause: str,
+        needs_node: bool = False,
+        retry_after: float | None = None,
+    ) -> Outcome:
+        self._tell(pod, "Normal", "NotRescheduled", f"Stays: {why}")
+        return Outcome(moved=False, why=why, cause=cause, needs_node=needs_node, retry_after=retry_after)

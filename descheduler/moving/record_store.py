@@ -1,0 +1,125 @@
+"""Where records of bare pods are: ControllerRevisions in the descheduler's own namespace, each with a keyed hash."""
+
+from __future__ import annotations
+
+from controller_runtime import log, resources
+from controller_runtime.auth.secret_key import SecretKey
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
+from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.objects import Object
+from descheduler.view import record as records
+from descheduler.view.record import Record
+
+_REFUSED_CODES = (403, 413, 422)
+"""The server does not store the record: a permission, a quota or its size. Trying again at once does not help."""
+
+
+class NotRecordedError(Exception):
+    """No record of a move can be written, so the pod is left alone; the text says why and what to do."""
+
+
+class RecordStore:
+    """Writes, verifies and removes records."""
+
+    def __init__(self, client: Client, *, namespace: str, recorder: EventRecorder) -> None:
+        """Set up; ``informer`` is to be run by the caller.
+
+        Args:
+            client: of the upper cluster.
+            namespace: the descheduler's own, which tenants cannot write to.
+            recorder: for events about records that are not acted upon.
+        """
+        self._client = client
+        self._namespace = namespace
+        self._recorder = recorder
+        self._key = SecretKey(client, namespace=namespace, name=records.KEY_OBJECT)
+        self._log = log.get_logger(component="records")
+        self.informer = Informer(
+            client,
+            resources.CONTROLLER_REVISIONS,
+            namespace=namespace,
+            label_selector=records.SELECTOR,
+            name="descheduler-records",
+        )
+
+    def key_of(self, uid: str) -> str:
+        """Return the cache key of the record of the pod with this uid."""
+        return f"{self._namespace}/{records.record_name(uid)}"
+
+    async def check(self) -> None:
+        """Return if the key is there, without which no record can be written.
+
+        Raises:
+            NotRecordedError: it is not.
+            ApiError: the API server cannot be asked now.
+        """
+        await self._read_key()
+
+    async def write(self, record: Record) -> bool:
+        """Write a record; returns False if another valid one of the same pod is stored.
+
+        Raises:
+            NotRecordedError: none is stored until somebody mends what the text names.
+            ApiError: it is not known to be stored.
+        """
+        key = await self._read_key()
+        body = records.render(record, namespace=self._namespace, key=key)
+        try:
+            await self._client.create(resources.CONTROLLER_REVISIONS, body, namespace=self._namespace)
+        except AlreadyExists:
+            found = await self._client.get(
+                resources.CONTROLLER_REVISIONS, record.name, namespace=self._namespace
+            )
+            try:
+                records.parse(found, key=key)
+            except ValueError as error:
+                where = f"ControllerRevision {self._namespace}/{record.name}"
+                raise NotRecordedError(f"{where} is in the way: {error}. Delete it") from None
+            return False
+        except ApiError as error:
+            if error.code not in _REFUSED_CODES:
+                raise
+            raise NotRecordedError(
+                f"no record can be written to namespace {self._namespace}: {error.message}"
+            ) from error
+        return True
+
+    async def find(self, key: str) -> Record | None:
+        """Return the cached record of a cache key; None if there is none, or none to act on, which is reported.
+
+        Raises:
+            NotRecordedError: it cannot be verified without the key; reported, to be tried again later.
+            ApiError: the API server cannot be asked now.
+        """
+        found = self.informer.store.get(key)
+        if found is None:
+            return None
+        try:
+            return records.parse(found, key=await self._read_key())
+        except NotRecordedError as error:
+            self._refuse(found, str(error))
+            raise
+        except ValueError as error:
+            remedy = "Create its pod from data.record.replacement if you know who wrote it, then delete this object"
+            self._refuse(found, f"{error}. {remedy}")
+            return None
+
+    async def remove(self, record: Record) -> bool:
+        """Delete a record; returns False if it was gone already."""
+        try:
+            await self._client.delete(resources.CONTROLLER_REVISIONS, record.name, namespace=self._namespace)
+        except NotFound:
+            return False
+        return True
+
+    async def _read_key(self) -> bytes:
+        try:
+            return await self._key.read()
+        except ConfigError as error:
+            raise NotRecordedError(str(error)) from error
+
+    def _refuse(self, found: Object, why: str) -> None:
+        self._log.error("record is not acted on", record=found.key, why=why)
+        self._recorder.event(found, "Warning", "RecordRefused", f"Not acted on: {why}")

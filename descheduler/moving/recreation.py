@@ -1,0 +1,290 @@
+"""Re-creates bare pods: recorded, deleted, created, forgotten; finished by whoever leads next after a crash.
+
+One key per record. Every step begins with the pod as the server has it (``record.next_step``), so a step may be
+repeated, and nothing depends on what an earlier process remembered. A record of an earlier process is acted upon only
+if its keyed hash is valid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import Counter
+
+from controller_runtime import log, resources
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.queue import WorkQueue
+from descheduler.moving.record_store import NotRecordedError, RecordStore
+from descheduler.view import record as records
+from descheduler.view.record import Record, Step
+
+_SAFETY = 30.0
+"""Seconds after which an ending pod is looked at again; normally its delete event comes first."""
+_KEY_RETRY = 60.0
+"""Seconds after which a record that could not be verified for lack of the key is looked at again."""
+_WORKERS = 8
+_QUOTA = "exceeded quota"
+_NO_DRY_RUN = "does not support dry run"
+"""What the apiserver says where an admission webhook has side effects: there is no rehearsing then."""
+_CREATED = Counter("virtual_node_descheduler_recreated_total", "Bare pods re-created.", ["node"])
+
+
+class Recreator:
+    """Carries every record to its end."""
+
+    def __init__(
+        self, client: Client, *, pods: Informer, recorder: EventRecorder, store: RecordStore
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._store = store
+        self._log = log.get_logger(component="recreation")
+        queue: WorkQueue[str] = WorkQueue(
+            "recreation", rate_limiter=ExponentialBackoff(0.1, 60.0), flow=self._namespace, workers=_WORKERS
+        )
+        self.controller: Controller[str] = Controller(
+            "recreation", self._reconcile, workers=_WORKERS, queue=queue
+        )
+        self._own: dict[str, Record] = {}
+        """Written by this process and not deleted yet; the informer may be behind."""
+        self._untouched: set[str] = set()
+        """Of those, the ones whose pod this process has not tried to delete yet."""
+        self._finished: set[str] = set()
+        """Removed by this process; the informer may still show them."""
+        self._registrations = [
+            store.informer.add_handler(
+                on_add=lambda found, _initial: self.controller.enqueue(found.key),
+                on_delete=self._record_deleted,
+            ),
+            pods.add_handler(on_delete=self._pod_deleted),
+        ]
+
+    async def run(self) -> None:
+        """Work until cancelled; begins with what others have left behind."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._store.informer.run(), name="descheduler records")
+                await self._store.informer.wait_synced()
+                group.create_task(self.controller.run(), name="recreation")
+        finally:
+            for registration in self._registrations:
+                registration.remove()
+
+    @property
+    def under_way(self) -> int:
+        """Records that exist."""
+        return len({*self._store.informer.store.keys(), *self._own} - self._finished)
+
+    async def begin(
+        self, pod: Mapping[str, Any], *, replacement: dict[str, Any], reason: str, force: bool = False
+    ) -> None:
+        """Put a bare pod on its way; returns once that is recorded, and so certain.
+
+        Args:
+            pod: as the server has it now; any later state of it stops the move.
+            replacement: the pod to create in its place.
+            reason: why, for the event.
+            force: delete it without grace.
+
+        Raises:
+            NotRecordedError: there will be no record until somebody mends what the text names; nothing was done.
+            ApiError: it is not recorded; nothing was done.
+        """
+        metadata = pod["metadata"]
+        try:
+            namespace = await self._client.get(resources.NAMESPACES, metadata["namespace"])
+        except Forbidden as error:
+            raise NotRecordedError(error.message) from error
+        record = Record(
+            namespace=metadata["namespace"],
+            namespace_uid=namespace["metadata"]["uid"],
+            pod_name=metadata["name"],
+            old_uid=metadata["uid"],
+            old_version=metadata["resourceVersion"],
+            node=pod["spec"].get("nodeName") or "",
+            reason=reason,
+            force=force,
+            replacement=replacement,
+        )
+        key = self._store.key_of(record.old_uid)
+        if key not in self._own and await self._store.write(record):
+            self._own[key] = record
+            self._untouched.add(key)
+        self.controller.enqueue(key)
+
+    async def rehearse(self, replacement: Mapping[str, Any]) -> None:
+        """Have the server judge the replacement under another name, before the pod is deleted for it.
+
+        Raises:
+            Invalid, Forbidden: the upper cluster would not take it.
+            NotRecordedError: without the key no record can be written.
+            ApiError: the API server cannot be asked now.
+        """
+        await self._store.check()
+        metadata = {**replacement["metadata"], "generateName": "descheduler-rehearsal-"}
+        del metadata["name"]
+        try:
+            await self._client.create(
+                resources.PODS,
+                {**replacement, "metadata": metadata},
+                namespace=metadata["namespace"],
+                params={"dryRun": "All"},
+            )
+        except Forbidden as error:
+            if _QUOTA not in error.message:  # the old pod still has its share of it
+                raise
+        except BadRequest as error:
+            if _NO_DRY_RUN not in error.message:
+                raise
+
+    def _namespace(self, key: str) -> str:
+        """Return the namespace of a record's pod; empty for records that another process wrote, which are few."""
+        record = self._own.get(key)
+        return "" if record is None else record.namespace
+
+    def _record_deleted(self, found: Object) -> None:
+        self._own.pop(found.key, None)
+        self._untouched.discard(found.key)
+        self._finished.discard(found.key)
+
+    def _pod_deleted(self, pod: Object) -> None:
+        key = self._store.key_of(pod.uid)
+        if key in self._own or key in self._store.informer.store:
+            self.controller.enqueue(key)
+
+    async def _reconcile(self, key: str) -> Result | None:
+        if key in self._finished:
+            return None
+        try:
+            record = self._own.get(key) or await self._store.find(key)
+        except NotRecordedError:
+            return Result(requeue_after=_KEY_RETRY)
+        if record is None:
+            return None
+        pod = await self._read(record)
+        if key in self._untouched and (pod is None or records.is_ending(record, pod)):
+            # By somebody else's hand, for ours has not been on it yet: whoever deleted it does not want it back.
+            await self._forget(key, record)
+            return None
+        match records.next_step(record, pod):
+            case Step.DELETE:
+                assert pod is not None
+                return await self._delete(key, record, pod)
+            case Step.WAIT:
+                return Result(requeue_after=_SAFETY)
+            case Step.CREATE:
+                if await self._has_namespace(record):
+                    await self._create(record)
+                else:
+                    self._log.info("the pod's namespace was deleted", pod=key_of(record))
+                await self._forget(key, record)
+            case Step.DONE:
+                assert pod is not None
+                if not records.is_replacement(record, pod):
+                    self._log.info("somebody else has made a pod of that name", pod=key_of(record))
+                await self._forget(key, record)
+            case Step.WITHDRAW:
+                self._log.info("pod has changed and is judged anew", pod=key_of(record))
+                await self._forget(key, record)
+        return None
+
+    async def _read(self, record: Record) -> dict[str, Any] | None:
+        try:
+            return await self._client.get(resources.PODS, record.pod_name, namespace=record.namespace)
+        except NotFound:
+            return None
+
+    async def _has_namespace(self, record: Record) -> bool:
+        """Return whether the pod's namespace is still the one that the pod was in."""
+        try:
+            metadata = (await self._client.get(resources.NAMESPACES, record.namespace))["metadata"]
+        except NotFound:
+            return False
+        return metadata["uid"] == record.namespace_uid and not metadata.get("deletionTimestamp")
+
+    async def _delete(self, key: str, record: Record, pod: Mapping[str, Any]) -> Result | None:
+        is_ending = bool(pod["metadata"].get("deletionTimestamp"))
+        is_first = key in self._untouched
+        self._untouched.discard(key)
+        try:
+            await self._client.delete(
+                resources.PODS,
+                record.pod_name,
+                namespace=record.namespace,
+                uid=record.old_uid,
+                resource_version=None if is_ending else record.old_version,
+                grace_period_seconds=0 if record.force else None,
+            )
+        except (Conflict, NotFound):
+            if is_first:
+                # Changed or deleted by somebody just now: whoever deleted it does not want it back.
+                await self._forget(key, record)
+                return None
+            return Result(requeue_after=0)
+        except Forbidden as error:
+            if not is_first:  # an earlier try may have taken effect: only the record brings the pod back
+                raise
+            # Its user removed the label that lets the policy allow the deletion, or a permission is missing.
+            self._recorder.event(
+                _reference(record),
+                "Normal",
+                "NotRescheduled",
+                f"Stays: it may not be deleted: {error.message}",
+            )
+            await self._forget(key, record)
+            return None
+        return Result(requeue_after=_SAFETY if not record.force else 0)
+
+    async def _create(self, record: Record) -> None:
+        try:
+            created = await self._client.create(
+                resources.PODS, record.replacement, namespace=record.namespace
+            )
+        except AlreadyExists:
+            return
+        except (Forbidden, Invalid) as error:
+            # A quota that somebody else has used up meanwhile, say. The record stays and is tried again.
+            self._recorder.event(
+                _reference(record),
+                "Warning",
+                "RescheduleDelayed",
+                f"Cannot be re-created yet: {error.message}",
+            )
+            raise
+        _CREATED.labels(record.node).inc()
+        self._recorder.event(created, "Normal", "Rescheduled", _sentence(record))
+        self._log.info("pod re-created", pod=key_of(record), uid=record.old_uid, node=record.node)
+
+    async def _forget(self, key: str, record: Record) -> None:
+        if await self._store.remove(record):
+            self._finished.add(key)
+        self._own.pop(key, None)
+        self._untouched.discard(key)
+
+
+def key_of(record: Record) -> str:
+    """``namespace/name`` of the pod."""
+    return f"{record.namespace}/{record.pod_name}"
+
+
+def _reference(record: Record) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": record.namespace,
+        "name": record.pod_name,
+        "uid": record.old_uid,
+    }
+
+
+def _sentence(record: Record) -> str:
+    whence = f"Moved off {record.node}" if record.node else "Re-created"
+    return f"{whence}: {record.reason}" if record.reason else whence

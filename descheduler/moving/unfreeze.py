@@ -1,0 +1,144 @@
+"""Ends what pods avoid: affinity is for ever, a freeze is not.
+
+A pod that waits above for a node, and that was made to avoid some, is replaced once their time has passed: a bare
+pod by us, an owned one by its controller.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from controller_runtime.client.client import Client
+from controller_runtime.errors import Conflict, NotFound, TooManyRequests
+from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from descheduler.memory.store import Memory
+from descheduler.moving import eviction
+from descheduler.moving.mover import Mover
+from descheduler.moving.record_store import NotRecordedError
+from descheduler.moving.recreation import Recreator
+from descheduler.view import pods, replacement
+from descheduler.view.cluster import ClusterView
+
+_FRESH = 10.0
+"""Age in seconds below which a waiting pod is too young to be replaced for what it avoids."""
+_PAUSE, _LONGEST_PAUSE = 30.0, 7200.0
+"""Seconds until the pods made in place of released ones are released themselves; doubles every time."""
+_NOT_RECORDED_RETRY = 60.0
+_MOST = 4096
+
+
+class Releaser:
+    """Gives waiting pods a new chance. Nothing is counted: it is no fault of theirs."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        view: ClusterView,
+        memory: Memory,
+        mover: Mover,
+        recreator: Recreator,
+        recorder: EventRecorder,
+        freeze_period: float,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._memory = memory
+        self._mover = mover
+        self._recreator = recreator
+        self._recorder = recorder
+        self._freeze_period = freeze_period
+        self._now = now
+        self._backoff = ExponentialBackoff(1.0, 60.0)
+        self._pauses = ExponentialBackoff(_PAUSE, _LONGEST_PAUSE)
+        self._rounds: OrderedDict[str, tuple[datetime, float]] = OrderedDict()
+        """By owner: when its waiting pods were last released, and for how many seconds that is to be enough.
+
+        A template that says itself what the webhook would make every pod avoid would be released for ever.
+        """
+
+    async def release(self, pod: Object) -> float | None:
+        """A pod that waits for a node may be waiting only because it avoids one: give it a new chance.
+
+        Once an avoided node's time has passed, or when it avoids every node there is, it is made anew without.
+
+        Args:
+            pod: as cached; not bound, and made to avoid nodes.
+
+        Returns:
+            Seconds after which to ask again; None: when something changes.
+
+        Raises:
+            ApiError: trouble with the upper cluster.
+        """
+        if pods.controller_of(pod) is not None:
+            return await self._release_owned(pod)
+        now = self._now()
+        metadata = {"metadata": {"annotations": pod.annotations}}
+        noted = replacement.avoided(metadata, now, None)
+        active = replacement.avoided(metadata, now, self._freeze_period)
+        usable = self._view.open_names()
+        gives_way = bool(usable) and not usable - active.keys()
+        if not noted:
+            return None
+        if len(active) == len(noted) and not gives_way:
+            oldest = min(active.values())
+            return self._freeze_period - (now - oldest).total_seconds() + 1.0
+        if self._mover.why_not_movable(pod) or self._mover.is_dry_run or not usable:
+            return None
+        whole = await self._mover.fresh(pod)
+        if whole is None:
+            return None
+        successor = replacement.of(whole, avoid=active, node="", usable=usable, now=now, counts=False)
+        try:
+            await self._recreator.rehearse(successor)
+            await self._recreator.begin(whole, replacement=successor, reason="it may use all nodes again")
+        except NotRecordedError as error:
+            self._recorder.event(pod, "Normal", "NotRescheduled", f"Stays: {error}")
+            return _NOT_RECORDED_RETRY
+        return None
+
+    async def _release_owned(self, pod: Object) -> float | None:
+        """An owned pod that avoids a node nobody has frozen any more: its controller makes one that does not."""
+        thawed = replacement.named(pod.annotations) - self._memory.frozen(pods.owner_key(pod)).keys()
+        if not thawed & self._view.open_names() or self._mover.why_not_movable(pod) or self._mover.is_dry_run:
+            return None
+        # The webhook's replicas may have learned of it a moment later than we.
+        rest = max(_FRESH - (self._now() - pods.created(pod)).total_seconds(), self._pause(pod))
+        if rest > 0:
+            return rest
+        try:
+            await eviction.evict(self._client, pod)
+        except (NotFound, Conflict):
+            return None
+        except TooManyRequests as error:
+            return max(error.retry_after or 0.0, self._backoff.when(pod.uid))
+        self._note(pod)
+        self._recorder.event(pod, "Normal", "Rescheduled", f"May use {', '.join(sorted(thawed))} again")
+        return None
+
+    def _pause(self, pod: Object) -> float:
+        """Seconds for which a pod is left waiting because it was made in the place of one that was released."""
+        began, pause = self._rounds.get(pods.owner_key(pod), (None, 0.0))
+        if began is None or pods.created(pod) < began:
+            return 0.0
+        return pause - (self._now() - began).total_seconds()
+
+    def _note(self, pod: Object) -> None:
+        """All pods of an owner that wait at the same time are released together."""
+        owner = pods.owner_key(pod)
+        began, pause = self._rounds.get(owner, (None, 0.0))
+        if began is not None and pods.created(pod) < began:
+            return
+        now = self._now().replace(microsecond=0)
+        if began is None or (now - began).total_seconds() > pause + _LONGEST_PAUSE:
+            self._pauses.forget(owner)
+        self._rounds[owner] = (now, self._pauses.when(owner))
+        self._rounds.move_to_end(owner)
+        while len(self._rounds) > _MOST:
+            self._pauses.forget(self._rounds.popitem(last=False)[0])

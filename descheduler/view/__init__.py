@@ -1,0 +1,1 @@
+"""Reads the clusters: pods, virtual nodes, heartbeats, taints and replacements. Writes nothing."""

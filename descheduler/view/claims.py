@@ -1,0 +1,60 @@
+"""Does a pod's volume hold it where it is?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import matching
+from controller_runtime.client.client import Client
+from controller_runtime.errors import NotFound
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from descheduler.view import pods
+
+_SELECTED_NODE = "volume.kubernetes.io/selected-node"
+
+
+async def pinning(client: Client, pod: Object, *, node: str, elsewhere: Collection[Object]) -> str:
+    """The name of a bound claim that holds a pod on its virtual node; empty when none does.
+
+    The claim's volume says where it can be reached; where it does not, the node that was chosen for the claim.
+
+    Args:
+        client: of the upper cluster.
+        pod: as cached.
+        node: the virtual node it is on.
+        elsewhere: the virtual nodes that would take it otherwise.
+
+    Raises:
+        ApiError: nobody can tell now.
+    """
+    for name in pods.claims(pod.spec or {}):
+        claim = await _read(client, resources.PERSISTENT_VOLUME_CLAIMS, name, pod.namespace)
+        if claim is None or (claim.get("status") or {}).get("phase") != "Bound":
+            continue
+        bound_to = (claim.get("spec") or {}).get("volumeName")
+        volume = await _read(client, resources.PERSISTENT_VOLUMES, bound_to) if bound_to else None
+        required = (((volume or {}).get("spec") or {}).get("nodeAffinity") or {}).get("required")
+        if required:
+            is_pinned = not any(_admits(required, other) for other in elsewhere)
+        else:
+            is_pinned = (claim["metadata"].get("annotations") or {}).get(_SELECTED_NODE) == node
+        if is_pinned:
+            return name
+    return ""
+
+
+def _admits(required: Mapping[str, Any], node: Object) -> bool:
+    terms = required.get("nodeSelectorTerms") or ()
+    return any(matching.matches_term(term, name=node.name, labels=node.labels) for term in terms)
+
+
+async def _read(
+    client: Client, resource: Resource, name: str, namespace: str | None = None
+) -> Mapping[str, Any] | None:
+    try:
+        return await client.get(resource, name, namespace=namespace)
+    except NotFound:
+        return None

@@ -1,0 +1,112 @@
+"""A pod as one lower cluster would have it, or why it would not: the virtual node's rules, then admission's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime.api import cluster_selector, matching, names, namespace_map
+from controller_runtime.api.lower_spec import lower_spec
+from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.api.policy.decision import summary, violations
+from controller_runtime.api.policy.rules import Effective, PolicySet
+from multi_scheduler.agent import VirtualNode
+from multi_scheduler.config import ClusterConfig
+from multi_scheduler.fit.admission.limit_ranges import LimitRange
+from multi_scheduler.fit.admission.predictor import Admission
+from multi_scheduler.fit.admission.quotas import Charge
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """What becomes of a pod."""
+
+    pod: Mapping[str, Any]
+    """With its lower namespace, and what that namespace adds."""
+    charge: Charge | None = None
+    """What it counts in the quotas of its namespace; None: there are none."""
+    refusal: str = ""
+    """Why it would not get in; empty: it would. Nobody's end would help."""
+    alike: tuple[str, tuple[LimitRange, ...], bool] = ("", (), False)
+    """Equal where the pods are."""
+    may_change: bool = False
+    """Promises to other pods are behind the refusal."""
+    counted_by: float = 0.0
+    """Until then a quota behind the refusal may count less."""
+    rules: Effective | None = None
+    """The lower cluster's policy for the pod's upper namespace; None: not needed, because the pod is refused."""
+
+
+class Entrance:
+    """One lower cluster's."""
+
+    def __init__(self, config: ClusterConfig, admission: Admission, *, enforces: bool) -> None:
+        """Set up.
+
+        Args:
+            config: the cluster.
+            admission: the rules of its namespaces.
+            enforces: these refuse pods; off: they only add their defaults.
+        """
+        self._name = config.name
+        self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
+        self._allowed = config.namespaces.allowed
+        self._adopt = config.namespaces.adopt
+        self._selects: Callable[[Mapping[str, str]], bool] = matching.compile_selector(config.pod_selector)
+        self._policy = PolicySet(
+            config.policy, cluster=config.name, host_paths=config.volumes.allowed_host_paths
+        )
+        self._admission = admission
+        self._enforces = enforces
+
+    def judge(self, pod: Mapping[str, Any], node: VirtualNode) -> Below:
+        """Return what becomes of an upper pod that is bound to one of the cluster's virtual nodes."""
+        metadata, spec = pod["metadata"], pod["spec"]
+        above = metadata.get("namespace", "")
+        if refusal := self._not_here(metadata, spec):
+            return Below(pod, refusal=refusal)
+        rules = self._policy.of(above)
+        sent = lower_spec(pod, rules, node_name=node.name, node_labels=node.labels)
+        if found := violations({**pod, "spec": sent}, rules):
+            return Below(pod, refusal=f"lower cluster {self._name} does not take the pod: {summary(found)}")
+        namespace = self._map(above)
+        if refusal := self._not_there(namespace, above):
+            return Below(pod, refusal=refusal)
+        admitted = self._admission.admit(spec, namespace, priority_class=sent.get("priorityClassName", ""))
+        refusal = admitted.refusal if self._enforces else ""
+        if refusal:
+            refusal = f"lower cluster {self._name}, namespace {namespace}: {refusal}"
+        if namespace != above or admitted.spec is not spec:
+            pod = {**pod, "metadata": {**metadata, "namespace": namespace}, "spec": admitted.spec}
+        alike = (namespace, self._admission.ranges(namespace), bool(rules.values["control_plane"]))
+        return Below(pod, admitted.charge, refusal, alike, admitted.may_change, admitted.counted_by, rules)
+
+    def _not_there(self, namespace: str, above: str) -> str:
+        """Return why the virtual node would not use an existing lower namespace for an upper one; empty: it would.
+
+        Which upper cluster a mark names is not known here: a namespace of another one is not foreseen.
+        """
+        origins = self._admission.origins(namespace)
+        if origins is None or {above, ""} & origins:
+            return ""
+        if origins:
+            return f"namespace {namespace} of lower cluster {self._name} stands for upper namespace {min(origins)}"
+        if namespace_map.adopts(namespace, self._adopt):
+            return ""
+        return f"namespace {namespace} exists in lower cluster {self._name} and is not among namespaces.adopt"
+
+    def _not_here(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+        """Why the virtual node would not create the pod below; empty: it would."""
+        namespace = metadata.get("namespace", "")
+        if namespace == namespace_map.NEVER_MIRRORED:
+            return f"pods of namespace {namespace} are not mirrored to lower clusters"
+        if not namespace_map.allowed(namespace, self._allowed):
+            return f"lower cluster {self._name} takes no pods of namespace {namespace}"
+        if not self._selects(metadata.get("labels") or {}):
+            return f"lower cluster {self._name} does not take pods with these labels"
+        if why := cluster_selector.refusal(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR):
+            return why
+        if spec.get("resourceClaims"):
+            return "pods with resourceClaims are not mirrored to lower clusters"
+        return ""

@@ -1,0 +1,299 @@
+"""One lower cluster as the fit agent sees it: what is free on which node, kept as nodes and pods change. Pure.
+
+Nodes have numbered slots, free resources are columns over them, so asking "which of five hundred nodes have three
+cores left" is one pass over a list of integers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from controller_runtime.api import quantity
+from multi_scheduler.fit.cluster import topology
+from multi_scheduler.fit.cluster.node_filter import Admitting, Node
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_requirements import Demand, Port
+from multi_scheduler.fit.devices import DeviceColumn
+
+
+class ClusterIndex:
+    """Nodes, pods and reservations of one lower cluster."""
+
+    def __init__(self, devices: Mapping[str, int] | None = None) -> None:
+        """Create an empty index.
+
+        Args:
+            devices: units of one device, by divisible resource. Pods take such a resource from single devices.
+        """
+        self.devices = {resource: DeviceColumn(units, 0) for resource, units in (devices or {}).items()}
+        self._nodes: list[Node | None] = []
+        self._names: list[str] = []
+        """By slot; empty: there is no node in it."""
+        self._slots: dict[str, int] = {}
+        self._empty: list[int] = []
+        self._free: dict[str, list[int]] = {}
+        self._placed: dict[str, Placed] = {}
+        self._by_node: dict[str, dict[str, Placed]] = {}
+        self._with_anti_affinity: dict[str, Placed] = {}
+        self._admitting = Admitting(self._nodes)
+        self._company = topology.Company(self._names, self._by_node, self._placed, self._with_anti_affinity)
+        self.total: Counter[str] = Counter()
+        """Allocatable of all nodes."""
+        self.used: Counter[str] = Counter()
+        """Requests of everything placed on known nodes."""
+        self.version = 0
+        """Changes when a node is new, gone, or admits other pods."""
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    # --- nodes --------------------------------------------------------------------------------------
+
+    def upsert_node(self, node: Mapping[str, Any]) -> None:
+        """A node appeared or changed."""
+        fresh = _read(node)
+        slot = self._slots.get(fresh.name)
+        old = self._nodes[slot] if slot is not None else None
+        if old is None or not old.is_like(fresh):
+            self._nodes_changed()
+        elif old.allocatable == fresh.allocatable:
+            return
+        if slot is None:
+            slot = self._take_slot(fresh.name)
+        elif old is not None:
+            self.total.subtract(old.allocatable)
+        self._nodes[slot] = fresh
+        self.total.update(fresh.allocatable)
+        self._recount(slot, fresh)
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone."""
+        slot = self._slots.pop(name, None)
+        if slot is None:
+            return
+        node = self._nodes[slot]
+        assert node is not None
+        self.total.subtract(node.allocatable)
+        for placed in self._by_node.get(name, {}).values():
+            self.used.subtract(placed.requests)
+        self._nodes[slot], self._names[slot] = None, ""
+        for column in self._free.values():
+            column[slot] = 0
+        for devices in self.devices.values():
+            devices.reset(slot, 0, ())
+        self._empty.append(slot)
+        self._nodes_changed()
+
+    def _nodes_changed(self) -> None:
+        self._admitting.changed()
+        self.version += 1
+
+    def _take_slot(self, name: str) -> int:
+        if self._empty:
+            slot = self._empty.pop()
+        else:
+            slot = len(self._nodes)
+            self._nodes.append(None)
+            self._names.append("")
+            for column in self._free.values():
+                column.append(0)
+            for devices in self.devices.values():
+                devices.append()
+        self._slots[name] = slot
+        self._names[slot] = name
+        for placed in self._by_node.get(name, {}).values():
+            self.used.update(placed.requests)
+        return slot
+
+    def _recount(self, slot: int, node: Node) -> None:
+        for resource in node.allocatable:
+            if resource not in self._free:
+                # What takes of it on nodes that do not offer it (a device plug-in that is away) counts there, too.
+                self._free[resource] = [-self._taken(name).get(resource, 0) for name in self._names]
+        taken = self._taken(node.name)
+        for resource, column in self._free.items():
+            column[slot] = node.allocatable.get(resource, 0) - taken.get(resource, 0)
+        for resource, devices in self.devices.items():
+            on_node = self._by_node.get(node.name, {}).items()
+            devices.reset(
+                slot,
+                node.allocatable.get(resource, 0),
+                [(uid, count, one.devices) for uid, one in on_node if (count := one.requests.get(resource))],
+            )
+
+    def _taken(self, name: str) -> Counter[str]:
+        taken: Counter[str] = Counter()
+        for placed in self._by_node.get(name, {}).values():
+            taken.update(placed.requests)
+        return taken
+
+    # --- pods and reservations ----------------------------------------------------------------------
+
+    def place(self, uid: str, placed: Placed) -> None:
+        """Something takes room on a node; what the uid took before is given back first."""
+        self.remove(uid)
+        self._placed[uid] = placed
+        self._by_node.setdefault(placed.node, {})[uid] = placed
+        if placed.anti_affinity:
+            self._with_anti_affinity[uid] = placed
+        self._count(uid, placed, 1)
+
+    def remove(self, uid: str) -> Placed | None:
+        """What the uid took is free again; returns it."""
+        placed = self._placed.pop(uid, None)
+        if placed is None:
+            return None
+        on_node = self._by_node[placed.node]
+        del on_node[uid]
+        if not on_node:
+            del self._by_node[placed.node]
+        self._with_anti_affinity.pop(uid, None)
+        self._count(uid, placed, -1)
+        return placed
+
+    def placed(self, uid: str) -> Placed | None:
+        """What a uid takes."""
+        return self._placed.get(uid)
+
+    def _count(self, uid: str, placed: Placed, sign: int) -> None:
+        slot = self._slots.get(placed.node)
+        if slot is None:
+            return
+        for resource, count in placed.requests.items():
+            self.used[resource] += sign * count
+            column = self._free.get(resource)
+            if column is not None:
+                column[slot] -= sign * count
+        for resource, devices in self.devices.items():
+            taken = placed.requests.get(resource, 0)
+            if taken and sign > 0:
+                devices.take(slot, uid, taken, placed.devices)
+            elif taken:
+                devices.give(slot, uid, taken)
+
+    # --- questions ----------------------------------------------------------------------------------
+
+    def feasible(self, demand: Demand, reasons: Counter[str] | None = None, *, only: str = "") -> list[int]:
+        """The slots of the nodes that can take a pod, in no order that means anything.
+
+        Args:
+            demand: what it asks.
+            reasons: counted up by why nodes cannot, in kube-scheduler's words, when none can.
+            only: the one node that is asked about; empty: all are.
+        """
+        answer = self._admitting.ask(demand.key, demand.spec)
+        slots: Sequence[int] = answer.slots
+        if only:
+            slots = [slot] if (slot := self._slots.get(only, -1)) in slots else []
+        told: Counter[str] = Counter()
+        if demand.ports:
+            slots = self._without_conflicts(slots, demand.ports, told)
+        before = slots
+        for resource, count in demand.requests.items():
+            column = self._free.get(resource)
+            slots = [slot for slot in slots if column[slot] >= count] if column is not None else []
+            if resource in self.devices:
+                slots = self.devices[resource].fitting(slots, count)
+            if not slots:
+                break
+        fitting = set(slots)
+        if slots:
+            slots = topology.remaining(slots, demand, self._company, self._admitting, told)
+        if not slots and reasons is not None:
+            reasons.update(answer.reasons)
+            reasons.update(told)
+            self._tell_insufficient([slot for slot in before if slot not in fitting], demand, reasons)
+        return list(slots)
+
+    def name(self, slot: int) -> str:
+        """The node in a slot."""
+        return self._names[slot]
+
+    def slot(self, name: str) -> int | None:
+        """The slot of a node; None: there is none of that name."""
+        return self._slots.get(name)
+
+    def pods(self) -> Iterable[tuple[str, Placed]]:
+        """Everything that is placed, by uid."""
+        return self._placed.items()
+
+    def free(self, resource: str) -> Sequence[int]:
+        """By slot: what is free of a resource. Read only."""
+        return self._free.get(resource) or [0] * len(self._nodes)
+
+    def admitted(self, key: str, spec: Mapping[str, Any]) -> Sequence[int]:
+        """The slots of the nodes whose labels and taints admit a pod: ``Demand.key`` and ``Demand.spec``."""
+        return self._admitting.ask(key, spec).slots
+
+    def node(self, name: str) -> Node | None:
+        """Return a node; None: there is none of that name."""
+        slot = self._slots.get(name)
+        return self._nodes[slot] if slot is not None else None
+
+    def cpus(self) -> dict[str, float]:
+        """Return the allocatable CPU of all nodes, in thousandths."""
+        return {node.name: node.allocatable.get("cpu", 0) for node in self._nodes if node is not None}
+
+    def on(self, name: str) -> Mapping[str, Placed]:
+        """Return what is on a node, by uid. Read only."""
+        return self._by_node.get(name, {})
+
+    def left_over(self, slot: int, demand: Demand, resources: Sequence[str]) -> list[float]:
+        """What stays free of a node's resources when it takes a pod, as shares: 0 fits exactly.
+
+        Args:
+            slot: of the node.
+            demand: what the pod asks.
+            resources: which ones; those that the node does not have are left out.
+        """
+        node = self._nodes[slot]
+        assert node is not None
+        return [
+            (self._free[resource][slot] - demand.requests.get(resource, 0)) / node.allocatable[resource]
+            for resource in resources
+            if node.allocatable.get(resource)
+        ]
+
+    def _without_conflicts(
+        self, slots: Sequence[int], ports: Sequence[Port], told: Counter[str]
+    ) -> list[int]:
+        kept = []
+        for slot in slots:
+            taken = [port for placed in self._company.on(slot) for port in placed.ports]
+            if any(_conflict(one, other) for one in ports for other in taken):
+                told["node(s) didn't have free ports for the requested pod ports"] += 1
+            else:
+                kept.append(slot)
+        return kept
+
+    def _tell_insufficient(self, slots: Sequence[int], demand: Demand, reasons: Counter[str]) -> None:
+        for resource, count in demand.requests.items():
+            column = self._free.get(resource)
+            having = [slot for slot in slots if column[slot] >= count] if column is not None else []
+            if resource in self.devices:
+                having = self.devices[resource].fitting(having, count)
+            short = len(slots) - len(having)
+            if short:
+                reasons["Too many pods" if resource == "pods" else f"Insufficient {resource}"] += short
+
+
+def _read(node: Mapping[str, Any]) -> Node:
+    metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+    return Node(
+        name=metadata["name"],
+        labels=metadata.get("labels") or {},
+        taints=spec.get("taints") or [],
+        taints_key=repr(spec.get("taints") or []),
+        unschedulable=bool(spec.get("unschedulable")),
+        allocatable={
+            key: quantity.of(key, value) for key, value in (status.get("allocatable") or {}).items()
+        },
+    )
+
+
+def _conflict(one: Port, other: Port) -> bool:
+    if one[1:] != other[1:]:
+        return False
+    return not one[0] or not other[0] or one[0] == other[0]

@@ -1,0 +1,78 @@
+"""Where a pod will most likely be below, and how good that is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import Literal
+
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_requirements import Demand
+
+Strategy = Literal["BestFit", "Spread", "BinPack"]
+Lower = Literal["LeastAllocated", "MostAllocated"]
+_RESOURCES = ("cpu", "memory")
+_LOOKED_AT = 64
+"""Feasible nodes of a cluster that are compared; more would cost time and change little."""
+_KEPT = 8
+"""Of these, the most likely ones are kept for other agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What becomes of a pod in a cluster that has room."""
+
+    place: Placed
+    """Where the lower scheduler will most likely put it."""
+    left_over: float
+    """What the tightest fitting node would have left, as a share."""
+    likely: Sequence[str]
+    """The nodes that the lower scheduler may choose, the most likely one first."""
+    wanted: Demand
+    """What the pod asks of them."""
+
+
+def predict(
+    index: ClusterIndex, wanted: Demand, slots: Sequence[int], lower: Lower = "LeastAllocated"
+) -> Prediction:
+    """Return where the lower scheduler will most likely put a pod.
+
+    Args:
+        index: the lower cluster.
+        wanted: what the pod asks.
+        slots: the nodes that can take it; at least one.
+        lower: the lower scheduler's strategy. LeastAllocated is kube-scheduler's default: the node with most cpu and
+            memory free in the mean. MostAllocated is to pack divisible devices, too.
+    """
+    looked_at = slots[:: max(1, len(slots) // _LOOKED_AT)]
+    left = [index.left_over(slot, wanted, _RESOURCES) for slot in looked_at]
+    if lower == "LeastAllocated":
+        rooms = [sum(shares) for shares in left]
+    else:
+        resources = (*_RESOURCES, *(one for one in index.devices if one in wanted.requests))
+        rooms = [-sum(index.left_over(slot, wanted, resources)) for slot in looked_at]
+    likely = [index.name(looked_at[one]) for one in nlargest(_KEPT, range(len(rooms)), key=rooms.__getitem__)]
+    place = Placed(
+        node=likely[0],
+        requests=wanted.requests,
+        ports=wanted.ports,
+        namespace=wanted.namespace,
+        labels=wanted.labels,
+        anti_affinity=wanted.anti_affinity,
+    )
+    return Prediction(place, min(max(shares, default=0.0) for shares in left), likely, wanted)
+
+
+def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy) -> float:
+    """From 0 to 1; 0 where nobody could look."""
+    if predicted is None:
+        return 0.0
+    if strategy == "BestFit":
+        return 1.0 - predicted.left_over
+    shares = [
+        index.used[resource] / index.total[resource] for resource in _RESOURCES if index.total.get(resource)
+    ]
+    used = max(shares, default=0.0)
+    return used if strategy == "BinPack" else 1.0 - used

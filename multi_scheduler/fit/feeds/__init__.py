@@ -1,0 +1,1 @@
+"""Informers that keep the index and the admission rules of a lower cluster current."""

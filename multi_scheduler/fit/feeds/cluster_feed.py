@@ -1,0 +1,256 @@
+"""Keeps a cluster's index true: informers on the lower nodes, pods and volumes, trimmed to what fitting needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names, pod_resources, timestamps
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
+from controller_runtime.objects import Object
+from multi_scheduler.fit.admission.predictor import Admission
+from multi_scheduler.fit.cluster import resizing
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_requirements import host_ports, host_terms
+from multi_scheduler.fit.feeds.admission_feed import AdmissionFeed
+
+_FINISHED = ("Succeeded", "Failed")
+_LIMITED = ("cpu", "memory")
+_BOUND = "Bound"
+_QUIET = 75.0
+"""Seconds without a word after which a watch proves nothing; apiservers send a bookmark every minute."""
+_LOOK = 10.0
+_PING = 5.0
+
+
+class Feed:
+    """One lower cluster's informers."""
+
+    def __init__(
+        self,
+        client: Client,
+        index: ClusterIndex,
+        admission: Admission,
+        *,
+        arrived: Callable[[str], None],
+        seen: Callable[[str], None],
+        unseen: Callable[[str], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: of the lower cluster.
+            index: to keep; so is ``admission``.
+            admission: what the cluster's namespaces let in.
+            arrived: called with the uid of an upper pod whose lower pod exists now.
+            seen: called with the uid of an upper pod whose lower pod is on a lower node now.
+            unseen: called with the uid of an upper pod whose lower pod is gone.
+        """
+        self._client = client
+        self._index = index
+        self._deaf = ""
+        """Why the cluster is not believed: it was last asked in vain."""
+        self._arrived = arrived
+        self._seen = seen
+        self._unseen = unseen
+        self.visible: set[str] = set()
+        """Uids of upper pods whose lower pod is on a lower node."""
+        self.lower_uid: dict[str, str] = {}
+        """Upper uid → lower uid of the mirrored pods that have not ended."""
+        self._volumes: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        """By volume: the claim it is bound to and its required node affinity."""
+        self._by_claim: dict[str, Mapping[str, Any]] = {}
+        self._nodes = Informer(client, resources.NODES, transform=shrink_node)
+        self._pods = Informer(client, resources.PODS, transform=shrink_pod)
+        self._volume_informer = Informer(client, resources.PERSISTENT_VOLUMES)
+        self._rules = AdmissionFeed(client, admission)
+        self.informers = (self._nodes, self._pods, self._volume_informer, *self._rules.informers)
+        self._nodes.add_handler(
+            on_add=lambda node, _initial: index.upsert_node(node.to_dict()),
+            on_update=lambda _old, new: index.upsert_node(new.to_dict()),
+            on_delete=lambda node: index.remove_node(node.name),
+        )
+        self._pods.add_handler(
+            on_add=lambda pod, _initial: self._pod(pod),
+            on_update=self._pod_changed,
+            on_delete=self._pod_gone,
+        )
+        self._volume_informer.add_handler(
+            on_add=lambda volume, _initial: self._volume(volume),
+            on_update=lambda _old, new: self._volume(new),
+            on_delete=self._forget_volume,
+        )
+
+    def follow_nodes(self, changed: Callable[[str, Mapping[str, str]], None]) -> None:
+        """Have a function called with the name and the annotations of each node that is new, changed or gone."""
+        self._nodes.add_handler(
+            on_add=lambda node, _initial: changed(node.name, node.annotations),
+            on_update=lambda _old, new: changed(new.name, new.annotations),
+            on_delete=lambda node: changed(node.name, {}),
+        )
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self.informers:
+                group.create_task(informer.run())
+            group.create_task(self._rules.run())
+            group.create_task(self._listen())
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether nodes and pods have been read; volumes and admission's rules may be forbidden to us."""
+        return self._nodes.has_synced and self._pods.has_synced and self._rules.is_settled
+
+    def trouble(self) -> str:
+        """Why what is known of the cluster cannot be relied on, for people; empty when it can."""
+        if not self.has_synced:
+            error = self._last_error()
+            return str(error) if error else "it is being read"
+        return f"not heard of for {self._silence():.0f} s: {self._deaf}" if self._deaf else ""
+
+    async def _listen(self) -> None:
+        """Ask the cluster whether it is there, as long as its watches leave that open.
+
+        A watch that is behind is not behind because the cluster is away: a quiet one says nothing either.
+        """
+        while True:
+            await asyncio.sleep(_LOOK)
+            error = self._last_error()
+            if error is None and self._silence() < _QUIET:
+                self._deaf = ""
+            elif isinstance(error, (Forbidden, Unauthorized)):
+                self._deaf = str(error)
+            elif isinstance(error, ApiError) and error.code and self._silence() >= _QUIET:
+                # It is there, and has refused for longer than any restart takes to tell us what happens in it.
+                self._deaf = str(error)
+            else:
+                self._deaf = await self._ping()
+
+    async def _ping(self) -> str:
+        try:
+            async with asyncio.timeout(_PING):
+                await self._client.ping(timeout=_PING)
+        except (ApiError, ConfigError, TimeoutError) as error:
+            # ConfigError: a credential has ended, and what gives us a new one fails.
+            return str(error) or f"no answer within {_PING:g} s"
+        return ""
+
+    def _silence(self) -> float:
+        return max(self._nodes.age, self._pods.age)
+
+    def _last_error(self) -> Exception | None:
+        return self._nodes.last_error or self._pods.last_error
+
+    def volume_affinity(self, namespace: str, claim: str) -> Mapping[str, Any] | None:
+        """``nodeAffinity.required`` of the lower volume that is bound to a lower claim."""
+        return self._by_claim.get(f"{namespace}/{claim}")
+
+    def _pod_changed(self, old: Object, new: Object) -> None:
+        is_same = old.has_spec_equal(new) and old.has_status_equal(new) and old.labels == new.labels
+        if not is_same or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp:
+            self._pod(new)
+
+    def _pod(self, pod: Object) -> None:
+        spec, status = pod.spec or {}, pod.status or {}
+        upper = pod.labels.get(names.LABEL_UPPER_UID, "")
+        if not spec.get("nodeName") or status.get("phase") in _FINISHED:
+            had_room = self._index.remove(pod.uid) is not None
+            if had_room and status.get("phase") in _FINISHED:
+                self._rules.left(pod.namespace)
+            if upper and status.get("phase") in _FINISHED:
+                self._forget(upper, pod.uid)
+                self._seen(upper)  # it needs no room any more
+            elif upper:
+                self.lower_uid[upper] = pod.uid
+                self._arrived(upper)
+            return
+        placed = Placed(
+            node=spec["nodeName"],
+            requests=spec["requests"],
+            ports=tuple((address, protocol, number) for address, protocol, number in spec.get("ports") or ()),
+            namespace=pod.namespace,
+            labels=pod.labels,
+            anti_affinity=host_terms(spec, "podAntiAffinity", pod.namespace),
+            is_ending=pod.metadata.deletion_timestamp is not None,
+            limits=spec.get("limits") or {},
+            since=status.get("since", 0.0),
+        )
+        self._index.place(pod.uid, placed)
+        if upper:
+            self.visible.add(upper)
+            self.lower_uid[upper] = pod.uid
+            self._seen(upper)
+
+    def _pod_gone(self, pod: Object) -> None:
+        self._index.remove(pod.uid)
+        self._rules.left(pod.namespace)
+        if upper := pod.labels.get(names.LABEL_UPPER_UID, ""):
+            self._forget(upper, pod.uid)
+            self._unseen(upper)
+
+    def _forget(self, upper: str, uid: str) -> None:
+        if self.lower_uid.get(upper) == uid:
+            del self.lower_uid[upper]
+            self.visible.discard(upper)
+
+    def _volume(self, volume: Object) -> None:
+        self._forget_volume(volume)
+        spec, status = volume.spec or {}, volume.status or {}
+        claim = spec.get("claimRef") or {}
+        required = (spec.get("nodeAffinity") or {}).get("required")
+        # A volume that is released still refers to the claim that it had.
+        if claim and required and status.get("phase") == _BOUND:
+            key = f"{claim.get('namespace')}/{claim.get('name')}"
+            self._volumes[volume.name] = (key, required)
+            self._by_claim[key] = required
+
+    def _forget_volume(self, volume: Object) -> None:
+        key, required = self._volumes.pop(volume.name, ("", None))
+        if self._by_claim.get(key) is required:
+            self._by_claim.pop(key, None)
+
+
+def shrink_node(node: Object) -> Object:
+    """Keep of a lower node what fitting asks about."""
+    spec, status = node.spec or {}, node.status or {}
+    kept = {key: spec[key] for key in ("taints", "unschedulable") if key in spec}
+    return node.with_fields(spec=kept, status={"allocatable": status.get("allocatable") or {}})
+
+
+def shrink_pod(pod: Object) -> Object:
+    """Keep of a lower pod where it is, what it takes and whom it repels."""
+    spec, status = pod.spec or {}, pod.status or {}
+    requests = {**resizing.requests(spec, status), "pods": 1}
+    kept: dict[str, Any] = {"requests": {name: count for name, count in requests.items() if count > 0}}
+    if spec.get("nodeName"):
+        kept["nodeName"] = spec["nodeName"]
+    if ports := host_ports(spec):
+        kept["ports"] = ports
+    if anti := (spec.get("affinity") or {}).get("podAntiAffinity"):
+        kept["affinity"] = {"podAntiAffinity": anti}
+    limits = pod_resources.pod_limits(spec)
+    if more := {name: limits[name] for name in _LIMITED if limits.get(name, 0) > requests.get(name, 0)}:
+        kept["limits"] = more
+    return pod.with_fields(
+        spec=kept, status={"phase": status.get("phase", ""), "since": _bound_at(pod, status)}
+    )
+
+
+def _bound_at(pod: Object, status: Mapping[str, Any]) -> float:
+    """Return when a pod was bound, in seconds since the epoch; static pods have their creation alone."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+            text = condition.get("lastTransitionTime")
+            break
+    else:
+        text = pod.metadata.creation_timestamp
+    try:
+        return timestamps.parse(text or "").timestamp()
+    except ValueError:
+        return 0.0

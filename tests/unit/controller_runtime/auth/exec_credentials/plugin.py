@@ -1,0 +1,69 @@
+"""A credential plugin that does what a test says, and the calendar."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from controller_runtime.auth.exec_credentials import ExecCredentials
+
+V1 = "client.authentication.k8s.io/v1"
+
+
+class Clock:
+    """Wall time that tests move."""
+
+    def __init__(self) -> None:
+        self.moment = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        """Now."""
+        return self.moment
+
+    def after(self, seconds: float) -> str:
+        """A timestamp so many seconds from now."""
+        return (self.moment + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Program:
+    """A plugin: prints ``answer.json`` and notes each run in ``runs``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / "plugin"
+        self.write(
+            "import json, os, pathlib, sys\n"
+            "here = pathlib.Path(__file__).parent\n"
+            "note = {'args': sys.argv[1:], 'info': os.environ['KUBERNETES_EXEC_INFO'],"
+            " 'extra': os.environ.get('EXTRA', '')}\n"
+            "(here / 'runs').open('a').write(json.dumps(note) + '\\n')\n"
+            "sys.stdout.write((here / 'answer.json').read_text())\n"
+        )
+
+    def write(self, body: str) -> None:
+        """Another body."""
+        self.path.write_text(f"#!{sys.executable}\n{body}")
+        self.path.chmod(0o755)
+
+    def answer(self, **status: Any) -> None:
+        """What it prints from now on."""
+        whole = {"kind": "ExecCredential", "apiVersion": V1, "status": status}
+        (self.directory / "answer.json").write_text(json.dumps(whole))
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """What each run noted."""
+        file = self.directory / "runs"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+Make = Callable[..., ExecCredentials]
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header of a token."""
+    return {"Authorization": f"Bearer {token}"}

@@ -1,0 +1,189 @@
+"""What the plugin is told, and what it may answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from controller_runtime.auth import kubeconfig
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.exec_credentials import ExecCredentials, Plugin
+from controller_runtime.errors import ConfigError
+from controller_runtime.tls.client_tls import TlsMaterial
+from controller_runtime.tls.key_pairs import make_ca, sign
+from tests.unit.controller_runtime.auth.exec_credentials.plugin import V1, Make, Program, bearer
+
+
+async def test_input_of_the_plugin(make: Make, program: Program) -> None:
+    """Arguments, environment and KUBERNETES_EXEC_INFO are what the specification says."""
+    credentials = make(args=["a", "b c"], env={"EXTRA": "x"}, cluster={"server": "https://api"})
+    await credentials.headers()
+    (run,) = program.runs
+    assert (run["args"], run["extra"]) == (["a", "b c"], "x")
+    assert json.loads(run["info"]) == {
+        "apiVersion": V1,
+        "kind": "ExecCredential",
+        "spec": {"interactive": False, "cluster": {"server": "https://api"}},
+    }
+
+
+async def test_chatty_plugin(make: Make, program: Program) -> None:
+    """A megabyte of complaints on stderr does not block a plugin, and its end is what the error tells."""
+    program.write("import sys\nsys.stderr.write('x' * 2**20 + ' out of\\nluck')\nsys.exit(3)")
+    with pytest.raises(ConfigError, match=r"exit code 3: x+ out of luck$") as caught:
+        await make().headers()
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("pipe", ["stdout", "stderr"])
+async def test_endless_output_ends_the_plugin(make: Make, program: Program, pipe: str) -> None:
+    """A plugin whose output does not end is killed before it fills the memory."""
+    program.write(f"import sys\nwhile True:\n    sys.{pipe}.write('x' * 2**20)")
+    with pytest.raises(ConfigError, match="more than 4,194,304 bytes of output"):
+        await make().headers()
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("", "its output is no ExecCredential"),
+        ("hello", "its output is no ExecCredential"),
+        ("{}", f"its output is something else, not {V1} ExecCredential"),
+        (
+            json.dumps({"kind": "ExecCredential", "apiVersion": "v2"}),
+            f"its output is v2 ExecCredential, not {V1}",
+        ),
+        (
+            json.dumps({"kind": "ExecCredential", "apiVersion": V1}),
+            "neither a token nor a client certificate",
+        ),
+        (
+            json.dumps({"kind": "ExecCredential", "apiVersion": V1, "status": {"clientKeyData": "k"}}),
+            "come together or not at all",
+        ),
+        (
+            json.dumps({"kind": "ExecCredential", "apiVersion": V1, "status": {"token": "a\nb"}}),
+            "its token is no token",
+        ),
+        (
+            json.dumps(
+                {
+                    "kind": "ExecCredential",
+                    "apiVersion": V1,
+                    "status": {"token": "a", "expirationTimestamp": "2026-01-01T00:00:00"},
+                }
+            ),
+            "has no time zone",
+        ),
+        (
+            json.dumps(
+                {
+                    "kind": "ExecCredential",
+                    "apiVersion": V1,
+                    "status": {"token": "a", "expirationTimestamp": "soon"},
+                }
+            ),
+            "its output is no ExecCredential: .*expirationTimestamp",
+        ),
+    ],
+)
+async def test_bad_output(make: Make, program: Program, output: str, message: str) -> None:
+    """Output that is no credential is an error that names user, plugin and problem, on one line."""
+    (program.directory / "answer.json").write_text(output)
+    with pytest.raises(ConfigError, match=message) as caught:
+        await make().headers()
+    assert str(caught.value).startswith(f"users[name=u].user.exec: {program.path}: ")
+    assert "\n" not in str(caught.value)
+
+
+async def test_missing_plugin_gives_the_hint() -> None:
+    """A plugin that is not installed: the kubeconfig's own install hint is part of the message."""
+    plugin = Plugin("/nowhere/plugin", source="u", install_hint="brew install\n  plugin")
+    with pytest.raises(
+        ConfigError, match=r"^u\.exec\.command: /nowhere/plugin: No such file or directory \(brew"
+    ):
+        await ExecCredentials(plugin).headers()
+
+
+async def test_client_certificate_of_a_plugin(make: Make, program: Program) -> None:
+    """A plugin's client certificate goes into a new TLS context, the same one again does not."""
+    ca = make_ca("ca")
+
+    def answer(name: str) -> None:
+        pair = sign(ca, name, usage="client")
+        program.answer(clientCertificateData=pair.certificate.decode(), clientKeyData=pair.key.decode())
+
+    answer("first")
+    credentials = make()
+    config = ClusterConfig(
+        "https://api", tls=TlsMaterial(source="s", authority=ca.certificate), credentials=credentials
+    )
+    without = config.ssl
+    assert await config.headers() == {}
+    first = config.ssl
+    assert first is not without
+    await config.headers(refresh=True)
+    assert config.ssl is first
+    answer("second")
+    credentials._forced_at = float("-inf")
+    await config.headers(refresh=True)
+    assert config.ssl not in {first, without}
+
+
+async def test_unusable_client_certificate_of_a_plugin(make: Make, program: Program) -> None:
+    """A pair that does not match is an error; nothing is sent under the old identity in silence."""
+    ca = make_ca("ca")
+    program.answer(
+        clientCertificateData=sign(ca, "a").certificate.decode(), clientKeyData=sign(ca, "b").key.decode()
+    )
+    config = ClusterConfig("https://api", tls=TlsMaterial(source="s"), credentials=make())
+    with pytest.raises(ConfigError, match=r"s: client-certificate: .*MISMATCH"):
+        await config.headers()
+
+
+async def test_from_a_kubeconfig(tmp_path: Path, program: Program) -> None:
+    """A relative command is taken from the kubeconfig's directory, and the cluster is handed over if asked for."""
+    content = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [
+            {
+                "name": "c",
+                "cluster": {
+                    "server": "https://api:1",
+                    "tls-server-name": "n",
+                    "extensions": [{"name": V1.replace("/v1", "/exec"), "extension": {"region": "r"}}],
+                },
+            }
+        ],
+        "users": [
+            {
+                "name": "u",
+                "user": {
+                    "exec": {
+                        "apiVersion": V1,
+                        "command": "./plugin",
+                        "args": ["token"],
+                        "env": [{"name": "EXTRA", "value": "v"}],
+                        "provideClusterInfo": True,
+                        "interactiveMode": "IfAvailable",
+                    }
+                },
+            }
+        ],
+    }
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(content))
+    config = await kubeconfig.load(str(path))
+    assert await config.headers() == bearer("one")
+    (run,) = program.runs
+    assert (run["args"], run["extra"]) == (["token"], "v")
+    assert json.loads(run["info"])["spec"]["cluster"] == {
+        "server": "https://api:1",
+        "tls-server-name": "n",
+        "config": {"region": "r"},
+    }
+    await config.close()

@@ -1,0 +1,75 @@
+"""Kubeconfigs as tests write them, and whom a server sees that they introduce."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import ssl
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from controller_runtime.tls.key_pairs import as_file, make_ca, sign
+
+CA = make_ca("test-ca")
+
+
+PAIR = sign(CA, "someone", usage="client")
+
+
+def whole(
+    *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None, **context: Any
+) -> dict[str, Any]:
+    """A kubeconfig with one context, ``one``."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "one",
+        "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u", **context}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443", **(cluster or {})}}],
+        "users": [{"name": "u", "user": user or {}}],
+    }
+
+
+def write(path: Path, content: Any) -> str:
+    """Write a kubeconfig, as YAML unless it is text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
+    return str(path)
+
+
+def write_token(path: Path, token: str) -> None:
+    """Write a kubeconfig of that token, for a server that nobody reaches."""
+    write(path, whole(cluster={"server": "http://127.0.0.1:1"}, user={"token": token}))
+
+
+def b64(data: bytes) -> str:
+    """As kubeconfigs carry data."""
+    return base64.b64encode(data).decode()
+
+
+async def peer_name(client: ssl.SSLContext) -> str:
+    """Whom a TLS server sees that a client context introduces."""
+    return await asyncio.to_thread(_handshake, client)
+
+
+def _handshake(client: ssl.SSLContext) -> str:
+    server_pair = sign(CA, "server", hosts=["server.example"])
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_verify_locations(cadata=CA.certificate.decode())
+    with as_file(server_pair.certificate + server_pair.key) as path:
+        server.load_cert_chain(path)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(to_client, to_server, server_hostname="server.example")
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (ours, theirs):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    certificate = theirs.getpeercert()
+    assert certificate
+    subject: Any = certificate["subject"]
+    return str(dict(part[0] for part in subject)["commonName"])

@@ -1,0 +1,136 @@
+"""Where a kubeconfig is looked for, and how several become one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from controller_runtime.auth import kubeconfig
+from controller_runtime.errors import ConfigError
+from tests.unit.controller_runtime.auth.kubeconfig.files import CA, whole, write
+
+
+async def test_explicit_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path given wins over $KUBECONFIG, ~/.kube/config and the pod's own account."""
+    monkeypatch.setenv("KUBECONFIG", write(tmp_path / "env", whole(cluster={"server": "https://env:1"})))
+    path = write(tmp_path / "given", whole(cluster={"server": "https://given:1/prefix/"}, namespace="shop"))
+    config = await kubeconfig.load(path)
+    assert (config.server, config.host, config.port) == ("https://given:1/prefix", "given", 1)
+    assert (config.path_prefix, config.namespace, config.context_name) == ("/prefix", "shop", "one")
+    assert config.source == f"kubeconfig {path}"
+
+
+async def test_environment_then_home_then_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """$KUBECONFIG, then ~/.kube/config, then the pod's own account."""
+    account = tmp_path / "account"
+    account.mkdir()
+    (account / "token").write_text("t0k\n")
+    (account / "ca.crt").write_bytes(CA.certificate)
+    (account / "namespace").write_text("mine\n")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    config = await kubeconfig.load()
+    assert (config.server, config.namespace, config.source) == (
+        "https://10.0.0.1:6443",
+        "mine",
+        "in-cluster",
+    )
+    assert await config.headers() == {"Authorization": "Bearer t0k"}
+    assert config.ssl is not None
+    assert [ca["subject"] for ca in config.ssl.get_ca_certs()] == [((("commonName", "test-ca"),),)]
+
+    write(tmp_path / "home/.kube/config", whole(cluster={"server": "https://home:1"}))
+    assert (await kubeconfig.load()).host == "home"
+    monkeypatch.setenv("KUBECONFIG", write(tmp_path / "env", whole(cluster={"server": "https://env:1"})))
+    assert (await kubeconfig.load()).host == "env"
+
+
+async def test_ipv6_service_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An IPv6 address gets its brackets, and the port its default."""
+    (tmp_path / "account").mkdir()
+    (tmp_path / "account/token").write_text("t")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    config = await kubeconfig.load()
+    assert (config.server, config.host, config.port) == ("https://[fd00::1]:443", "fd00::1", 443)
+
+
+async def test_pod_without_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that mounts no token is told so."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(ConfigError, match=r"in-cluster: .*/account/token is not there; does the pod mount"):
+        await kubeconfig.load()
+
+
+async def test_lower_cluster_is_never_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An explicit path that cannot be loaded never falls back to the pod's account or another file."""
+    (tmp_path / "account").mkdir()
+    (tmp_path / "account/token").write_text("t")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBECONFIG", write(tmp_path / "env", whole()))
+    missing = tmp_path / "missing"
+    with pytest.raises(ConfigError, match=rf"^kubeconfig {missing}: no such file$"):
+        await kubeconfig.load(str(missing))
+    with pytest.raises(ConfigError, match="is empty"):
+        await kubeconfig.load(write(tmp_path / "empty", ""))
+
+
+async def test_nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing anywhere, or only a pod's account that must not be used, is one clear line."""
+    with pytest.raises(ConfigError, match=r"^no kubeconfig: give one by flag"):
+        await kubeconfig.load()
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(ConfigError, match=r"^no kubeconfig: give one by flag"):
+        await kubeconfig.load(in_cluster=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match=r"^\$KUBECONFIG: .*missing: no such file$"):
+        await kubeconfig.load()
+
+
+async def test_server_override(tmp_path: Path) -> None:
+    """``--server`` replaces the URL and keeps the rest; alone it is enough, as for kubectl."""
+    path = write(tmp_path / "k", whole(user={"token": "t"}))
+    config = await kubeconfig.load(path, server="https://other:9")
+    assert (config.host, await config.headers()) == ("other", {"Authorization": "Bearer t"})
+    config = await kubeconfig.load(server="http://127.0.0.1:8080")
+    assert (config.server, config.ssl, await config.headers()) == ("http://127.0.0.1:8080", None, {})
+
+
+async def test_kubeconfig_list_is_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a list the first to name a thing wins, missing files are passed over, paths stay their file's own."""
+    first, second = tmp_path / "a/config", tmp_path / "b/config"
+    write(
+        first,
+        {
+            "current-context": "x",
+            "clusters": [{"name": "c", "cluster": {"server": "https://first:1"}}],
+            "contexts": None,
+        },
+    )
+    write(second, whole(user={"tokenFile": "token"}) | {"current-context": "y"})
+    content = yaml.safe_load(second.read_text())
+    content["contexts"].append({"name": "x", "context": {"cluster": "c", "user": "u"}})
+    write(second, content)
+    write(tmp_path / "b/token", "beside")
+    monkeypatch.setenv(
+        "KUBECONFIG", os.pathsep.join([str(tmp_path / "nope"), str(first), "", str(first), str(second)])
+    )
+    config = await kubeconfig.load()
+    assert (config.context_name, config.host) == ("x", "first")
+    assert await config.headers() == {"Authorization": "Bearer beside"}
+    assert (await kubeconfig.load(context="one")).context_name == "one"
+
+
+async def test_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``proxy-url`` comes before $HTTPS_PROXY, which $NO_PROXY and loopback addresses go round."""
+    monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")
+    path = write(tmp_path / "k", whole(cluster={"proxy-url": "http://own:1"}))
+    assert (await kubeconfig.load(path)).proxy_url == "http://own:1"
+    path = write(tmp_path / "k", whole())
+    assert (await kubeconfig.load(path)).proxy_url == "http://proxy.example:3128"
+    assert (await kubeconfig.load(path, server="https://127.0.0.1:1")).proxy_url is None
+    assert (await kubeconfig.load(path, server="http://api.example")).proxy_url is None
+    monkeypatch.setenv("NO_PROXY", ".example")
+    assert (await kubeconfig.load(path)).proxy_url is None

@@ -1,0 +1,104 @@
+"""What the history no longer tells is listed again, and the difference is handed on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_runtime.errors import BadRequest, ConnectionFailed, Expired, Unavailable, error_from_status
+from controller_runtime.objects import WatchEvent
+from tests.unit.controller_runtime.cache.scripted import RestlessServer, bookmark, make, pod
+
+pytestmark = pytest.mark.looptime
+
+
+async def test_expired_history_is_read_again_with_its_deletions(server, following):
+    """410: relist; what vanished meanwhile is a delete with the last known state, what changed an update."""
+    recorder, feed = await following(
+        [
+            ([pod("gone", 1), pod("changed", 1), pod("same", 1)], "1"),
+            ([pod("changed", 5), pod("same", 1)], "9"),
+        ]
+    )
+    recorder.calls.clear()
+    feed.put_nowait(Expired("too old", code=410))
+    await server.watches.get()
+    assert sorted(recorder.calls) == [("delete", "gone", "1"), ("update", "changed", "1", "5")]
+    assert server.watched_from[-1] == "9"
+
+
+async def test_a_successor_of_the_same_name_is_another_object(server, following):
+    """Another uid under a known key is a delete and an add, in a gap and in a watch alike."""
+    recorder, feed = await following([([pod("a", 1, uid="one")], "1"), ([pod("a", 5, uid="two")], "5")])
+    feed.put_nowait(Expired("too old", code=410))
+    feed = await server.watches.get()
+    feed.put_nowait([WatchEvent("MODIFIED", pod("a", 6, uid="three"))])
+    await recorder.until(lambda: len(recorder.calls) == 5)
+    assert [call[0] for call in recorder.calls] == ["add", "delete", "add", "delete", "add"]
+
+
+async def test_history_that_always_expires_is_backed_off(started):
+    """A server whose versions expire faster than they are used is not listed over and over."""
+    server = RestlessServer(2, Expired("too old", code=410))
+    started(make(server))
+    await asyncio.sleep(600)
+    assert 10 <= server.listed <= 40
+
+
+async def test_version_from_the_future_is_read_again(server, following):
+    """A server restored from a backup does not know our version yet: list, as after a 410."""
+    recorder, feed = await following([([pod("a", 90), pod("b", 91)], "91"), ([pod("a", 40)], "41")])
+    recorder.calls.clear()
+    status = {
+        "kind": "Status",
+        "code": 504,
+        "reason": "Timeout",
+        "message": "Too large resource version: 91, current: 41",
+        "details": {
+            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+            "retryAfterSeconds": 1,
+        },
+    }
+    feed.put_nowait(error_from_status(status))
+    await server.watches.get()
+    assert (server.listed, server.watched_from) == (2, ["91", "41"])
+    assert sorted(recorder.calls) == [("delete", "b", "91"), ("update", "a", "90", "40")]
+
+
+async def test_server_that_was_restored_from_a_backup_is_read_again(server, following):
+    """It accepts a watch from a version that it has yet to reach, and says nothing: after two such watches, list."""
+    recorder, feed = await following([([pod("a", 90), pod("b", 91)], "91"), ([pod("a", 40)], "41")])
+    feed.put_nowait([bookmark(95)])
+    await asyncio.sleep(1)
+    recorder.calls.clear()
+    feed.put_nowait(ConnectionFailed("reset"))
+    begun = asyncio.get_running_loop().time()
+    for _ in range(3):
+        await server.watches.get()
+    assert asyncio.get_running_loop().time() - begun < 2 * 180 + 10
+    assert server.watched_from == ["91", "95", "95", "41"]
+    assert sorted(recorder.calls) == [("delete", "b", "91"), ("update", "a", "90", "40")]
+
+
+@pytest.mark.parametrize(
+    ("error", "versions"),
+    [
+        (BadRequest("invalid resource version", code=400), ["1", "1", "9"]),
+        (Unavailable("unable to decode an event", code=500), ["1", "1", "9"]),
+        (Unavailable("starting", code=503), ["1", "1", "1"]),
+        (ConnectionFailed("reset"), ["1", "1", "1"]),
+    ],
+    ids=str,
+)
+async def test_version_that_the_server_cannot_go_on_from(
+    server, started, error: Exception, versions: list[str]
+):
+    """Refused twice where a list may help, the collection is listed; a server that is away or busy is spared that."""
+    server.lists = [([pod("a", 1)], "1"), ([pod("a", 9)], "9")]
+    started(make(server))
+    for _ in range(2):
+        feed = await server.watches.get()
+        feed.put_nowait(error)
+    await server.watches.get()
+    assert server.watched_from == versions

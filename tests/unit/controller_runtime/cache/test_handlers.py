@@ -1,0 +1,213 @@
+"""Handlers are told of every change, in order, and none can harm another or the cache."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client import REGISTRY
+
+from controller_runtime.objects import Object, WatchEvent
+from tests.unit.controller_runtime.cache.scripted import Recorder, make, pod
+
+pytestmark = pytest.mark.looptime
+
+
+async def test_a_slow_handler_delays_only_itself(server, started):
+    """Coroutine handlers have a buffer of their own; others are called meanwhile."""
+    server.lists = [([], "1")]
+    informer = make(server)
+    blocked, all_slow = asyncio.Event(), asyncio.Event()
+    slow: list[str] = []
+
+    async def wait(new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
+        await blocked.wait()
+        slow.append(new.name)
+        if len(slow) == 5:
+            all_slow.set()
+
+    informer.add_handler(on_add=wait)
+    recorder = Recorder(informer)
+    started(informer)
+    feed = await server.watches.get()
+    feed.put_nowait([WatchEvent("ADDED", pod(f"p{number}", number)) for number in range(2, 7)])
+    await recorder.until(lambda: len(recorder.calls) == 5)
+    assert slow == []
+    blocked.set()
+    await asyncio.wait_for(all_slow.wait(), 5)
+    assert slow == [f"p{number}" for number in range(2, 7)]
+
+
+async def test_a_failing_handler_harms_nobody(server, started):
+    """An exception in one handler is counted; the next handler and the next event come all the same."""
+    server.lists = [([pod("a", 1)], "1")]
+    informer = make(server, name="failing")
+
+    def fail(_new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
+        raise RuntimeError("a bug")
+
+    informer.add_handler(on_add=fail)
+    recorder = Recorder(informer)
+    started(informer)
+    feed = await server.watches.get()
+    feed.put_nowait([WatchEvent("ADDED", pod("b", 2))])
+    await recorder.until(lambda: len(recorder.calls) == 2)
+    labels = {"cluster": server.cluster, "resource": "failing"}
+    assert REGISTRY.get_sample_value("virtual_node_handler_errors_total", labels) == 2
+
+
+async def test_a_late_handler_gets_what_is_there(server, started):
+    """A handler added after the sync receives an add for everything cached."""
+    server.lists = [([pod("a", 1), pod("b", 2)], "2")]
+    informer = started(make(server))
+    await server.watches.get()
+    recorder = Recorder(informer)
+    assert sorted(call[1] for call in recorder.calls) == ["a", "b"]
+
+
+async def test_resync_delivers_the_cache_and_asks_nothing(server, following):
+    """Resync hands every object out again, from memory."""
+    recorder, _feed = await following([([pod("a", 1)], "1")], resync_period=60)
+    await asyncio.sleep(121)
+    assert recorder.calls[1:] == [("update", "a", "1", "1")] * 2
+    assert (server.listed, len(server.watched_from)) == (1, 1)
+
+
+async def test_coroutine_handlers_sync_after_they_were_called(server, started):
+    """A buffered handler has synced when it has dealt with the whole first list, not when the store has."""
+    server.lists = [([pod("a", 1)], "1")]
+    informer = make(server)
+    gate, done = asyncio.Event(), asyncio.Event()
+
+    async def wait(_new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
+        await gate.wait()
+        done.set()
+
+    registration = informer.add_handler(on_add=wait)
+    started(informer)
+    await server.watches.get()
+    assert (informer.has_synced, registration.has_synced) == (True, False)
+    gate.set()
+    await done.wait()
+    await asyncio.sleep(0)
+    assert registration.has_synced
+
+
+async def test_late_coroutine_handler(server, started):
+    """A coroutine handler that is added while the informer runs gets the cache, then the changes."""
+    server.lists = [([pod("a", 1)], "1")]
+    informer = started(make(server))
+    feed = await server.watches.get()
+    seen: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
+
+    async def note(new: Object, initial: bool) -> None:  # noqa: FBT001 - the handler's signature
+        await seen.put((new.name, initial))
+
+    informer.add_handler(on_add=note)
+    feed.put_nowait([WatchEvent("ADDED", pod("b", 2))])
+    assert [await asyncio.wait_for(seen.get(), 5) for _ in range(2)] == [("a", True), ("b", False)]
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+async def test_removed_handler_hears_nothing_more(server, started, *, buffered: bool):
+    """Once removed, a handler is not called, not even for what was already buffered; others are."""
+    server.lists = [([], "1")]
+    informer = make(server)
+    seen: list[str] = []
+    gate = asyncio.Event()
+
+    async def wait(new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
+        seen.append(new.name)
+        await gate.wait()
+
+    def note(new: Object, _initial: bool) -> None:  # noqa: FBT001
+        seen.append(new.name)
+
+    registration = informer.add_handler(on_add=wait if buffered else note)
+    recorder = Recorder(informer)
+    started(informer)
+    feed = await server.watches.get()
+    before = len(asyncio.all_tasks())
+    feed.put_nowait([WatchEvent("ADDED", pod("b", 2))])
+    await recorder.until(lambda: len(recorder.calls) == 1)
+    await asyncio.sleep(0)
+    feed.put_nowait([WatchEvent("ADDED", pod("c", 3))])
+    await recorder.until(lambda: len(recorder.calls) == 2)
+    expected = ["b"] if buffered else ["b", "c"]
+    assert seen == expected
+    registration.remove()
+    registration.remove()
+    gate.set()
+    feed.put_nowait([WatchEvent("ADDED", pod("d", 4))])
+    await recorder.until(lambda: len(recorder.calls) == 3)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert seen == expected
+    assert len(asyncio.all_tasks()) == before - buffered
+
+
+async def test_handlers_may_come_and_go_inside_handlers(server, started):
+    """A handler that removes itself does not rob the next one, and one that is added hears of nothing twice."""
+    server.lists = [([], "1")]
+    informer = make(server)
+    late: list[Recorder] = []
+
+    def once(_new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
+        registration.remove()
+        late.append(Recorder(informer))
+
+    registration = informer.add_handler(on_add=once)
+    recorder = Recorder(informer)
+    started(informer)
+    feed = await server.watches.get()
+    feed.put_nowait([WatchEvent("ADDED", pod("a", 2)), WatchEvent("ADDED", pod("b", 3))])
+    await recorder.until(lambda: len(recorder.calls) == 2)
+    await late[0].until(lambda: len(late[0].calls) >= 2)
+    assert [call[1] for call in recorder.calls] == ["a", "b"]
+    assert [call[1] for call in late[0].calls] == ["a", "b"]
+
+
+async def test_failing_coroutine_handler(server, started):
+    """An exception, or a cancellation from inside, ends one call of a coroutine handler and not the handler."""
+    server.lists = [([], "1")]
+    informer = make(server)
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    async def fail(new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
+        await seen.put(new.name)
+        if new.name == "a":
+            raise RuntimeError("a bug")
+        if new.name == "b":
+            raise asyncio.CancelledError
+
+    informer.add_handler(on_add=fail)
+    started(informer)
+    feed = await server.watches.get()
+    feed.put_nowait([WatchEvent("ADDED", pod(name, 2)) for name in "abc"])
+    assert [await asyncio.wait_for(seen.get(), 5) for _ in range(3)] == ["a", "b", "c"]
+
+
+async def test_deletion_carries_the_last_state(following):
+    """DELETED hands over the object as the event has it; for an unknown one nobody is called."""
+    recorder, feed = await following([([pod("a", 1)], "1")])
+    feed.put_nowait([WatchEvent("DELETED", pod("x", 4)), WatchEvent("DELETED", pod("a", 5))])
+    await recorder.until(lambda: len(recorder.calls) == 2)
+    assert recorder.calls[-1] == ("delete", "a", "5")
+    assert len(recorder.informer.store) == 0
+
+
+async def test_handlers_cannot_harm_the_cache(server, started):
+    """What a handler does to the spec it reads stays with it."""
+    server.lists = [([pod("a", 1, node="n1")], "1")]
+    informer = make(server)
+
+    def scribble(new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
+        new.spec["nodeName"] = "elsewhere"
+        new.to_dict()["metadata"]["name"] = "x"
+
+    informer.add_handler(on_add=scribble)
+    started(informer)
+    await server.watches.get()
+    found = informer.store.get("ns/a")
+    assert found is not None
+    assert (found.name, found.spec) == ("a", {"nodeName": "n1"})

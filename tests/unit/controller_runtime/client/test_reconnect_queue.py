@@ -1,0 +1,187 @@
+"""The line of those who wait for a server: how little they ask of it, and how soon and in which order they are back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.errors import NotConnected
+from tests.unit.controller_runtime.loopback import answers, client_of, reply, serve
+
+pytestmark = pytest.mark.looptime
+
+REFUSED = NotConnected("refused")
+
+Try = Callable[[], Awaitable[bool]]
+"""One attempt; tells whether somebody answered."""
+
+
+class Crowd:
+    """Many who find out together that nobody is there, and try one after the other until they get an answer."""
+
+    def __init__(self, attempt: Try, *, size: int, minor: int = 0) -> None:
+        self.outage = Outage()
+        self.turn = asyncio.Lock()
+        self.attempt = attempt
+        self.tries: list[float] = []
+        self.back: list[tuple[float, bool]] = []
+        """When somebody got an answer, and whether it was a minor one."""
+        self.outage.found_nobody(REFUSED)
+        self.tasks = [asyncio.create_task(self._follow(is_minor=index < minor)) for index in range(size)]
+
+    async def _follow(self, *, is_minor: bool) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self.outage.turn(is_minor=is_minor)
+            self.tries.append(loop.time())
+            if await self.attempt():
+                break
+            self.outage.found_nobody(REFUSED)
+        self.outage.answered()
+        self.back.append((loop.time(), is_minor))
+
+    async def run(self, seconds: float) -> None:
+        """Let them, for a while."""
+        await asyncio.wait(self.tasks, timeout=seconds)
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+async def refuse() -> bool:
+    """Nobody is there."""
+    return False
+
+
+async def accept() -> bool:
+    """Somebody answers within ten milliseconds."""
+    await asyncio.sleep(0.01)
+    return True
+
+
+async def test_nobody_waits_while_the_server_answers() -> None:
+    """Watches begin at once."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    outage = Outage()
+    await outage.turn(is_minor=True)
+    outage.found_nobody(REFUSED)
+    outage.answered()
+    await outage.turn(is_minor=True)
+    assert loop.time() == begun
+
+
+async def test_one_asks_for_all() -> None:
+    """A thousand cost a server that is away no more than one would: once in one or two seconds."""
+    crowd = Crowd(refuse, size=1000)
+    await crowd.run(300)
+    assert 300 / 2 <= len(crowd.tries) <= 300 + 20
+    pauses = [late - early for early, late in zip(crowd.tries, crowd.tries[1:], strict=False)]
+    assert max(pauses) <= 2
+
+
+async def test_servers_return_is_seen_within_two_seconds() -> None:
+    """However long it was away."""
+    is_back = False
+
+    async def attempt() -> bool:
+        return is_back and await accept()
+
+    crowd = Crowd(attempt, size=20)
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(crowd.run(400))
+    await asyncio.sleep(300)
+    is_back = True
+    since = loop.time()
+    await running
+    assert min(crowd.back)[0] - since <= 2 + 0.02
+    assert max(crowd.back)[0] - since <= 2 + 0.02 + 20 * 0.01
+
+
+async def test_others_return_one_by_one() -> None:
+    """A thousand are back in ten seconds, and never more than two hundred in one."""
+    crowd = Crowd(accept, size=1000)
+    await crowd.run(60)
+    moments = [moment for moment, _ in crowd.back]
+    assert len(moments) == 1000
+    assert moments[-1] - moments[0] <= 10
+    assert max(sum(begin <= moment < begin + 1 for moment in moments) for begin in moments[::50]) <= 200
+
+
+async def test_what_matters_most_returns_first() -> None:
+    """Those who follow a single object each let the others go first, even those who came later."""
+    crowd = Crowd(accept, size=220, minor=200)
+    await crowd.run(60)
+    order = [is_minor for _, is_minor in crowd.back]
+    assert order == [False] * 20 + [True] * 200
+
+
+async def test_slow_server_is_approached_slowly() -> None:
+    """One that takes two seconds for an answer has had a dozen or so of our questions by then, not a thousand."""
+
+    async def attempt() -> bool:
+        await asyncio.sleep(2)
+        return True
+
+    crowd = Crowd(attempt, size=1000)
+    await crowd.run(2)
+    assert 10 <= len(crowd.tries) <= 18
+
+
+async def test_server_that_swallows_connections_does_not_stop_the_line() -> None:
+    """Who waits ten seconds for a connection in vain is not waited for: the next one asks meanwhile."""
+
+    async def attempt() -> bool:
+        if len(crowd.tries) > 50:
+            return await accept()
+        await asyncio.sleep(10)
+        return False
+
+    crowd = Crowd(attempt, size=100)
+    await crowd.run(120)
+    assert len(crowd.back) == 100
+
+
+async def test_one_of_three_servers_that_is_down_delays_little() -> None:
+    """Behind a load balancer: every third attempt finds nobody, and all are back soon all the same."""
+
+    async def attempt() -> bool:
+        return len(crowd.tries) % 3 != 0 and await accept()
+
+    crowd = Crowd(attempt, size=200)
+    await crowd.run(60)
+    assert len(crowd.back) == 200
+    assert max(crowd.back)[0] - crowd.tries[0] <= 10
+
+
+async def test_who_is_cancelled_in_line_holds_up_nobody() -> None:
+    """As when the last pod goes that named a ConfigMap."""
+    outage = Outage()
+    outage.found_nobody(REFUSED)
+    waiting = [asyncio.create_task(outage.turn(is_minor=False)) for _ in range(100)]
+    await asyncio.sleep(0)
+    for task in waiting[:99]:
+        task.cancel()
+    async with asyncio.timeout(1):
+        await waiting[99]
+
+
+async def test_writers_and_leases_never_stand_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have deadlines, and callers that know what to do when nobody is there."""
+
+    async def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("stood in line")
+
+    monkeypatch.setattr(Outage, "turn", never)
+    async with serve(answers(reply(), reply(), reply({"items": []}))) as server, client_of(server) as client:
+        client.outage.found_nobody(REFUSED)
+        await client.update(resources.LEASES, {"metadata": {"name": "n", "namespace": "a"}})
+        await client.patch(resources.PODS, "p", {}, namespace="n", subresource="status")
+        await client.list(resources.PODS)
+        assert client.outage.error is REFUSED  # a kept connection says nothing of new ones
+    assert len(server.asked) == 3

@@ -1,0 +1,204 @@
+"""Whom the transport trusts, who it says it is, and the proxies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import pytest
+from aiohttp import web
+
+from controller_runtime import resources
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.credentials import Credentials
+from controller_runtime.client.client import Client
+from controller_runtime.errors import (
+    ConnectionFailed,
+    NotConnected,
+)
+from controller_runtime.tls.client_tls import TlsMaterial
+from controller_runtime.tls.key_pairs import KeyPair, make_ca, sign
+from tests.unit.controller_runtime.loopback import (
+    CA,
+    answers,
+    client_context,
+    intermediate,
+    reply,
+    serve,
+)
+
+# --- TLS ----------------------------------------------------------------------------------------------
+
+
+async def test_unknown_authority() -> None:
+    """A server that we have no reason to trust gets no request, and the error says why."""
+    async with serve(answers(), tls=True) as server:
+        config = ClusterConfig(
+            server.url, tls=TlsMaterial(source="s", authority=make_ca("other").certificate)
+        )
+        async with Client(config, qps=0) as client:
+            with pytest.raises(NotConnected, match="CERTIFICATE_VERIFY_FAILED"):
+                await client.get(resources.NODES, "n")
+    assert server.asked == []
+
+
+async def test_intermediate_authority_is_trusted_without_its_root() -> None:
+    """A certificate-authority that another CA vouches for is enough, as for kubectl."""
+    authority = intermediate(make_ca("root"), "between")
+    pair = sign(authority, "server", hosts=["127.0.0.1"])
+    async with serve(answers(reply({"a": 1})), tls=True, pair=pair) as server:
+        config = ClusterConfig(server.url, tls=TlsMaterial(source="s", authority=authority.certificate))
+        async with Client(config, qps=0) as client:
+            assert await client.get(resources.NODES, "n") == {"a": 1}
+
+
+async def test_https_without_a_context_is_verified() -> None:
+    """No TLS context of our own means the system's trust, never none."""
+    async with serve(answers(), tls=True) as server, Client(ClusterConfig(server.url), qps=0) as client:
+        with pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            await client.get(resources.NODES, "n")
+
+
+async def test_server_name_of_its_own() -> None:
+    """``tls-server-name`` is what the certificate is verified against."""
+    async with serve(answers(reply()), tls=True) as server:
+        good = ClusterConfig(server.url, ssl_context=client_context(), tls_server_name="inside.example")
+        async with Client(good, qps=0) as client:
+            assert await client.get(resources.NODES, "n") == {}
+        bad = ClusterConfig(server.url, ssl_context=client_context(), tls_server_name="other.example")
+        async with Client(bad, qps=0) as client:
+            with pytest.raises(ConnectionFailed, match=r"other\.example"):
+                await client.get(resources.NODES, "n")
+
+
+async def test_certificate_of_the_server_is_known_after_the_first_request() -> None:
+    """From the connection that the request used: the server sees no other one."""
+    pair = sign(CA, "server", hosts=["127.0.0.1"])
+    async with serve(answers(reply()), tls=True, pair=pair) as server:
+        config = ClusterConfig(server.url, ssl_context=client_context())
+        async with Client(config, qps=0) as client:
+            seen = [client.served_certificate]
+            await client.get(resources.NODES, "n")
+            seen.append(client.served_certificate)
+            assert seen == [None, ssl.PEM_cert_to_DER_cert(pair.certificate.decode())]
+        assert len(server.asked) == 1
+
+
+class Rotating(Credentials):
+    """A client certificate that a plugin renews."""
+
+    def __init__(self, pair: KeyPair) -> None:
+        self.certificate = pair
+
+
+async def test_new_client_certificate_makes_new_connections() -> None:
+    """After a rotation requests go by connections under the new name, while a watch ends in its own time."""
+    clients = make_ca("clients")
+    watching, done = asyncio.Event(), asyncio.Event()
+    seen: list[str] = []
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        subject = request.transport.get_extra_info("peercert")["subject"]
+        seen.append(dict(part[0] for part in subject)["commonName"])
+        if request.path == "/watch":
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(b"one")
+            watching.set()
+            await done.wait()
+            await response.write(b"two")
+            return response
+        return reply()
+
+    credentials = Rotating(sign(clients, "old", usage="client"))
+    async with serve(script, tls=True, clients=clients.certificate) as server:
+        config = ClusterConfig(
+            server.url, tls=TlsMaterial(source="s", authority=CA.certificate), credentials=credentials
+        )
+        async with Client(config, qps=0) as client:
+            await client.get(resources.NODES, "n")
+
+            async def watch() -> bytes:
+                async with client.stream("GET", "/watch") as response:
+                    return await response.read()
+
+            watch_task = asyncio.create_task(watch())
+            await watching.wait()
+            credentials.certificate = sign(clients, "new", usage="client")
+            await client.get(resources.NODES, "n")
+            await client.get(resources.NODES, "n")
+            done.set()
+            assert await watch_task == b"onetwo"
+            assert len(client._transport._pools) == 2
+            assert client._transport._pools[0].closed
+    assert seen == ["old", "old", "new", "new"]
+    assert server.connections >= 2
+
+
+# --- proxies ------------------------------------------------------------------------------------------
+
+
+async def test_proxy() -> None:
+    """Requests to a plain server go to its proxy, with the whole URL."""
+    async with serve(answers(reply({"by": "proxy"}))) as proxy:
+        config = ClusterConfig("http://api.example:8080/prefix", proxy_url=proxy.url)
+        async with Client(config, qps=0) as client:
+            assert await client.get(resources.NODES, "n") == {"by": "proxy"}
+    assert proxy.asked[0].headers["Host"] == "api.example:8080"
+    assert proxy.asked[0].path == "/prefix/api/v1/nodes/n"
+
+
+async def test_tunnel_through_a_proxy() -> None:
+    """An https server is reached by CONNECT with the proxy's credentials, verified by its own name, and kept."""
+    heads: list[str] = []
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while chunk := await source.read(2**16):
+                target.write(chunk)
+            target.close()
+
+        await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer), return_exceptions=True)
+
+    async with serve(answers(reply(), reply()), tls=True) as server:
+        proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+        config = ClusterConfig(
+            server.url,
+            ssl_context=client_context(),
+            proxy_url=f"http://me:p%40ss@127.0.0.1:{proxy.sockets[0].getsockname()[1]}",
+            tls_server_name="inside.example",
+        )
+        async with proxy, Client(config, qps=0) as client:
+            await client.get(resources.NODES, "n")
+            await client.get(resources.NODES, "n")
+    assert len(heads) == 1
+    assert heads[0].startswith(f"CONNECT 127.0.0.1:{server.port} HTTP/1.1\r\n")
+    assert "Proxy-Authorization: Basic bWU6cEBzcw==\r\n" in heads[0]
+
+
+async def test_proxy_that_refuses_is_named_without_its_password() -> None:
+    """A proxy's 407 is told with its address; a log is no place for its password."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        config = ClusterConfig(
+            "https://api.example",
+            ssl_context=client_context(),
+            proxy_url=f"http://me:secret@127.0.0.1:{port}",
+        )
+        async with Client(config, qps=0) as client:
+            with pytest.raises(ConnectionFailed) as caught:
+                await client.get(resources.NODES, "n")
+    assert str(caught.value) == (
+        f"https://api.example: the proxy http://127.0.0.1:{port} answered 407 Proxy Authentication Required"
+    )

@@ -1,0 +1,161 @@
+"""What happens often is counted, combined or held back; none of it costs an Event each time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pytest
+
+from controller_runtime.events.correlator import EventCorrelator, Happening, Recent
+from tests.unit.controller_runtime.events.recording import NOW, POD, Server, dropped, recorder_for, running
+
+pytestmark = pytest.mark.looptime
+
+
+class TestCounting:
+    """The same thing again."""
+
+    async def test_repetition_is_a_patch_of_the_count(self) -> None:
+        """What happened before becomes a higher count and a later time of the same Event."""
+        server = Server()
+        clock = [NOW]
+        recorder = recorder_for(server, now=lambda: clock[0])
+        async with running(recorder):
+            recorder.event(POD, "Warning", "BackOff", "again")
+            await server.called(1)
+            for _ in range(2):
+                clock[0] += timedelta(seconds=10)
+                recorder.event(POD | {"resourceVersion": "8"}, "Warning", "BackOff", "again")
+                await asyncio.sleep(1)
+        assert server.calls == ["create", "patch", "patch"]
+        event = server.only()
+        assert event["count"] == 3
+        assert event["firstTimestamp"] == "2026-01-02T03:04:05Z"
+        assert event["lastTimestamp"] == "2026-01-02T03:04:25Z"
+
+    async def test_burst_is_written_once_in_its_latest_state(self) -> None:
+        """Occurrences that come while the Event waits cost no request of their own."""
+        server = Server()
+        recorder = recorder_for(server)
+        for _ in range(20):
+            recorder.event(POD, "Normal", "Pulling", "x")
+        async with running(recorder):
+            pass
+        assert server.calls == ["create"]
+        assert server.only()["count"] == 20
+
+    async def test_occurrence_during_a_request_is_not_lost(self) -> None:
+        """What comes while the Event is being written is written after it, never at the same time."""
+        server = Server()
+        recorder = recorder_for(server)
+        server.gate.clear()
+        async with running(recorder):
+            recorder.event(POD, "Normal", "Pulling", "x")
+            await server.called(1)
+            recorder.event(POD, "Normal", "Pulling", "x")
+            assert server.calls == ["create"]
+            server.gate.set()
+            await server.called(2)
+        assert server.calls == ["create", "patch"]
+        assert server.only()["count"] == 2
+
+    async def test_expired_event_is_made_again(self) -> None:
+        """An Event whose hour is over is created anew with its count."""
+        server = Server()
+        recorder = recorder_for(server)
+        async with running(recorder):
+            recorder.event(POD, "Normal", "A", "x")
+            await server.called(1)
+            server.events.clear()
+            recorder.event(POD, "Normal", "A", "x")
+        assert server.calls == ["create", "patch", "create"]
+        assert server.only()["count"] == 2
+
+    async def test_anything_different_is_another_event(self) -> None:
+        """Another object, type, reason, message or part of the object is another Event."""
+        server = Server()
+        recorder = recorder_for(server)
+        async with running(recorder):
+            recorder.event(POD, "Normal", "A", "x")
+            recorder.event(POD, "Warning", "A", "x")
+            recorder.event(POD, "Normal", "B", "x")
+            recorder.event(POD, "Normal", "A", "y")
+            recorder.event(POD | {"uid": "u2"}, "Normal", "A", "x")
+            recorder.event(POD, "Normal", "A", "x", field_path="spec.containers{a}")
+        assert len(server.events) == 6
+
+
+class TestAggregation:
+    """Many similar things."""
+
+    async def test_more_than_ten_similar_become_one(self) -> None:
+        """After ten messages of one reason the further ones share an Event that says so and counts."""
+        server = Server()
+        recorder = recorder_for(server)
+        async with running(recorder):
+            for index in range(14):
+                recorder.event(POD, "Warning", "Unhealthy", f"probe {index}")
+        assert len(server.events) == 11
+        combined = [event for event in server.events.values() if event["message"].startswith("(combined")]
+        assert [(event["message"], event["count"]) for event in combined] == [
+            ("(combined from similar events): probe 13", 4)
+        ]
+
+    def test_known_messages_keep_their_event(self) -> None:
+        """One of the first ten messages still counts on its own Event."""
+        correlator = EventCorrelator(component="c")
+        happenings = [Happening(POD, "Normal", "A", f"m{index}") for index in range(11)]
+        series = [correlator.correlate(happening, at=0, now=NOW) for happening in happenings]
+        assert correlator.correlate(happenings[0], at=1, now=NOW) is series[0]
+
+    def test_ten_quiet_minutes_end_the_aggregation(self) -> None:
+        """Ten minutes after the last of them a new message has an Event of its own again."""
+        correlator = EventCorrelator(component="c")
+        for index in range(12):
+            correlator.correlate(Happening(POD, "Normal", "A", f"m{index}"), at=index, now=NOW)
+        within = correlator.correlate(Happening(POD, "Normal", "A", "fresh"), at=611, now=NOW)
+        after = correlator.correlate(Happening(POD, "Normal", "A", "fresher"), at=611 + 601, now=NOW)
+        assert within is not None
+        assert within.body["message"] == "(combined from similar events): fresh"
+        assert after is not None
+        assert after.body["message"] == "fresher"
+
+
+class TestSpam:
+    """Objects that talk too much."""
+
+    async def test_burst_of_25_then_one_in_five_minutes(self) -> None:
+        """An object has 25 Events at once and one more every five minutes; others are not touched by that."""
+        correlator = EventCorrelator(component="c")
+
+        def tell(at: float, pod: Mapping[str, str] = POD) -> bool:
+            return correlator.correlate(Happening(dict(pod), "Normal", "A", "x"), at=at, now=NOW) is not None
+
+        assert [tell(0) for _ in range(27)] == [True] * 25 + [False] * 2
+        assert tell(0, POD | {"uid": "other"})
+        assert not tell(299)
+        assert [tell(301), tell(301), tell(601), tell(601)] == [True, False, True, False]
+
+    async def test_filtered_occurrences_are_counted_all_the_same(self) -> None:
+        """The next Event that passes carries the true count, and the metric knows what was held back."""
+        server = Server("spam")
+        recorder = recorder_for(server)
+        async with running(recorder):
+            for _ in range(30):
+                recorder.event(POD, "Normal", "A", "x")
+            await asyncio.sleep(301)
+            recorder.event(POD, "Normal", "A", "x")
+        assert server.only()["count"] == 31
+        assert dropped("spam", "spam") == 5
+
+    def test_memory_is_bounded(self) -> None:
+        """Only the latest 4,096 are remembered, and what is used stays."""
+        recent: Recent[int, int] = Recent(3)
+        for key in range(3):
+            recent[key] = key
+        assert recent.touch(0) == 0
+        recent[3] = 3
+        assert list(recent) == [2, 0, 3]
+        assert recent.touch(1) is None

@@ -1,0 +1,98 @@
+"""Events that were made elsewhere are written as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.unit.controller_runtime.events.recording import POD, Server, recorder_for, running
+
+pytestmark = pytest.mark.looptime
+
+
+class TestRecord:
+    """Events made elsewhere."""
+
+    EVENT: Mapping[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "web.1", "namespace": "ns"},
+        "involvedObject": POD,
+        "type": "Normal",
+        "reason": "Pulled",
+        "message": "x",
+        "count": 3,
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }
+
+    async def test_is_created_then_followed(self) -> None:
+        """A complete Event is created as it is; its next state is a patch; the same state again is nothing."""
+        server = Server()
+        recorder = recorder_for(server)
+        async with running(recorder):
+            recorder.record(dict(self.EVENT))
+            await server.called(1)
+            recorder.record(dict(self.EVENT) | {"count": 4})
+            await server.called(2)
+            recorder.record(dict(self.EVENT) | {"count": 4})
+        assert server.calls == ["create", "patch"]
+        assert server.only() == dict(self.EVENT) | {"count": 4}
+
+    async def test_existing_one_is_brought_up_to_date(self) -> None:
+        """After a restart an Event that is there already is patched, not doubled."""
+        server = Server()
+        server.events["ns", "web.1"] = dict(self.EVENT)
+        recorder = recorder_for(server)
+        async with running(recorder):
+            recorder.record(dict(self.EVENT) | {"count": 9})
+        assert server.calls == ["create", "patch"]
+        assert server.only()["count"] == 9
+
+    async def test_routine_events_do_not_push_warnings_out_of_the_recent_ones(self) -> None:
+        """Who looks sees the last of both kinds, and no more than fifty of each."""
+        recorder = recorder_for(Server())
+        recorder.record(dict(self.EVENT) | {"type": "Warning", "reason": "Failed"})
+        for number in range(100):
+            metadata = {"name": f"web.{number + 2}", "namespace": "ns"}
+            recorder.record(dict(self.EVENT) | {"metadata": metadata})
+        assert len(recorder.recent) == 51
+        assert [event["reason"] for event in recorder.recent if event["type"] == "Warning"] == ["Failed"]
+
+    async def test_written_ones_are_not_kept_in_memory(self) -> None:
+        """Of a mirrored Event only a fingerprint is remembered, and the Event may still change later."""
+        server = Server()
+        recorder = recorder_for(server)
+        async with running(recorder):
+            recorder.record(dict(self.EVENT))
+            await server.called(1)
+            await asyncio.sleep(1)
+            assert [series.body for series in recorder._recorded.values()] == [{}]
+            recorder.record(dict(self.EVENT))
+            assert [series.body for series in recorder._recorded.values()] == [{}]
+            recorder.record(dict(self.EVENT) | {"message": "y"})
+        assert server.only()["message"] == "y"
+
+    async def test_newer_state_during_a_request_is_written(self) -> None:
+        """A state that comes while an older one is being written is written after it."""
+        server = Server()
+        recorder = recorder_for(server)
+        server.gate.clear()
+        async with running(recorder):
+            recorder.record(dict(self.EVENT))
+            await server.called(1)
+            recorder.record(dict(self.EVENT) | {"count": 5})
+            server.gate.set()
+        assert server.calls == ["create", "patch"]
+        assert server.only()["count"] == 5
+
+    async def test_is_neither_aggregated_nor_filtered(self) -> None:
+        """Its own recorder did that: fifty Events of one object are fifty Events."""
+        server = Server()
+        recorder = recorder_for(server)
+        async with running(recorder):
+            for index in range(50):
+                recorder.record({**self.EVENT, "metadata": {"name": f"web.{index}", "namespace": "ns"}})
+        assert len(server.events) == 50

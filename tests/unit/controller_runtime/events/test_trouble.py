@@ -1,0 +1,189 @@
+"""A server that takes no Events, too few of them, or none in time, delays what it can and counts the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller_runtime.errors import (
+    ApiError,
+    ConnectionFailed,
+    Forbidden,
+    NotFound,
+    TooManyRequests,
+    Unavailable,
+)
+from tests.unit.controller_runtime.events.recording import POD, Server, dropped, recorder_for, running
+
+pytestmark = pytest.mark.looptime
+
+
+def terminating() -> Forbidden:
+    """How an apiserver refuses to create in a namespace that is being deleted."""
+    causes = [{"reason": "NamespaceTerminating", "message": "namespace ns is being terminated"}]
+    return Forbidden("forbidden", code=403, reason="Forbidden", status={"details": {"causes": causes}})
+
+
+class TestTrouble:
+    """A server that does not take Events."""
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            Unavailable("down", code=503),
+            ConnectionFailed("refused"),
+            TooManyRequests("slow down", code=429, retry_after=20),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    async def test_is_tried_again(self, error: ApiError) -> None:
+        """Trouble that passes delays an Event and loses none; the server's own wish is honoured."""
+        server = Server()
+        server.trouble = [error, error]
+        recorder = recorder_for(server)
+        async with running(recorder):
+            recorder.event(POD, "Normal", "A", "x")
+            await server.called(3)
+        assert server.calls == ["create"] * 3
+        assert server.only()["count"] == 1
+        assert asyncio.get_running_loop().time() >= 2 * (error.retry_after or 0.5)
+
+    async def test_create_whose_answer_was_lost_is_not_doubled(self) -> None:
+        """An Event that was created although the answer never came is found by its name."""
+        server = Server()
+        recorder = recorder_for(server)
+        real = server.create
+
+        async def create_and_lose(*args: Any, **options: Any) -> dict[str, Any]:
+            server.create = real  # type: ignore[method-assign]
+            await real(*args, **options)
+            raise ConnectionFailed("reset")
+
+        server.create = create_and_lose  # type: ignore[method-assign]
+        async with running(recorder):
+            recorder.event(POD, "Normal", "A", "x")
+            await server.called(3)
+        assert server.calls == ["create", "create", "patch"]
+        assert server.only()["count"] == 1
+
+    async def test_is_given_up_after_twelve_tries(self) -> None:
+        """An Event that twelve tries could not write is dropped and counted; the next is written."""
+        server = Server("twelve")
+        server.trouble = [Unavailable("down", code=503)] * 12
+        recorder = recorder_for(server, workers=1)
+        async with running(recorder):
+            recorder.event(POD, "Normal", "A", "x")
+            recorder.event(POD, "Normal", "B", "x")
+            await server.called(13)
+        assert [event["reason"] for event in server.events.values()] == ["B"]
+        assert dropped("twelve", "unanswered") == 1
+
+    @pytest.mark.parametrize(
+        "error", [terminating(), NotFound("no namespace", code=404)], ids=["terminating", "gone"]
+    )
+    async def test_vanishing_namespace_is_no_news(self, error: ApiError) -> None:
+        """An Event for a namespace that is going or gone is dropped quietly."""
+        server = Server("gone")
+        server.trouble = [error]
+        recorder = recorder_for(server)
+        with capture_logs() as logs:
+            async with running(recorder):
+                recorder.event(POD, "Normal", "A", "x")
+        assert server.calls == ["create"]
+        assert [line for line in logs if line["log_level"] != "debug"] == []
+
+    async def test_missing_right_is_told_once(self) -> None:
+        """A refusal is not tried again, and warned of once however many Events it concerns."""
+        server = Server("refused")
+        server.trouble = [Forbidden("events is forbidden", code=403, reason="Forbidden") for _ in range(3)]
+        recorder = recorder_for(server)
+        with capture_logs() as logs:
+            async with running(recorder):
+                for reason in "ABC":
+                    recorder.event(POD, "Normal", reason, "x")
+        assert server.calls == ["create"] * 3
+        assert len([line for line in logs if line["log_level"] == "warning"]) == 1
+        assert dropped("refused", "rejected") == 3
+
+    async def test_unexpected_error_does_not_end_the_recorder(self) -> None:
+        """A bug in writing one Event costs that Event only."""
+        server = Server()
+        server.trouble = [KeyError("bug")]
+        recorder = recorder_for(server, workers=1)
+        async with running(recorder):
+            recorder.event(POD, "Normal", "A", "x")
+            recorder.event(POD, "Normal", "B", "x")
+        assert [event["reason"] for event in server.events.values()] == ["B"]
+
+
+class TestQueue:
+    """More Events than the server takes."""
+
+    async def test_oldest_normal_events_make_room(self) -> None:
+        """A full queue drops the oldest Normal Event; Warnings stay and are written first."""
+        server = Server("full")
+        recorder = recorder_for(server, capacity=4, workers=1)
+        recorder.event(POD, "Warning", "W1", "x")
+        for reason in ("N1", "N2", "N3", "N4"):
+            recorder.event(POD, "Normal", reason, "x")
+        recorder.event(POD, "Warning", "W2", "x")
+        async with running(recorder):
+            pass
+        assert [event["reason"] for event in server.events.values()] == ["W1", "W2", "N3", "N4"]
+        assert dropped("full", "overflow") == 2
+
+    async def test_oldest_warning_makes_room_among_warnings(self) -> None:
+        """When only Warnings wait, the oldest goes, and a Normal Event finds no room."""
+        server = Server()
+        recorder = recorder_for(server, capacity=2)
+        for reason in ("W1", "W2", "W3"):
+            recorder.event(POD, "Warning", reason, "x")
+        recorder.event(POD, "Normal", "N", "x")
+        async with running(recorder):
+            pass
+        assert [event["reason"] for event in server.events.values()] == ["W2", "W3"]
+
+    async def test_dropped_event_is_written_when_it_happens_again(self) -> None:
+        """An Event that had to make room comes back with its true count."""
+        server = Server()
+        recorder = recorder_for(server, capacity=1)
+        for reason in ("A", "B", "A"):
+            recorder.event(POD, "Normal", reason, "x")
+        async with running(recorder):
+            pass
+        assert [(event["reason"], event["count"]) for event in server.events.values()] == [("A", 2)]
+
+
+class TestEnd:
+    """run() being cancelled."""
+
+    async def test_what_waits_is_flushed(self) -> None:
+        """Events told before the end are written although the recorder is being cancelled."""
+        server = Server()
+        recorder = recorder_for(server)
+        for index in range(100):
+            recorder.event(POD | {"uid": str(index)}, "Normal", "A", "x")
+        task = asyncio.create_task(recorder.run())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(server.events) == 100
+
+    async def test_flush_is_bounded(self) -> None:
+        """A server that does not answer holds the end up for 1.5 seconds, no more; the rest is counted as lost."""
+        server = Server("hung")
+        server.gate.clear()
+        recorder = recorder_for(server, workers=2)
+        for index in range(10):
+            recorder.event(POD | {"uid": str(index)}, "Normal", "A", "x")
+        task = asyncio.create_task(recorder.run())
+        await server.called(2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.get_running_loop().time() == pytest.approx(1.5, abs=0.1)
+        assert dropped("hung", "shutdown") == 10

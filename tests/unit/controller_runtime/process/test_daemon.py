@@ -1,0 +1,96 @@
+"""The command of a daemon: version, bad flags, and what it sets up before it runs."""
+
+from __future__ import annotations
+
+from asyncio import sslproto
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from resource import RLIMIT_NOFILE, getrlimit
+
+import pytest
+
+import descheduler.cli
+import multi_scheduler.cli
+import webhook.cli
+from controller_runtime.errors import ConfigError
+from controller_runtime.process import daemon, version
+from controller_runtime.process.flags import Klog
+
+PROGRAMS = {
+    "virtual-node-webhook": webhook.cli.main,
+    "virtual-node-descheduler": descheduler.cli.main,
+    "virtual-node-multi-scheduler": multi_scheduler.cli.main,
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The least that a daemon has."""
+
+    log_level: str = "info"
+    log_format: str = "json"
+    klog: Klog = field(default_factory=Klog)
+
+
+async def _three(_options: Options) -> int:
+    return 3
+
+
+def _parse(arguments: Sequence[str]) -> Options:
+    if arguments:
+        raise ConfigError("--colour: 'mauve' is no colour")
+    return Options()
+
+
+def test_what_the_daemon_ends_with_is_the_exit_code(monkeypatch: pytest.MonkeyPatch):
+    """It ran in a loop, with all files that it may open and small TLS buffers."""
+    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", 256 * 1024)  # given back for the other tests
+    assert daemon.main("x", [], parse=_parse, run=_three) == 3
+    assert getrlimit(RLIMIT_NOFILE)[0] == getrlimit(RLIMIT_NOFILE)[1]
+    assert sslproto.SSLProtocol.max_size == 64 * 1024
+
+
+def test_a_bad_value_is_a_line(capsys: pytest.CaptureFixture[str]):
+    """It names the program and the flag; exit code 2, no traceback."""
+    assert daemon.main("x", ["--colour=mauve"], parse=_parse, run=_three) == 2
+    assert capsys.readouterr().err == "x: --colour: 'mauve' is no colour\n"
+
+
+@pytest.mark.parametrize("argument", ["version", "--version", "-version"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_tells_its_version(program: str, argument: str, capsys: pytest.CaptureFixture[str]):
+    """All are of one release."""
+    assert PROGRAMS[program]([argument]) == 0
+    assert capsys.readouterr().out == f"{version.version()}\n"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_mistyped_flag_gets_a_guess(program: str, capsys: pytest.CaptureFixture[str]):
+    """In a line, without the usage of all flags before it."""
+    with pytest.raises(SystemExit) as end:
+        PROGRAMS[program](["--kubeconfg=x"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (f"{program}: unknown flag --kubeconfg, did you mean --kubeconfig?\n")
+
+
+def _examples(main: Callable[[Sequence[str]], int], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.partition("examples:")[2].splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_has_examples_that_are_taken(program: str, capsys: pytest.CaptureFixture[str]):
+    """Their flags exist: only the files that they name do not."""
+    examples = _examples(PROGRAMS[program], capsys)
+    assert examples
+    for example in examples:
+        name, *arguments = example.split()
+        assert name == program
+        try:
+            code = PROGRAMS[program]([*arguments, "--log-level=nonsense"])
+        except SystemExit as end:  # argparse does not know a flag
+            pytest.fail(f"{example}: {end.code}")
+        assert code == 2
+        assert "unknown flag" not in capsys.readouterr().err

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import resource
+import signal
+import ssl
+import subprocess
+import sys
+import weakref
+from asyncio.sslproto import SSLProtocol
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller_runtime.errors import ConfigError, NotFound
+from controller_runtime.process import lifecycle, listening
+from controller_runtime.serving import server
+
+
+async def kill_self(number: signal.Signals) -> None:
+    """Send ourselves a signal and let the loop see it."""
+    os.kill(os.getpid(), number)
+
+
+@contextlib.contextmanager
+def daemon(program: str, *, grace: float = 30) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs the body of a main under run_until_signal; killed in the end if it still runs."""
+    script = (
+        "import asyncio, sys\n"
+        "from controller_runtime.process import lifecycle; from controller_runtime import log\n"
+        "log.configure('info', 'json')\n"
+        "async def main():\n"
+        f"{program}\n"
+        f"sys.exit(asyncio.run(lifecycle.run_until_signal(main(), grace={grace})))\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def expect(process: subprocess.Popen[bytes], line: str) -> None:
+    """The process' next line of output."""
+    assert process.stdout is not None
+    assert process.stdout.readline().decode().strip() == line
+
+
+async def returns() -> str:
+    """A main that ends."""
+    return "done"
+
+
+async def waits() -> None:
+    """A main that runs until cancelled."""
+    await asyncio.Event().wait()
+
+
+def failing(error: Exception) -> Callable[[], Coroutine[Any, Any, None]]:
+    """A main that fails."""
+
+    async def fails() -> None:
+        raise error
+
+    return fails
+
+
+class TestRunUntilSignal:
+    """Ends of a daemon."""
+
+    async def test_main_that_returns_is_success(self) -> None:
+        """A main that ends by itself is exit code 0, whatever it returns."""
+        assert await lifecycle.run_until_signal(returns()) == 0
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    async def test_signal_cancels_main_and_waits_for_its_cleanup(self, number: signal.Signals) -> None:
+        """The first signal cancels main, whose cleanup is awaited; the exit code is 0."""
+        steps: list[str] = []
+
+        async def main() -> None:
+            try:
+                await kill_self(number)
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                steps.append("cleaned up")
+
+        assert await lifecycle.run_until_signal(main()) == 0
+        assert steps == ["cleaned up"]
+
+    async def test_main_may_turn_the_cancellation_into_a_return(self) -> None:
+        """A main that catches its cancellation and returns has stopped as asked."""
+
+        async def main() -> None:
+            try:
+                await kill_self(signal.SIGTERM)
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return
+
+        assert await lifecycle.run_until_signal(main()) == 0
+
+    async def test_failure_while_stopping_is_a_failure(self) -> None:
+        """A cleanup that fails is exit code 1 and logged."""
+
+        async def main() -> None:
+            try:
+                await kill_self(signal.SIGTERM)
+                await asyncio.Event().wait()
+            finally:
+                raise ConfigError("cannot say goodbye")
+
+        with capture_logs() as logs:
+            assert await lifecycle.run_until_signal(main()) == 1
+        assert logs[-1]["event"] == "cannot say goodbye"
+
+    @pytest.mark.looptime
+    async def test_grace_period_ends_the_process(self) -> None:
+        """A main that does not stop within the grace period is left and the process ended with 1."""
+        codes: list[int] = []
+        stubborn = asyncio.Event()
+
+        async def main() -> None:
+            await kill_self(signal.SIGTERM)
+            while not stubborn.is_set():
+                try:
+                    await stubborn.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        assert await lifecycle.run_until_signal(main(), grace=7, exit_now=codes.append) == 1
+        assert asyncio.get_running_loop().time() == pytest.approx(7, abs=0.1)
+        assert codes == [1]
+        stubborn.set()
+        await asyncio.sleep(0)
+
+    async def test_cancelling_the_caller_cancels_main_and_waits(self) -> None:
+        """Cancelled from outside, it does not leave main behind, and passes the cancellation on."""
+        steps: list[str] = []
+        started = asyncio.Event()
+
+        async def main() -> None:
+            try:
+                started.set()
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                steps.append("cleaned up")
+
+        runner = asyncio.create_task(lifecycle.run_until_signal(main()))
+        await started.wait()
+        runner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await runner
+        assert steps == ["cleaned up"]
+
+    async def test_signal_handlers_are_taken_back(self) -> None:
+        """Afterwards the loop handles no signal any more."""
+        await lifecycle.run_until_signal(returns())
+        loop = asyncio.get_running_loop()
+        assert [loop.remove_signal_handler(number) for number in (signal.SIGTERM, signal.SIGINT)] == [
+            False,
+            False,
+        ]
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_second_signal_ends_the_process_at_once(self, number: signal.Signals) -> None:
+        """A second signal does not wait for the cleanup: exit code 128 plus its number."""
+        program = (
+            "    print('up', flush=True)\n"
+            "    try:\n"
+            "        await asyncio.Event().wait()\n"
+            "    finally:\n"
+            "        print('stopping', flush=True)\n"
+            "        await asyncio.Event().wait()\n"
+        )
+        with daemon(program) as process:
+            expect(process, "up")
+            process.send_signal(signal.SIGTERM)
+            expect(process, "stopping")
+            process.send_signal(number)
+            assert process.wait(10) == 128 + number
+
+    def test_blocked_cleanup_does_not_outlive_the_grace_period(self) -> None:
+        """A task that never stops does not keep the process: asyncio.run would wait for it for ever."""
+        program = (
+            "    print('up', flush=True)\n"
+            "    while True:\n"
+            "        try:\n"
+            "            await asyncio.Event().wait()\n"
+            "        except asyncio.CancelledError:\n"
+            "            pass\n"
+        )
+        with daemon(program, grace=0.2) as process:
+            expect(process, "up")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 1
+
+
+class TestErrors:
+    """What a failing main leaves in the log."""
+
+    @pytest.mark.parametrize(
+        ("error", "line"),
+        [
+            (
+                NotFound('pods "x" not found', code=404, reason="NotFound"),
+                'pods "x" not found (404 NotFound)',
+            ),
+            (
+                OSError(errno.EADDRINUSE, "address 0.0.0.0:10250 is already in use"),
+                "address 0.0.0.0:10250 is already in use",
+            ),
+            (PermissionError(errno.EACCES, "Permission denied", "/etc/x"), "/etc/x: Permission denied"),
+        ],
+        ids=["api", "port", "permission"],
+    )
+    async def test_known_errors_are_one_line(self, error: Exception, line: str) -> None:
+        """Troubles that a user can mend are one line without a traceback, and exit code 1."""
+        with capture_logs() as logs:
+            assert await lifecycle.run_until_signal(failing(error)()) == 1
+        assert [(entry["event"], entry.get("exc_info")) for entry in logs] == [(line, None)]
+
+    async def test_unexpected_errors_keep_their_traceback(self) -> None:
+        """Anything else is logged with its traceback."""
+        error = KeyError("spec")
+        with capture_logs() as logs:
+            assert await lifecycle.run_until_signal(failing(error)()) == 1
+        assert [(entry["event"], entry["exc_info"]) for entry in logs] == [("unexpected error", error)]
+
+    async def test_groups_are_opened(self) -> None:
+        """Each error inside a task group's group is told on its own."""
+        group = ExceptionGroup("tasks", [NotFound("one"), ExceptionGroup("more", [ConfigError("two")])])
+        with capture_logs() as logs:
+            assert await lifecycle.run_until_signal(failing(group)()) == 1
+        assert [entry["event"] for entry in logs] == ["one", "two"]
+
+    async def test_errors_that_only_the_user_can_correct_are_raised(self) -> None:
+        """Nothing is logged: the command prints them in one plain line and ends with 2."""
+        group = ExceptionGroup("tasks", [ConfigError("one"), ExceptionGroup("more", [ConfigError("two")])])
+        with capture_logs() as logs, pytest.raises(ConfigError, match=r"^one; two$"):
+            await lifecycle.run_until_signal(failing(group)())
+        assert logs == []
+
+    async def test_taken_port_of_a_server_is_one_line(self) -> None:
+        """The error of our own servers about a port in use is one of the known ones."""
+        with listening.bind("127.0.0.1", 0) as taken:
+            port = taken.getsockname()[1]
+            with capture_logs() as logs:
+                assert await lifecycle.run_until_signal(server.HttpsServer("127.0.0.1", port).run()) == 1
+        assert [entry["event"] for entry in logs] == [f"address 127.0.0.1:{port} is already in use"]
+
+    async def test_main_that_cancels_itself_has_failed(self) -> None:
+        """A cancellation nobody asked for is a failure, not a clean stop."""
+
+        async def main() -> None:
+            raise asyncio.CancelledError
+
+        assert await lifecycle.run_until_signal(main()) == 1
+
+
+class TestGarbageCollector:
+    """tune_gc."""
+
+    @pytest.fixture(autouse=True)
+    def _restored(self) -> Iterator[None]:
+        thresholds = gc.get_threshold()
+        yield
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+    def test_thresholds_rise_and_the_heap_is_frozen(self) -> None:
+        """Collections become rare and what is alive is not visited any more; a second call takes in the rest."""
+        lifecycle.tune_gc()
+        frozen = gc.get_freeze_count()
+        assert gc.get_threshold()[0] >= 10_000
+        assert frozen > 1000
+        kept = [[] for _ in range(2000)]  # type: list[list[object]]
+        lifecycle.tune_gc()
+        # A few others may have gone meanwhile.
+        assert gc.get_freeze_count() >= frozen + len(kept) / 2
+
+    def test_one_collection_frees_little_garbage(self) -> None:
+        """Thousands of refused requests leave cycles; one collection of 59,000 objects stops the loop for 0.15 s."""
+        collected: list[int] = []
+
+        def note(phase: str, info: dict[str, int]) -> None:
+            if phase == "stop":
+                collected.append(info["collected"])
+
+        lifecycle.tune_gc()
+        gc.callbacks.append(note)
+        try:
+            for _ in range(200_000):
+                cycle: list[object] = []
+                cycle.append(cycle)
+        finally:
+            gc.callbacks.remove(note)
+        assert sum(collected) > 100_000
+        assert max(collected) <= 25_000
+
+    def test_what_was_frozen_and_is_not_used_any_more_is_freed(self) -> None:
+        """A process that begins anew for a fresh kubeconfig does not keep the caches of each beginning."""
+
+        class Caches:
+            def __init__(self) -> None:
+                self.handlers = [self.__init__]  # type: ignore[misc]
+
+        caches = Caches()
+        found = weakref.ref(caches)
+        lifecycle.tune_gc()
+        del caches
+        lifecycle.tune_gc()
+        assert found() is None
+
+
+def test_all_files_that_are_allowed_may_be_open() -> None:
+    """A thousand are not enough for a node."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        lifecycle.open_all_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_tls_connections_keep_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node has thousands of them: streams and watches."""
+    monkeypatch.setattr(SSLProtocol, "max_size", SSLProtocol.max_size)
+    loop = asyncio.get_running_loop()
+
+    def buffers() -> int:
+        # asyncio's own, by whatever name.
+        made = SSLProtocol(loop, asyncio.Protocol(), ssl.create_default_context(), loop.create_future())
+        size = sum(len(part) for part in vars(made).values() if isinstance(part, bytearray))
+        made.connection_lost(None)
+        return size
+
+    before = buffers()
+    lifecycle.tune_tls()
+    assert buffers() <= before / 4

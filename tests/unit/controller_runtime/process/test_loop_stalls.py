@@ -1,0 +1,30 @@
+"""Stalls of the event loop are measured."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from prometheus_client import REGISTRY
+
+from controller_runtime.process import loop_stalls
+
+_NAME = "virtual_node_event_loop_stall_seconds"
+
+
+def _late() -> float:
+    """How many timers were late by more than a quarter of a second."""
+    within = REGISTRY.get_sample_value(f"{_NAME}_bucket", {"le": "0.25"}) or 0.0
+    return (REGISTRY.get_sample_value(f"{_NAME}_count") or 0.0) - within
+
+
+async def test_callback_that_holds_the_loop_is_measured() -> None:
+    """Half a second without a turn for others is counted, and measuring ends with its block."""
+    before = _late()
+    tasks = len(asyncio.all_tasks())
+    async with loop_stalls.measured():
+        await asyncio.sleep(0.01)
+        time.sleep(0.5)  # noqa: ASYNC251 - what is measured
+        await asyncio.sleep(0.1)
+    assert _late() > before
+    assert len(asyncio.all_tasks()) == tasks

@@ -1,0 +1,70 @@
+"""An echo server over TLS on loopback, and clients that ask who serves them and who they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+
+from cryptography import x509
+
+from controller_runtime.tls.key_pairs import as_file
+from controller_runtime.tls.reloader import KeyPair
+
+
+@contextlib.asynccontextmanager
+async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
+    """An echo server on loopback; yields its port."""
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(100):
+                peer = writer.get_extra_info("peercert")
+                writer.write(str((peer or {}).get("subject", "nobody")).encode() if data == b"who" else data)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+def client_context(ca: KeyPair, pair: KeyPair | None = None) -> ssl.SSLContext:
+    """A client that trusts the CA and perhaps presents a pair of its own."""
+    context = ssl.create_default_context(cadata=ca.certificate.decode())
+    if pair is not None:
+        with as_file(pair.certificate) as certificate, as_file(pair.key) as key:
+            context.load_cert_chain(certificate, key)
+    return context
+
+
+async def dial(
+    port: int, context: ssl.SSLContext, *, server_hostname: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A new connection."""
+    return await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=server_hostname)
+
+
+async def ask(port: int, context: ssl.SSLContext, question: bytes = b"ping") -> tuple[bytes, int]:
+    """One exchange over a new connection: the answer, and the serial number of the server's certificate."""
+    reader, writer = await dial(port, context)
+    try:
+        writer.write(question)
+        answer = await reader.read(1000)
+        if not answer:
+            raise ConnectionResetError("closed without an answer")
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return answer, x509.load_der_x509_certificate(der).serial_number
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def serial(pair: KeyPair) -> int:
+    """The serial number of the pair's certificate."""
+    return x509.load_pem_x509_certificate(pair.certificate).serial_number

@@ -1,0 +1,190 @@
+"""The work queue keeps client-go's promises (util/workqueue/doc.go)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+from prometheus_client import REGISTRY
+
+from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
+
+
+async def test_a_key_added_often_is_handed_out_once():
+    """Stingy: a hundred adds before a get are one item."""
+    queue: WorkQueue[str] = WorkQueue("stingy")
+    for _ in range(100):
+        queue.add("a")
+    assert len(queue) == 1
+    assert await queue.get() == "a"
+    assert len(queue) == 0
+
+
+async def test_keys_come_in_the_order_they_were_added():
+    """Fair: first in, first out."""
+    queue: WorkQueue[int] = WorkQueue("fair")
+    for number in range(50):
+        queue.add(number)
+    assert [await queue.get() for _ in range(50)] == list(range(50))
+
+
+async def test_a_key_added_while_processed_comes_again_after_done():
+    """A key under way goes to nobody else; its re-add waits for done, and counts once."""
+    queue: WorkQueue[str] = WorkQueue("again")
+    queue.add("a")
+    key = await queue.get()
+    queue.add("a")
+    queue.add("a")
+    assert len(queue) == 0
+    queue.done(key)
+    assert len(queue) == 1
+    assert await queue.get() == "a"
+    queue.done("a")
+    assert len(queue) == 0
+
+
+async def test_higher_priority_goes_first():
+    """Live events overtake the backlog of the start."""
+    queue: WorkQueue[str] = WorkQueue("priority")
+    queue.add("old", priority=-1)
+    queue.add("new")
+    queue.add("urgent", priority=5)
+    assert [await queue.get() for _ in range(3)] == ["urgent", "new", "old"]
+
+
+async def test_a_queued_key_is_raised_to_a_higher_priority():
+    """An urgent add is not swallowed by the key's place in the backlog; a lower one changes nothing."""
+    queue: WorkQueue[str] = WorkQueue("raise")
+    for key in "abc":
+        queue.add(key)
+    queue.add("c", priority=5)
+    queue.add("c", priority=1)
+    queue.add("b", priority=-1)
+    assert len(queue) == 3
+    assert [await queue.get() for _ in range(3)] == ["c", "a", "b"]
+    assert len(queue) == 0
+
+
+async def test_priority_given_while_processed_counts_after_done():
+    """A key that is under way when the urgent add comes goes before the backlog once it is done."""
+    queue: WorkQueue[str] = WorkQueue("raise-busy")
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("b")
+    queue.add("a")
+    queue.add("a", priority=5)
+    queue.done("a")
+    assert [await queue.get() for _ in range(2)] == ["a", "b"]
+
+
+async def test_done_without_get_changes_nothing():
+    """A done too many does not put a queued key there twice."""
+    queue: WorkQueue[str] = WorkQueue("done-twice")
+    queue.add("a")
+    queue.done("a")
+    assert len(queue) == 1
+    assert await queue.get() == "a"
+    queue.done("a")
+    queue.done("a")
+    assert len(queue) == 0
+
+
+@pytest.mark.looptime
+async def test_drain_waits_for_work_under_way_for_every_caller():
+    """shut_down_with_drain returns, to two callers alike, when the last key is done and not before."""
+    queue: WorkQueue[str] = WorkQueue("drain")
+    queue.add("a")
+    queue.add("b")
+    key = await queue.get()
+    queue.add(key)
+    draining = [asyncio.create_task(queue.shut_down_with_drain()) for _ in range(2)]
+    await asyncio.sleep(0)
+    queue.done(key)
+    for expected in ("b", "a"):
+        assert not any(task.done() for task in draining)
+        assert await queue.get() == expected
+        queue.done(expected)
+    await asyncio.wait_for(asyncio.gather(*draining), 1)
+    await asyncio.wait_for(queue.shut_down_with_drain(), 1)
+
+
+@pytest.mark.looptime
+async def test_metrics_are_those_of_client_go():
+    """Depth, adds, retries, latency, duration and work under way are told by queue name."""
+    queue: WorkQueue[str] = WorkQueue("metrics")
+
+    def value(name: str) -> float | None:
+        return REGISTRY.get_sample_value(f"workqueue_{name}", {"name": "metrics"})
+
+    queue.add("a")
+    queue.add("a")
+    queue.add("b")
+    assert (value("depth"), value("adds_total")) == (2, 2)
+    await asyncio.sleep(2)
+    await queue.get()
+    await asyncio.sleep(3)
+    await queue.get()
+    await asyncio.sleep(1)
+    assert value("queue_duration_seconds_sum") == pytest.approx(2 + 5, abs=0.01)
+    assert value("unfinished_work_seconds") == pytest.approx(4 + 1, abs=0.01)
+    assert value("longest_running_processor_seconds") == pytest.approx(4, abs=0.01)
+    queue.done("a")
+    queue.done("b")
+    queue.add_rate_limited("a")
+    assert value("work_duration_seconds_sum") == pytest.approx(5, abs=0.01)
+    assert (value("retries_total"), value("unfinished_work_seconds")) == (1, 0)
+    queue.shut_down()
+
+
+async def test_shutdown_drains_what_is_queued_then_ends():
+    """After shut_down adds are ignored, the backlog is handed out, and then get raises."""
+    queue: WorkQueue[str] = WorkQueue("shutdown")
+    queue.add("a")
+    queue.add_after("late", 0.01)
+    queue.shut_down()
+    queue.add("b")
+    assert await queue.get() == "a"
+    with pytest.raises(QueueShutDown):
+        await queue.get()
+
+
+async def test_waiting_getters_end_at_shutdown():
+    """Workers that wait for a key are released."""
+    queue: WorkQueue[str] = WorkQueue("release")
+    waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
+    await asyncio.sleep(0)
+    queue.shut_down()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(outcome, QueueShutDown) for outcome in outcomes)
+
+
+@pytest.mark.looptime
+async def test_a_cancelled_getter_passes_its_turn_on():
+    """A worker that is cancelled in the very turn a key came does not take it along."""
+    queue: WorkQueue[str] = WorkQueue("cancel")
+    first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.add("a")
+    first.cancel()
+    assert await asyncio.wait_for(second, 1) == "a"
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_metrics_keep_no_queue_alive():
+    """One that nobody ever worked on, for its cluster never answered, is gone with its keys."""
+    queue: WorkQueue[str] = WorkQueue("dropped")
+    queue.add("a")
+    assert REGISTRY.get_sample_value("workqueue_depth", {"name": "dropped"}) == 1
+    found = weakref.ref(queue)
+    del queue
+    gc.collect()
+    assert found() is None
+    for name in (
+        "workqueue_depth",
+        "workqueue_unfinished_work_seconds",
+        "workqueue_longest_running_processor_seconds",
+    ):
+        assert REGISTRY.get_sample_value(name, {"name": "dropped"}) == 0

@@ -1,0 +1,86 @@
+"""Keys that come later: after a failure, or when they are due."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from controller_runtime.util.backoff import ExponentialBackoff, FastSlow, MaxOf
+from controller_runtime.workqueue.queue import WorkQueue
+
+
+@pytest.mark.looptime
+async def test_first_add_after_a_failure_is_at_once():
+    """Only the failed attempt waits: an event for a key in back-off is handed out without delay."""
+    queue: WorkQueue[str] = WorkQueue("at-once")
+    loop = asyncio.get_running_loop()
+    for _ in range(15):
+        queue.add_rate_limited("a")
+    start = loop.time()
+    queue.add("a")
+    assert await queue.get() == "a"
+    assert loop.time() == start
+
+
+@pytest.mark.looptime
+async def test_delayed_keys_come_in_the_order_of_their_times():
+    """Many delays of many keys ripen by time, and one timer serves them all."""
+    queue: WorkQueue[int] = WorkQueue("ripen")
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    seconds = list(range(1, 101))
+    random.Random(3).shuffle(seconds)
+    for number in seconds:
+        queue.add_after(number, number)
+    for number in range(1, 101):
+        assert await queue.get() == number
+        assert loop.time() - start == pytest.approx(number, abs=0.01)
+
+
+@pytest.mark.looptime
+async def test_delayed_adds_come_when_due_and_the_earlier_time_counts():
+    """add_after waits; of two delays for one key the shorter one is kept; none at all is at once."""
+    queue: WorkQueue[str] = WorkQueue("delayed")
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    queue.add_after("slow", 60)
+    queue.add_after("slow", 30)
+    queue.add_after("slow", 90)
+    queue.add_after("now", 0)
+    assert await queue.get() == "now"
+    assert await queue.get() == "slow"
+    assert loop.time() - start == pytest.approx(30, abs=0.1)
+    queue.done("slow")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.get(), 300)
+
+
+@pytest.mark.looptime
+async def test_failures_back_off_per_key_until_forgotten():
+    """5, 10, 20 … ms for the failing key, nothing for the others; forget starts anew."""
+    queue: WorkQueue[str] = WorkQueue("backoff")
+    assert [queue.add_rate_limited("bad") for _ in range(5)] == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.08])
+    assert queue.num_requeues("bad") == 5
+    assert queue.num_requeues("good") == 0
+    queue.forget("bad")
+    assert queue.add_rate_limited("bad") == pytest.approx(0.005)
+    queue.shut_down()
+
+
+def test_exponential_backoff_stops_at_its_maximum():
+    """2^18 x 5 ms would pass the cap: it is the cap, however often a key fails."""
+    limiter = ExponentialBackoff(0.005, 1000)
+    waits = [limiter.when("a") for _ in range(2000)]
+    assert waits[17] == pytest.approx(655.36)
+    assert waits[18] == waits[-1] == 1000
+
+
+def test_fast_slow_and_the_longest_of_several():
+    """A few quick attempts, then slow ones; MaxOf takes the longest wait."""
+    limiter = MaxOf(FastSlow(0.1, 10, fast_attempts=2), ExponentialBackoff(1, 5))
+    assert [limiter.when("a") for _ in range(4)] == [1, 2, 10, 10]
+    assert limiter.num_requeues("a") == 4
+    limiter.forget("a")
+    assert limiter.when("a") == 1

@@ -1,0 +1,154 @@
+"""Flows of a work queue take turns, and none of them holds all workers. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller_runtime.workqueue.lanes import Lanes
+from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
+
+pytestmark = pytest.mark.looptime
+WORKERS = 50
+
+
+def flow(key: str) -> str:
+    """Keys are ``flow/number``."""
+    return key.partition("/")[0]
+
+
+async def serve(
+    queue: WorkQueue[str], *, seconds: float, done: dict[str, float], workers: int = WORKERS
+) -> None:
+    """Work on a queue until it is shut down; every key takes so long."""
+    loop = asyncio.get_running_loop()
+
+    async def work() -> None:
+        while True:
+            try:
+                key = await queue.get()
+            except QueueShutDown:
+                return
+            await asyncio.sleep(seconds)
+            done[key] = loop.time()
+            queue.done(key)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(workers):
+            group.create_task(work())
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+async def test_single_key_does_not_wait_for_ten_thousand_of_another_flow(priority: int) -> None:
+    """A tenant's pod is handled at once though another one has 10,000 in the queue, urgent ones included."""
+    queue: WorkQueue[str] = WorkQueue("flows", flow=flow, workers=WORKERS)
+    loop, done = asyncio.get_running_loop(), dict[str, float]()
+    for number in range(10_000):
+        queue.add(f"noisy/{number}", priority=priority)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(serve(queue, seconds=1.0, done=done))
+        await asyncio.sleep(30.5)
+        for number in range(5):
+            queue.add(f"quiet{number}/pod")
+        added = loop.time()
+        await asyncio.sleep(5)
+        assert all(done[f"quiet{number}/pod"] - added == pytest.approx(1.0) for number in range(5))
+        queue.shut_down()
+    assert len(done) == 10_005
+
+
+async def test_single_key_does_not_wait_for_slow_work_of_another_flow() -> None:
+    """While one flow's work takes a minute each, a newcomer still finds a free worker."""
+    queue: WorkQueue[str] = WorkQueue("slow", flow=flow, workers=WORKERS)
+    loop, done = asyncio.get_running_loop(), dict[str, float]()
+    for tenant in ("a", "b", "c"):
+        for number in range(1000):
+            queue.add(f"{tenant}/{number}")
+    task = asyncio.create_task(serve(queue, seconds=60.0, done=done))
+    await asyncio.sleep(1)
+    busy = Counter(flow(key) for key in queue._processing)
+    assert sum(busy.values()) < WORKERS
+    added = loop.time()
+    queue.add("d/pod")
+    await asyncio.sleep(60.5)
+    assert done["d/pod"] - added == pytest.approx(60.0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_one_flow_alone_uses_four_fifths_of_the_workers() -> None:
+    """Nobody else is there: 40 of 50 workers are in use."""
+    queue: WorkQueue[str] = WorkQueue("alone", flow=flow, workers=WORKERS)
+    for number in range(1000):
+        queue.add(f"a/{number}")
+    task = asyncio.create_task(serve(queue, seconds=60.0, done={}))
+    await asyncio.sleep(1)
+    assert len(queue._processing) == 40
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_priorities_hold_within_a_flow() -> None:
+    """Of one flow the urgent key comes first; flows take turns whatever their priorities."""
+    queue: WorkQueue[str] = WorkQueue("priorities", flow=flow)
+    for key, priority in (("a/1", 0), ("a/2", 1), ("b/1", 0), ("a/3", 1)):
+        queue.add(key, priority=priority)
+    assert [await queue.get() for _ in range(4)] == ["a/2", "b/1", "a/3", "a/1"]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 50])
+async def test_drain_ends_with_held_back_keys(workers: int) -> None:
+    """A queue that is shut down while keys wait for their flow's share is drained, and every worker ends."""
+    queue: WorkQueue[str] = WorkQueue("drain", flow=flow, workers=workers)
+    done: dict[str, float] = {}
+    task = asyncio.create_task(serve(queue, seconds=1.0, done=done, workers=workers))
+    await asyncio.sleep(0.1)
+    for number in range(200):
+        queue.add(f"a/{number}")
+    await asyncio.sleep(0.5)
+    await queue.shut_down_with_drain()
+    await task
+    assert len(done) == 200
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["push", "pop", "release", "pull"]), st.integers(0, 11), st.integers(0, 1)),
+        max_size=80,
+    ),
+    st.integers(0, 4),
+)
+def test_lanes_lose_and_double_nothing(steps: list[tuple[str, int, int]], workers: int) -> None:
+    """Whatever is queued, taken and released: each key comes once, and one comes whenever no flow is at its bound."""
+    lanes: Lanes[str] = Lanes(flow, workers=workers)
+    queued: dict[str, int] = {}
+    held: list[str] = []
+    for what, number, priority in steps:
+        key = f"f{number % 3}/{number}"
+        if what == "push" and key not in queued and key not in held:
+            lanes.push(key, priority)
+            queued[key] = priority
+        elif what == "pull" and key in queued:
+            lanes.pull(key, queued.pop(key))
+        elif what == "release" and held:
+            lanes.release(held.pop(number % len(held)))
+        elif what == "pop" and (not workers or len(held) < workers):
+            found = lanes.pop()
+            if found is not None:
+                own = {one: p for one, p in queued.items() if flow(one) == flow(found)}
+                assert own[found] == max(own.values())
+                del queued[found]
+                held.append(found)
+            elif queued:
+                assert held, "nobody works, and nothing is given out"
+        assert len(lanes) == len(queued)
+        assert bool(lanes) == bool(queued)
+    for key in held:
+        lanes.release(key)
+    lanes.clear()
+    assert not lanes._flows
+    assert not lanes._flow_of

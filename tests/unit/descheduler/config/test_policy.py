@@ -1,0 +1,144 @@
+"""Policy files of both versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller_runtime.errors import ConfigError
+from descheduler.config import policy
+from descheduler.config.policy import StrategyConfig
+from descheduler.strategies import registry
+from tests.unit.descheduler.policies import KNOWN, TENSILE, V1ALPHA2, parse, v1
+
+
+def v2(profile: Any = None, **fields: Any) -> dict[str, Any]:
+    """A v1alpha2 document."""
+    profiles = [] if profile is None else [profile]
+    return {"apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerPolicy", "profiles": profiles, **fields}
+
+
+class TestPolicy:
+    """DeschedulerPolicy."""
+
+    def test_tensile_kube(self):
+        """tensile-kube's own policy file works as it is."""
+        found = parse(TENSILE)
+        where = 'strategies["PodLifeTime"].params'
+        assert found.strategies == (StrategyConfig("PodLifeTime", {"maxPodLifeTimeSeconds": 180}, where),)
+
+    def test_v1alpha1_nested(self):
+        """The later v1alpha1 wraps parameters, and has more of them; what is disabled does not count."""
+        strategies = {
+            "PodLifeTime": {
+                "enabled": True,
+                "params": {
+                    "podLifeTime": {"maxPodLifeTimeSeconds": 9, "podStatusPhases": ["Pending"]},
+                    "thresholdPriority": 10,
+                    "namespaces": {"include": ["a"]},
+                },
+            },
+            "RemovePodsViolatingNodeTaints": {"enabled": False},
+        }
+        found = policy.parse(v1(strategies=strategies, evictLocalStoragePods=True), known=KNOWN)
+        (strategy,) = found.strategies
+        assert strategy.params == {
+            "maxPodLifeTimeSeconds": 9,
+            "podStatusPhases": ["Pending"],
+            "priorityThreshold": {"value": 10},
+            "namespaces": {"include": ["a"]},
+        }
+        assert found.local_storage is True
+
+    def test_v1alpha2(self):
+        """Profiles, plugin arguments, the evictor and the limits."""
+        found = parse(V1ALPHA2)
+        assert [strategy.name for strategy in found.strategies] == [
+            "PodLifeTime",
+            "StaleCluster",
+            "LowNodeUtilization",
+            "RemoveDuplicates",
+        ]
+        assert found.strategies[1].params == {"staleAfterSeconds": 40}
+        assert found.strategies[2].params == {"thresholds": {"cpu": 10}, "targetThresholds": {"cpu": 50}}
+        assert (found.max_per_node, found.max_per_namespace, found.max_total) == (5, 6, 7)
+        assert (found.node_selector, found.local_storage, found.ignore_pvc) == ("zone=z", True, True)
+
+    @pytest.mark.parametrize(
+        ("document", "said"),
+        [
+            (None, "the policy is empty"),
+            ({"kind": "Pod"}, "kind: 'Pod': write DeschedulerPolicy"),
+            (
+                {"kind": "DeschedulerPolicy", "apiVersion": "v3"},
+                "apiVersion: 'v3': write descheduler/v1alpha1 or",
+            ),
+            (v1(strategy={}), "strategy: unknown field; known are"),
+            (v1(strategies=[1]), "strategies: write a mapping"),
+            (
+                v1(strategies={"X": {"enabled": True}}),
+                "strategies[\"X\"]: there is no strategy 'X'; known are",
+            ),
+            (
+                v1(strategies={"X": {"enabled": "yes"}}),
+                "strategies[\"X\"].enabled: 'yes': write true or false",
+            ),
+            (
+                v1(strategies={"RemovePodsHavingTooManyRestarts": {"enabled": True}}),
+                "run sigs.k8s.io/descheduler beside this one",
+            ),
+            (v1(maxNoOfPodsToEvictPerNode=-1), "maxNoOfPodsToEvictPerNode: -1: write a number of pods"),
+            (v1(nodeSelector={"a": "b"}), "nodeSelector: write a label selector as text"),
+            (v2(profiles={}), "profiles: write a list"),
+            (v2({"plugin": {}}), "profiles[0].plugin: unknown field"),
+            (v2({"pluginConfig": [{"args": {}}]}), "profiles[0].pluginConfig[0].name: write"),
+            (
+                v2({"plugins": {"deschedule": {"enabled": "X"}}}),
+                "profiles[0].plugins.deschedule.enabled: write a list",
+            ),
+            (
+                v2({"plugins": {"balance": {"enabled": ["X"]}}}),
+                "profiles[0].plugins.balance.enabled[0]: there is no",
+            ),
+            (
+                v2({"pluginConfig": [{"name": "DefaultEvictor", "args": {"minReplicas": 2}}]}),
+                "profiles[0].pluginConfig[0].args.minReplicas: unknown field",
+            ),
+        ],
+    )
+    def test_errors(self, document, said):
+        """What cannot be honoured names its field."""
+        with pytest.raises(ConfigError) as raised:
+            policy.parse(document, known=KNOWN)
+        assert said in str(raised.value)
+
+    def test_parameters(self):
+        """A wrong parameter is named with its path."""
+        kind = registry.strategies()["StaleCluster"].params_type
+        with pytest.raises(ConfigError, match=r"^x\.staleAfterSeconds: Expected `float`, got `str`$"):
+            policy.convert({"staleAfterSeconds": "20s"}, kind, where="x")
+        with pytest.raises(ConfigError, match=r"^x: unknown field `stale`$"):
+            policy.convert({"stale": 1}, kind, where="x")
+
+    @pytest.mark.parametrize("text", ["{", "a: [", None])
+    def test_files(self, tmp_path, text):
+        """A file that is not there or no YAML is one line."""
+        file = tmp_path / "policy.yaml"
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(ConfigError, match=r"policy\.yaml") as raised:
+            policy.load(str(file), known=KNOWN)
+        assert "\n" not in str(raised.value)
+
+    def test_docs_policy(self):
+        """The policy in the documentation is one that works."""
+        text = (Path(__file__).parents[4] / "docs" / "descheduling.md").read_text(encoding="utf-8")
+        blocks = [block for block in text.split("```yaml\n")[1:] if "DeschedulerPolicy" in block]
+        assert blocks
+        for block in blocks:
+            found = parse(block.partition("```")[0])
+            kinds = registry.strategies()
+            for strategy in found.strategies:
+                policy.convert(strategy.params, kinds[strategy.name].params_type, where=strategy.where)

@@ -1,0 +1,143 @@
+"""Duplicates and imbalance: which pods they choose, and their passes."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.api import timestamps
+from controller_runtime.errors import ConfigError
+from descheduler.strategies import duplicates, imbalance
+from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
+from descheduler.strategies.imbalance import Imbalance, ImbalanceParams
+from tests.unit.descheduler.bodies import START, cached, pod
+from tests.unit.descheduler.fake_apiserver import FakeCluster
+from tests.unit.descheduler.process import Process
+from tests.unit.descheduler.refusing_clusters import cluster_with, names_of
+
+
+def running(
+    name: str, *, on: str = "a", owner: str = "rs", cpu: str = "1", age: int = 60, **spec: Any
+) -> dict[str, Any]:
+    """A running pod; of greater age, an older one."""
+    return pod(
+        name,
+        on=on,
+        owner=owner,
+        phase="Running",
+        refused_at=None,
+        spec={"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}], **spec},
+        creationTimestamp=timestamps.rfc3339(START - timedelta(seconds=age)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("placed", "nodes", "chosen"),
+    [
+        ("aaaa", "ab", 2),
+        ("aaa", "ab", 1),
+        ("aab", "ab", 0),
+        ("a", "ab", 0),
+        ("aaaa", "a", 0),
+        ("aaaaaa", "abc", 4),
+        ("aaaabb", "abc", 2),
+        ("aax", "ab", 0),
+        ("aaax", "ab", 1),
+    ],
+)
+def test_excess(placed, nodes, chosen):
+    """What one node has beyond the fair share moves, as far as the others have room below theirs."""
+    owned = [cached(running(f"p{number}", on=on)) for number, on in enumerate(placed)]
+    assert len(duplicates.excess(owned, list(nodes))) == chosen
+
+
+def test_excess_takes_the_youngest():
+    """The pods that have run for the shortest time go."""
+    owned = [cached(running(f"p{age}", age=age)) for age in (50, 10, 30, 20)]
+    assert [found.name for found, _ in duplicates.excess(owned, ["a", "b"])] == ["p10", "p20"]
+
+
+@pytest.mark.looptime
+async def test_duplicates_pass():
+    """A pass moves the excess of each owner, and leaves excluded kinds alone."""
+    bodies = [running(f"p{number}") for number in range(4)]
+    bodies += [pod(f"job{n}", owner="job", kind="Job", phase="Running", refused_at=None) for n in range(4)]
+    cluster = cluster_with(*bodies)
+    process = Process(cluster)
+    process.add(Duplicates, DuplicatesParams(exclude_owner_kinds=["Job"]))
+    async with process.running():
+        await asyncio.sleep(5)
+    assert names_of(cluster) == ["job0", "job1", "job2", "job3", "p0", "p1"]
+
+
+@pytest.mark.looptime
+async def test_passes_repeat():
+    """With an interval, what comes later is found by a later pass."""
+    cluster = cluster_with()
+    process = Process(cluster, interval=100)
+    process.add(Duplicates, DuplicatesParams())
+    async with process.running():
+        await asyncio.sleep(50)
+        for number in range(2):
+            cluster.put(resources.PODS, running(f"p{number}"))
+        await asyncio.sleep(40)
+        assert len(names_of(cluster)) == 2
+        await asyncio.sleep(20)
+    assert len(names_of(cluster)) == 1
+
+
+@pytest.mark.looptime
+async def test_imbalance_pass():
+    """The overused node gives up its least important pods until it is at its target; bare pods stay."""
+    bodies = [running(f"p{number}", cpu="2", priority=number) for number in range(4)]
+    bodies.append(running("bare", owner="", cpu="1"))
+    cluster = cluster_with(*bodies)
+    process = Process(cluster)
+    process.add(Imbalance, ImbalanceParams(target_thresholds={"cpu": 50.0, "memory": 90, "pods": 90}))
+    async with process.running():
+        await asyncio.sleep(5)
+    assert names_of(cluster) == ["bare", "p2", "p3"]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        [running(f"p{number}", cpu="2") for number in range(4)],
+        [running("a0", cpu="9"), running("b0", on="b", cpu="5")],
+        [running("huge", cpu="9.5")],
+    ],
+    ids=["not overused", "nobody underused", "fits nowhere"],
+)
+async def test_imbalance_leaves_alone(bodies):
+    """Nothing moves without an overused node, an underused one, and a pod that fits there."""
+    cluster = cluster_with(*bodies)
+    process = Process(cluster)
+    process.add(Imbalance, ImbalanceParams())
+    async with process.running():
+        await asyncio.sleep(5)
+    assert process.client.writes == []
+
+
+def test_percent_of_nothing():
+    """A resource that a node does not have is unused, or full."""
+    usage = imbalance.Usage("a", {}, {"gpu": 1})
+    assert (usage.percent("gpu"), usage.percent("tpu")) == (100.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"thresholds": {"cpu": 20}, "target_thresholds": {}}, "params.targetThresholds: cpu is missing"),
+        ({"thresholds": {"cpu": 60}, "target_thresholds": {"cpu": 50}}, "params.thresholds.cpu: write"),
+    ],
+)
+@pytest.mark.looptime
+async def test_thresholds_checked(params, said):
+    """Thresholds that cannot be meant are errors that name the field."""
+    with pytest.raises(ConfigError, match=said):
+        Process(FakeCluster()).add(Imbalance, ImbalanceParams(**params))

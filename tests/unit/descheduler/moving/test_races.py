@@ -1,0 +1,164 @@
+"""What happens between the look at a pod and the hand on it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from controller_runtime import resources
+from descheduler.config.move_limits import Limits
+from descheduler.config.options import EvictionOptions
+from descheduler.moving.limits import PassLimits
+from tests.unit.descheduler.bodies import now, pod
+from tests.unit.descheduler.refusing_clusters import THRESHOLD, cluster_with, frozen, names_of, process_on
+
+pytestmark = pytest.mark.looptime
+
+
+async def test_a_pod_that_has_just_changed_costs_no_round():
+    """A cache that is a moment behind is no attempt to place anything: the next one follows at once."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    read = process.client.get
+    looks = 0
+
+    async def get(resource: Any, name: str, **options: Any) -> dict[str, Any]:
+        nonlocal looks
+        found = await read(resource, name, **options)
+        looks += resource is resources.PODS
+        if resource is resources.PODS and looks == 1:
+            found["metadata"]["resourceVersion"] = "newer"
+        return found
+
+    process.client.get = get  # type: ignore[method-assign]
+    async with process.running():
+        await asyncio.sleep(THRESHOLD + 5)
+    assert len(cluster.created) == 2
+    history = cluster.find(resources.CONFIG_MAPS, "virtual-node-descheduler", "kube-system")
+    assert history is not None
+    assert json.loads(history["data"]["default.pod.p"])["rounds"] == 1
+
+
+@pytest.mark.parametrize("grace", [0, 30], ids=["at once", "with grace"])
+async def test_a_user_who_deletes_a_bare_pod_before_we_do_has_deleted_it(grace):
+    """Its record is there already; but the deletion that the user sees done is not ours."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+
+    async def delete(_: str) -> None:
+        if process.client.writes[-1] == "create controllerrevisions":
+            (found,) = cluster.all(resources.PODS)
+            cluster.end(found, grace)
+
+    process.client.after = delete
+    async with process.running():
+        await asyncio.sleep(60)
+    assert names_of(cluster) == []
+    assert cluster.all(resources.CONTROLLER_REVISIONS) == []
+
+
+async def test_an_owned_pod_that_starts_in_time_is_not_evicted():
+    """Between the judgement and the eviction memory is written and replicas are waited for: long enough to start."""
+    cluster = cluster_with(pod(owner="rs"))
+    process = process_on(cluster)
+
+    async def start(what: str) -> None:
+        if what == "create eviction":
+            status = pod(refused_at=None, phase="Running")["status"]
+            cluster.change(resources.PODS, "p", "default", status=status)
+
+    process.client.before = start
+    async with process.running():
+        await asyncio.sleep(60)
+    assert names_of(cluster) == ["p"]
+    assert "Rescheduled" not in process.reasons()
+
+
+async def test_an_owned_pod_that_changes_and_stays_stuck_is_evicted_all_the_same():
+    """Its lower scheduler says the same again, in other words."""
+    cluster = cluster_with(pod(owner="rs"))
+    process = process_on(cluster)
+    changes = 3
+
+    async def change(what: str) -> None:
+        nonlocal changes
+        if what == "create eviction" and changes:
+            changes -= 1
+            cluster.change(resources.PODS, "p", "default", status=pod()["status"])
+
+    process.client.before = change
+    async with process.running():
+        await asyncio.sleep(THRESHOLD + 10)
+    assert names_of(cluster) == []
+    history = cluster.find(resources.CONFIG_MAPS, "virtual-node-descheduler", "kube-system")
+    assert history is not None
+    assert json.loads(history["data"]["default.rs"])["rounds"] == 1
+
+
+async def test_an_annotation_in_a_template_does_not_make_a_loop():
+    """A template copied from a pod names a node to avoid; every pod of it does, and nobody has frozen the node."""
+    cluster = cluster_with()
+    process = process_on(cluster, limits=Limits(rounds=0))
+    evicted = 0
+
+    async def again(what: str) -> None:
+        nonlocal evicted
+        if what == "create eviction":
+            evicted += 1
+            cluster.put(
+                resources.PODS,
+                pod(
+                    f"p{evicted}",
+                    owner="rs",
+                    on="",
+                    annotations={"unschedulable-node": "a"},
+                    refused_at=now(),
+                ),
+            )
+
+    process.client.after = again
+    cluster.put(resources.PODS, pod(owner="rs", on="", annotations={"unschedulable-node": "a"}))
+    async with process.running():
+        await asyncio.sleep(3600)
+    assert 1 <= evicted <= 8
+
+
+@pytest.mark.parametrize(("reachable", "moves"), [(["a"], False), (["a", "b"], True), (["b"], True)])
+@pytest.mark.parametrize("selected", ["", "a"])
+async def test_a_volume_says_where_its_pod_can_go(reachable, moves, selected):
+    """A claim that nobody chose a node for (bound by hand, or at once) ties its pod as well."""
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": reachable}]}
+    volume = {
+        "metadata": {"name": "pv"},
+        "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}},
+    }
+    claim = {
+        "metadata": {
+            "name": "data",
+            "namespace": "default",
+            "annotations": {"volume.kubernetes.io/selected-node": selected} if selected else {},
+        },
+        "spec": {"volumeName": "pv"},
+        "status": {"phase": "Bound"},
+    }
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+    cluster = cluster_with(pod(owner="rs", spec={"volumes": volumes}))
+    cluster.put(resources.PERSISTENT_VOLUMES, volume)
+    cluster.put(resources.PERSISTENT_VOLUME_CLAIMS, claim)
+    async with process_on(cluster).running():
+        await asyncio.sleep(60)
+    assert (names_of(cluster) == []) is moves
+    assert bool(frozen(cluster)) is moves
+
+
+def test_a_move_that_fails_in_the_next_pass_gives_that_one_nothing():
+    """What was taken from an earlier pass is not given back to a later one."""
+    limits = PassLimits(EvictionOptions(max_per_node=1, pass_seconds=10))
+    assert limits.take("a", "ns", now=0) == 0
+    assert limits.take("b", "ns", now=11) == 0
+    limits.give_back("a", "ns", taken=0)
+    assert limits.take("a", "ns", now=12) == 0
+    assert limits.take("a", "ns", now=13) > 0

@@ -1,0 +1,293 @@
+"""Bare pods: never lost, never doubled, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from random import Random
+from typing import Any
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.errors import BadRequest, ConnectionFailed, Forbidden
+from descheduler.view import record as records
+from tests.unit.descheduler.bodies import pod
+from tests.unit.descheduler.fake_apiserver import FakeCluster
+from tests.unit.descheduler.refusing_clusters import cluster_with, process_on
+
+pytestmark = pytest.mark.looptime
+
+KEY = b"k" * 32
+WRITES = [
+    "create secrets",
+    "patch configmaps",
+    "create configmaps",
+    "create controllerrevisions",
+    "delete pods",
+    "create pods",
+    "delete controllerrevisions",
+]
+"""The first move of a bare pod: the key is made, the round noted, the record written, the pod replaced, the record removed."""
+
+
+def records_of(cluster: FakeCluster) -> list[dict[str, Any]]:
+    """Records of pods under way."""
+    return cluster.all(resources.CONTROLLER_REVISIONS)
+
+
+def is_replaced(cluster: FakeCluster) -> bool:
+    """Whether the one pod is a replacement, and nothing is under way."""
+    found = cluster.all(resources.PODS)
+    return (
+        len(found) == 1
+        and "virtual-node.io/replaces" in (found[0]["metadata"].get("annotations") or {})
+        and not records_of(cluster)
+    )
+
+
+async def test_writes_of_a_move():
+    """A move takes these writes and no other, and leaves nothing behind but the history."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    async with process.running():
+        await asyncio.sleep(60)
+    assert process.client.writes == WRITES
+    assert is_replaced(cluster)
+    assert process.reasons() == ["Rescheduled"]
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(len(WRITES)))
+async def test_crash_at_any_write(number, is_done):
+    """A process that dies before or after any of its writes took effect: the next one ends with one new pod."""
+    cluster = cluster_with(pod())
+    first = process_on(cluster)
+    crashed = asyncio.Event()
+
+    async def crash(what: str) -> None:
+        if len(first.client.writes) == number + is_done:
+            crashed.set()
+            await asyncio.Event().wait()
+
+    if is_done:
+        first.client.after = crash
+    else:
+        first.client.before = crash
+    async with first.running():
+        await asyncio.wait_for(crashed.wait(), 60)
+    await asyncio.sleep(5)
+    second = process_on(cluster)
+    async with second.running():
+        await asyncio.sleep(600)
+    assert is_replaced(cluster)
+    assert len(cluster.created) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_crash_after_crash(seed):
+    """Five pods, and processes that die at any write, one after the other: each pod has a trace at any moment."""
+    random = Random(seed)
+    every = {f"p{number}" for number in range(5)}
+    cluster = cluster_with(*(pod(name) for name in sorted(every)))
+
+    def there() -> set[str]:
+        """Names of pods that exist, or are written down."""
+        written = {found["data"]["record"]["pod_name"] for found in records_of(cluster)}
+        return written | {found["metadata"]["name"] for found in cluster.all(resources.PODS)}
+
+    for _ in range(8):
+        process = process_on(cluster)
+        left = random.randrange(1, 14)
+        crashed = asyncio.Event()
+
+        async def count(what: str, crashed: asyncio.Event = crashed) -> None:
+            nonlocal left
+            assert there() == every
+            left -= 1
+            if left <= 0:
+                crashed.set()
+                await asyncio.Event().wait()
+
+        if random.random() < 0.5:
+            process.client.before = count
+        else:
+            process.client.after = count
+        async with process.running():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(crashed.wait(), 100)
+        assert there() == every
+        await asyncio.sleep(random.choice([0.1, 5, 100]))
+    async with process_on(cluster).running():
+        await asyncio.sleep(10_000)
+    assert not records_of(cluster)
+    found = cluster.all(resources.PODS)
+    assert sorted(each["metadata"]["name"] for each in found) == sorted(every)
+    assert all("virtual-node.io/replaces" in each["metadata"]["annotations"] for each in found)
+    assert len(cluster.created) == 10
+
+
+async def test_late_deletion_of_a_dead_process():
+    """A deletion still on its way from a dead process finds the pod changed, and does nothing."""
+    cluster = cluster_with(pod())
+    first = process_on(cluster)
+    crashed = asyncio.Event()
+
+    async def crash(what: str) -> None:
+        if what == "delete pods":
+            crashed.set()
+            await asyncio.Event().wait()
+
+    first.client.before = crash
+    async with first.running():
+        await crashed.wait()
+    started = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    cluster.change(resources.PODS, "p", "default", status=started)
+    second = process_on(cluster)
+    async with second.running():
+        await asyncio.sleep(60)
+    assert "delete pods" not in second.client.writes
+    assert not records_of(cluster)
+    assert len(cluster.created) == 1
+
+
+async def test_user_deletes_first():
+    """A pod that its user deletes between our look and our deletion does not come back."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+
+    async def delete(what: str) -> None:
+        if what == "delete pods":
+            cluster.remove(resources.PODS, "p")
+
+    process.client.before = delete
+    async with process.running():
+        await asyncio.sleep(60)
+    assert not cluster.all(resources.PODS)
+    assert not records_of(cluster)
+
+
+async def test_name_taken_meanwhile():
+    """A pod that somebody else makes under the name while the old one is gone is left alone."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    theirs: dict[str, Any] = pod(refused_at=None, phase="Running")
+
+    async def take(what: str) -> None:
+        if what == "create pods":
+            cluster.put(resources.PODS, theirs)
+
+    process.client.before = take
+    async with process.running():
+        await asyncio.sleep(60)
+    (found,) = cluster.all(resources.PODS)
+    assert "annotations" not in found["metadata"]
+    assert not records_of(cluster)
+
+
+async def test_creation_refused_for_a_while():
+    """A quota that is used up after the deletion delays the pod; the record keeps it until there is room."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    refusals = 3
+
+    async def refuse(what: str) -> None:
+        nonlocal refusals
+        if what == "create pods" and refusals:
+            refusals -= 1
+            raise Forbidden("exceeded quota", code=403)
+
+    process.client.before = refuse
+    async with process.running():
+        await asyncio.sleep(60)
+    assert is_replaced(cluster)
+    assert process.reasons() == ["RescheduleDelayed"] * 3 + ["Rescheduled"]
+
+
+async def test_rehearsal_refused():
+    """A replacement that admission would refuse is found out before anything is deleted."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    original = process.client.create
+
+    async def create(resource: Any, body: Any, *, params: Any = None, **options: Any) -> Any:
+        if params:
+            raise Forbidden("not like this", code=403)
+        return await original(resource, body, params=params, **options)
+
+    process.client.create = create  # type: ignore[method-assign]
+    async with process.running():
+        await asyncio.sleep(60)
+    assert process.client.writes == ["create secrets"]
+    assert process.reasons() == ["NotRescheduled"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Forbidden("pods is forbidden: exceeded quota: q, requested: pods=1", code=403),
+        BadRequest("admission webhook x does not support dry run", code=400),
+    ],
+    ids=["quota", "no dry run"],
+)
+async def test_rehearsal_that_says_nothing(error):
+    """A quota that the old pod itself fills, and a webhook that cannot rehearse, do not hold the move up."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+    original = process.client.create
+
+    async def create(resource: Any, body: Any, *, params: Any = None, **options: Any) -> Any:
+        if params:
+            raise error
+        return await original(resource, body, params=params, **options)
+
+    process.client.create = create  # type: ignore[method-assign]
+    async with process.running():
+        await asyncio.sleep(60)
+    assert is_replaced(cluster)
+
+
+async def test_answer_to_the_record_is_lost():
+    """A record that was stored although its writer never heard of it is finished, once."""
+    cluster = cluster_with(pod())
+    process = process_on(cluster)
+
+    async def lose(what: str) -> None:
+        if what == "create controllerrevisions":
+            process.client.after = None
+            raise ConnectionFailed("reset")
+
+    process.client.after = lose
+    async with process.running():
+        await asyncio.sleep(300)
+    assert is_replaced(cluster)
+    assert len(cluster.created) == 2
+
+
+@pytest.mark.parametrize(
+    ("metadata", "force", "step"),
+    [
+        ({"uid": "old", "resourceVersion": "7"}, False, records.Step.DELETE),
+        ({"uid": "old", "resourceVersion": "8"}, False, records.Step.WITHDRAW),
+        ({"uid": "old", "resourceVersion": "8", "deletionTimestamp": "t"}, False, records.Step.WAIT),
+        ({"uid": "old", "resourceVersion": "8", "deletionTimestamp": "t"}, True, records.Step.DELETE),
+        (
+            {"uid": "old", "resourceVersion": "8", "deletionTimestamp": "t", "deletionGracePeriodSeconds": 0},
+            True,
+            records.Step.WAIT,
+        ),
+        ({"uid": "new", "resourceVersion": "9"}, False, records.Step.DONE),
+        (None, False, records.Step.CREATE),
+    ],
+)
+def test_next_step(metadata, force, step):
+    """What comes next follows from the record and the pod alone."""
+    record = records.Record("ns", "ns-uid", "p", "old", "7", "a", "", force, {})
+    assert records.next_step(record, metadata and {"metadata": metadata}) is step
+
+
+def test_record_round_trip():
+    """A record is read as it was written."""
+    replacement = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
+    record = records.Record("ns", "u", "p", "old", "7", "a", "why", force=True, replacement=replacement)
+    assert records.parse(records.render(record, namespace="own", key=KEY), key=KEY) == record

@@ -1,0 +1,124 @@
+"""LimitRange below, applied as the apiserver's admission applies it (LimitRanger)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multi_scheduler.fit.admission import limit_ranges
+from multi_scheduler.fit.admission.limit_ranges import LimitRange
+
+
+def _range(*items: dict[str, Any], name: str = "r") -> LimitRange:
+    found = limit_ranges.read({"metadata": {"name": name, "namespace": "shop"}, "spec": {"limits": [*items]}})
+    assert found is not None
+    return found
+
+
+def _of_containers(**item: Any) -> LimitRange:
+    return _range({"type": "Container", **item})
+
+
+def _spec(requests: Any = None, limits: Any = None, **more: Any) -> dict[str, Any]:
+    resources = {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
+    return {"containers": [{"name": "c", "resources": resources}], **more}
+
+
+def test_a_container_gets_what_it_does_not_say():
+    """Requests and limits, each resource by itself; what it says stays."""
+    ranges = [_of_containers(defaultRequest={"cpu": "1", "memory": "1Gi"}, default={"cpu": "2"})]
+    made = limit_ranges.with_defaults(_spec({"cpu": "100m"}), ranges)
+    (container,) = made["containers"]
+    assert container["resources"] == {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"cpu": "2"}}
+
+
+def test_init_containers_get_it_too():
+    """Sidecars among them."""
+    spec = _spec(initContainers=[{"name": "i"}, {"name": "s", "restartPolicy": "Always"}])
+    made = limit_ranges.with_defaults(spec, [_of_containers(defaultRequest={"cpu": "1"})])
+    assert [one["resources"]["requests"] for one in made["initContainers"]] == [{"cpu": "1"}, {"cpu": "1"}]
+    assert "resources" not in spec["initContainers"][0]
+
+
+def test_of_several_ranges_the_first_has_its_way():
+    """And each adds what the others leave open."""
+    ranges = [
+        _range({"type": "Container", "defaultRequest": {"cpu": "1"}}, name="a"),
+        _range({"type": "Container", "defaultRequest": {"cpu": "2", "memory": "1Gi"}}, name="b"),
+    ]
+    (container,) = limit_ranges.with_defaults(_spec(), ranges)["containers"]
+    assert container["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
+
+
+def test_a_spec_that_nothing_is_added_to_is_the_very_same():
+    """Nobody pays for namespaces whose ranges have bounds alone."""
+    spec = _spec()
+    assert limit_ranges.with_defaults(spec, [_of_containers(max={"cpu": "1"})]) is spec
+
+
+@pytest.mark.parametrize(
+    ("item", "requests", "limits", "told"),
+    [
+        ({"min": {"cpu": "100m"}}, {"cpu": "100m"}, {}, ""),
+        ({"min": {"cpu": "100m"}}, {}, {}, "minimum cpu usage per Container is 100m, but no request is specified"),
+        ({"min": {"cpu": "100m"}}, {"cpu": "50m"}, {}, "minimum cpu usage per Container is 100m, but request is 50m"),
+        ({"min": {"cpu": "2"}}, {"cpu": "2"}, {"cpu": "1"}, "contradicts the pod"),
+        ({"max": {"cpu": "1"}}, {"cpu": "1"}, {"cpu": "1"}, ""),
+        ({"max": {"cpu": "1"}}, {"cpu": "1"}, {}, "maximum cpu usage per Container is 1, but no limit is specified"),
+        ({"max": {"memory": "1Gi"}}, {}, {"memory": "2Gi"}, "maximum memory usage per Container is 1Gi, but limit is 2Gi"),
+        ({"maxLimitRequestRatio": {"cpu": "2"}}, {"cpu": "1"}, {"cpu": "2"}, ""),
+        ({"maxLimitRequestRatio": {"cpu": "1500m"}}, {"cpu": "1"}, {"cpu": "2"}, "ratio per Container is 1500m, but provided ratio is 2.0"),
+        ({"maxLimitRequestRatio": {"cpu": "2"}}, {}, {"cpu": "2"}, "no request is specified or request is 0"),
+        ({"maxLimitRequestRatio": {"cpu": "2"}}, {"cpu": "1"}, {}, "no limit is specified or limit is 0"),
+    ],
+)  # fmt: skip
+def test_bounds_of_a_container_are_heeded(item, requests, limits, told):
+    """In the apiserver's words, with the range's name."""
+    found = limit_ranges.objection(_spec(requests, limits), [_of_containers(**item)])
+    assert told in found if told else found == ""
+
+
+def test_a_default_limit_below_what_a_container_requests_refuses_it():
+    """Defaults are filled in one by one; then a request must not be more than its limit."""
+    ranges = [_of_containers(default={"cpu": "1"}, defaultRequest={"cpu": "500m"})]
+    spec = limit_ranges.with_defaults(_spec({"cpu": "2"}), ranges)
+    found = limit_ranges.objection(spec, ranges)
+    assert found == "a default of LimitRange r contradicts the pod: container c requests 2 cpu and may have 1"
+
+
+@pytest.mark.parametrize(
+    ("item", "told"),
+    [
+        ({"max": {"cpu": "4"}}, "maximum cpu usage per Pod is 4, but limit is 5"),
+        ({"max": {"cpu": "5"}}, ""),
+        ({"min": {"cpu": "3"}}, ""),
+        ({"min": {"cpu": "4"}}, "minimum cpu usage per Pod is 4, but request is 3"),
+        ({"min": {"memory": "1"}}, "minimum memory usage per Pod is 1, but no request is specified"),
+    ],
+)
+def test_bounds_of_a_pod_are_about_its_sum(item, told):
+    """Of containers and sidecars, init containers at their peak; a RuntimeClass' overhead does not count."""
+    spec = {
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "3"}}}],
+        "initContainers": [
+            {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}},
+            {"name": "i", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}},
+        ],
+        "overhead": {"cpu": "10"},
+    }  # fmt: skip
+    found = limit_ranges.objection(spec, [_range({"type": "Pod", **item})])
+    assert told in found if told else found == ""
+
+
+def test_what_a_pod_says_as_a_whole_is_its_sum():
+    """KEP-2837."""
+    spec = _spec(resources={"requests": {"cpu": "1"}, "limits": {"cpu": "2"}})
+    assert limit_ranges.objection(spec, [_range({"type": "Pod", "max": {"cpu": "2"}})]) == ""
+    assert "limit is 2" in limit_ranges.objection(spec, [_range({"type": "Pod", "max": {"cpu": "1"}})])
+
+
+def test_a_range_about_claims_is_none_of_our_business():
+    """Nothing of it is kept."""
+    item = {"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}
+    assert limit_ranges.read({"metadata": {"name": "r"}, "spec": {"limits": [item]}}) is None

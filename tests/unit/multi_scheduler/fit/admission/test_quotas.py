@@ -1,0 +1,223 @@
+"""ResourceQuota below, judged as the apiserver's admission judges it (CheckRequest, evaluator core/pods.go)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multi_scheduler.fit.admission import quotas
+from multi_scheduler.fit.admission.quotas import Kind
+
+
+def _quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> quotas.Quota | None:
+    status = {"hard": hard, "used": dict.fromkeys(hard, "0") | (used or {})}
+    return quotas.read({"metadata": {"name": "q", "namespace": "shop"}, "spec": spec, "status": status})
+
+
+def _container(name: str = "c", requests: Any = None, limits: Any = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "resources": {"requests": requests or {}, "limits": limits or {}}, **more}
+
+
+def _refusal(
+    hard: dict[str, str],
+    used: dict[str, str] | None = None,
+    *,
+    spec: dict[str, Any],
+    promised: dict[str, int] | None = None,
+    priority_class: str = "",
+    **scopes: Any,
+) -> str:
+    quota = _quota(hard, used, **scopes)
+    charge = quotas.charge(spec, namespace="shop", priority_class=priority_class)
+    if quota is None or not quota.covers(charge.kind):
+        return ""
+    return quota.objection(charge, promised or {})
+
+
+ONE_CORE = {
+    "containers": [_container(requests={"cpu": "1", "memory": "1Gi"}, limits={"cpu": "2", "memory": "1Gi"})]
+}
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "told"),
+    [
+        ({"pods": "2"}, {"pods": "1"}, ""),
+        ({"pods": "2"}, {"pods": "2"}, "exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2"),
+        ({"count/pods": "2"}, {"count/pods": "2"}, "requested: count/pods=1"),
+        ({"cpu": "2"}, {"cpu": "1500m"}, "requested: cpu=1, used: cpu=1500m, limited: cpu=2"),
+        ({"requests.cpu": "2"}, {"requests.cpu": "1"}, ""),
+        ({"requests.cpu": "2"}, {"requests.cpu": "1001m"}, "requested: requests.cpu=1"),
+        ({"limits.cpu": "2"}, {"limits.cpu": "1m"}, "requested: limits.cpu=2"),
+        ({"memory": "1Gi"}, {"memory": "1"}, "used: memory=1, limited: memory=1Gi"),
+        ({"limits.memory": "1Gi"}, {}, ""),
+        ({"cpu": "1", "pods": "0"}, {"cpu": "1"}, "requested: cpu=1,pods=1, used: cpu=1,pods=0, limited: cpu=1,pods=0"),
+        ({"services": "0", "persistentvolumeclaims": "0"}, {}, ""),
+        ({"requests.storage": "0", "gold.storageclass.storage.k8s.io/requests.storage": "0"}, {}, ""),
+        ({"requests.nvidia.com/gpu": "0"}, {}, ""),
+        ({"requests.ephemeral-storage": "0"}, {}, ""),
+    ],
+)  # fmt: skip
+def test_what_is_used_and_asked_for_stays_within_what_is_allowed(hard, used, told):
+    """Of the resources that the pod asks for; the sentence is the apiserver's."""
+    found = _refusal(hard, used, spec=ONE_CORE)
+    assert told in found if told else found == ""
+
+
+def test_a_resource_that_is_over_its_quota_already_refuses_only_who_asks_for_it():
+    """A quota that was lowered keeps pods without gpu no way out."""
+    hard, used = {"requests.nvidia.com/gpu": "1"}, {"requests.nvidia.com/gpu": "4"}
+    assert _refusal(hard, used, spec=ONE_CORE) == ""
+    gpu = {"containers": [_container(requests={"nvidia.com/gpu": "1"}, limits={"nvidia.com/gpu": "1"})]}
+    assert "requests.nvidia.com/gpu=1" in _refusal(hard, used, spec=gpu)
+
+
+def test_promised_pods_count_besides_those_that_are_there():
+    """And are named, for their share is not in the quota's own numbers."""
+    found = _refusal({"pods": "3"}, {"pods": "1"}, spec=ONE_CORE, promised={"pods": 2})
+    assert (
+        found == "exceeded quota: q, requested: pods=1, used: pods=1, on their way: pods=2, limited: pods=3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hard", "spec", "told"),
+    [
+        ({"cpu": "9"}, {"containers": [_container("a"), _container("b")]}, "must specify cpu for: a,b"),
+        (
+            {"limits.cpu": "9", "requests.memory": "9Gi"},
+            {"containers": [_container("a", requests={"cpu": "1"})]},
+            "must specify limits.cpu for: a; requests.memory for: a",
+        ),
+        (
+            {"cpu": "9"},
+            {"containers": [_container("a", requests={"cpu": "0"})], "initContainers": [_container("i")]},
+            "must specify cpu for: i",
+        ),
+        ({"requests.ephemeral-storage": "9Gi", "pods": "9"}, {"containers": [_container()]}, ""),
+        ({"cpu": "9"}, {"containers": [_container()], "resources": {"requests": {"cpu": "1"}}}, ""),
+    ],
+    ids=["requests", "several", "init container", "only cpu and memory", "pod level"],
+)
+def test_a_quota_of_cpu_or_memory_demands_that_every_container_says_what_it_takes(hard, spec, told):
+    """A zero says so, too; what the pod says as a whole speaks for all (KEP-2837)."""
+    found = _refusal(hard, spec=spec)
+    assert found == (f"failed quota: q: {told}" if told else "")
+
+
+def test_init_containers_sidecars_and_overhead_count_as_they_do_for_a_node():
+    """Init containers one after the other, sidecars beside all that comes later; overhead on what is limited alone."""
+    spec = {
+        "initContainers": [
+            _container("side", requests={"cpu": "1"}, limits={"cpu": "2"}, restartPolicy="Always"),
+            _container("init", requests={"cpu": "4"}, limits={"cpu": "8"}),
+        ],
+        "containers": [_container("c", requests={"cpu": "2"}, limits={"cpu": "2"})],
+        "overhead": {"cpu": "500m", "memory": "1Gi"},
+    }
+    usage = quotas.charge(spec, namespace="shop", priority_class="").usage
+    assert usage == {
+        "pods": 1, "count/pods": 1, "cpu": 5500, "requests.cpu": 5500, "limits.cpu": 10500,
+        "memory": 1024**3, "requests.memory": 1024**3,
+    }  # fmt: skip
+
+
+def test_huge_pages_count_under_both_names_and_extended_resources_under_one():
+    """Limits of neither are quota'd: they are their requests."""
+    asked = {"hugepages-2Mi": "4Mi", "nvidia.com/gpu": "2", "kubernetes.io/odd": "1"}
+    usage = quotas.charge(
+        {"containers": [_container(requests=asked, limits=asked)]}, namespace="shop", priority_class=""
+    ).usage
+    assert usage == {
+        "pods": 1, "count/pods": 1, "hugepages-2Mi": 4 * 1024**2, "requests.hugepages-2Mi": 4 * 1024**2,
+        "requests.nvidia.com/gpu": 2,
+    }  # fmt: skip
+
+
+BEST_EFFORT = {"containers": [_container()]}
+LIMITED_IN_TIME = {**ONE_CORE, "activeDeadlineSeconds": 30}
+
+
+@pytest.mark.parametrize(
+    ("scopes", "spec", "priority_class", "covered"),
+    [
+        (["Terminating"], LIMITED_IN_TIME, "", True),
+        (["Terminating"], ONE_CORE, "", False),
+        (["NotTerminating"], LIMITED_IN_TIME, "", False),
+        (["NotTerminating"], ONE_CORE, "", True),
+        (["BestEffort"], BEST_EFFORT, "", True),
+        (["BestEffort"], ONE_CORE, "", False),
+        (["NotBestEffort"], ONE_CORE, "", True),
+        (["NotBestEffort"], {"containers": [_container(requests={"cpu": "0"})]}, "", False),
+        (["NotBestEffort"], {"containers": [_container(limits={"memory": "1"})]}, "", True),
+        (["NotBestEffort"], {"containers": [_container(requests={"nvidia.com/gpu": "1"})]}, "", False),
+        (["NotBestEffort"], {"initContainers": [_container(requests={"cpu": "1"})]}, "", True),
+        (["NotBestEffort"], {**BEST_EFFORT, "resources": {"requests": {"cpu": "1"}}}, "", True),
+        (["NotBestEffort", "Terminating"], ONE_CORE, "", False),
+        (["PriorityClass"], ONE_CORE, "gold", True),
+        (["PriorityClass"], ONE_CORE, "", False),
+        (["CrossNamespacePodAffinity"], ONE_CORE, "", False),
+        (["VolumeAttributesClass"], ONE_CORE, "", False),
+    ],
+)
+def test_a_quota_with_scopes_is_about_pods_that_are_in_all_of_them(scopes, spec, priority_class, covered):
+    """Others are not charged, and not refused."""
+    found = _refusal({"pods": "0"}, spec=spec, priority_class=priority_class, scopes=scopes)
+    assert bool(found) is covered
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "without", "gold", "other"),
+    [
+        ("In", ["gold"], False, True, False),
+        ("NotIn", ["gold"], True, False, True),
+        ("Exists", [], False, True, True),
+        ("DoesNotExist", [], True, False, False),
+    ],
+)
+def test_a_quota_for_priority_classes_reads_the_class_that_the_pod_has_below(
+    operator, values, without, gold, other
+):
+    """As a label selector over one label, that pods without a class do not have."""
+    expression = {"scopeName": "PriorityClass", "operator": operator, "values": values}
+    selector = {"matchExpressions": [expression]}
+    for name, covered in (("", without), ("gold", gold), ("other", other)):
+        found = _refusal({"pods": "0"}, spec=ONE_CORE, priority_class=name, scopeSelector=selector)
+        assert bool(found) is covered, name
+
+
+@pytest.mark.parametrize(
+    ("term", "crosses"),
+    [
+        ({"topologyKey": "kubernetes.io/hostname", "namespaces": ["other"]}, True),
+        ({"topologyKey": "kubernetes.io/hostname", "namespaceSelector": {}}, True),
+        ({"topologyKey": "kubernetes.io/hostname"}, False),
+        ({"topologyKey": "zone", "namespaceSelector": {}}, False),
+    ],
+    ids=["by name", "by selector", "own namespace", "stays above"],
+)
+@pytest.mark.parametrize("is_required", [True, False], ids=["required", "preferred"])
+def test_affinity_with_other_namespaces_counts_where_it_is_carried_below(term, crosses, is_required):
+    """Terms about single nodes are; those about the upper cluster's zones are not."""
+    when = "required" if is_required else "preferred"
+    terms = [term] if is_required else [{"weight": 1, "podAffinityTerm": term}]
+    affinity = {"podAntiAffinity": {f"{when}DuringSchedulingIgnoredDuringExecution": terms}}
+    charge = quotas.charge({**ONE_CORE, "affinity": affinity}, namespace="shop", priority_class="")
+    assert charge.kind == Kind(
+        is_terminating=False, is_best_effort=False, priority_class="", crosses_namespaces=crosses
+    )
+
+
+def test_a_quota_that_nobody_has_counted_yet_refuses():
+    """As below, for the moment that the quota controller takes."""
+    quota = quotas.read({"metadata": {"name": "q", "namespace": "shop"}, "status": {"hard": {"pods": "9"}}})
+    assert quota is not None
+    charge = quotas.charge(ONE_CORE, namespace="shop", priority_class="")
+    assert quota.objection(charge, {}) == "status unknown for quota: q, resources: pods"
+
+
+def test_a_quota_about_other_things_is_none_of_our_business():
+    """Nor is one that is not in force: what counts is its status."""
+    assert _quota({"services": "0"}) is None
+    assert quotas.read({"metadata": {"name": "q", "namespace": "n"}, "spec": {"hard": {"pods": "0"}}}) is None

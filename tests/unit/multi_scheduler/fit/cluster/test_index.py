@@ -1,0 +1,204 @@
+"""The index of one lower cluster answers as kube-scheduler would."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
+from multi_scheduler.reasons import no_fit
+
+
+def _node(name: str, cpu: str = "4", memory: str = "8Gi", *, pods: int = 110, **more: Any) -> dict[str, Any]:
+    labels = {"kubernetes.io/hostname": name, **more.pop("labels", {})}
+    allocatable = {"cpu": cpu, "memory": memory, "pods": str(pods), **more.pop("extended", {})}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": more,
+        "status": {"allocatable": allocatable},
+    }
+
+
+def _demand(
+    cpu: str = "1", *, uid: str = "u", annotations: dict[str, str] | None = None, **spec: Any
+) -> Demand:
+    requests = {"cpu": cpu, **spec.pop("extended", {})}
+    container = {"name": "c", "resources": {"requests": requests}, **spec.pop("container", {})}
+    labels = spec.pop("labels", {"app": "web"})
+    pod = {
+        "metadata": {"uid": uid, "namespace": "shop", "labels": labels, "annotations": annotations or {}},
+        "spec": {"containers": [container], **spec},
+    }
+    return demand(pod, node_name="vn", node_labels={})
+
+
+def _index(*nodes: dict[str, Any]) -> ClusterIndex:
+    index = ClusterIndex()
+    for node in nodes:
+        index.upsert_node(node)
+    return index
+
+
+def _names(index: ClusterIndex, wanted: Demand) -> set[str]:
+    return {index.name(slot) for slot in index.feasible(wanted)}
+
+
+def _why(index: ClusterIndex, wanted: Demand) -> str:
+    told: Counter[str] = Counter()
+    assert index.feasible(wanted, told) == []
+    return no_fit(len(index), told)
+
+
+def test_the_sum_does_not_count_only_single_nodes_do():
+    """Fragmented capacity is no capacity."""
+    index = _index(_node("a", "4"), _node("b", "4"))
+    for name in "ab":
+        index.place(f"p-{name}", Placed(name, {"cpu": 3000, "pods": 1}))
+    assert _names(index, _demand("1")) == {"a", "b"}
+    assert _why(index, _demand("1500m")) == "0/2 nodes are available: 2 Insufficient cpu"
+
+
+def test_reasons_are_counted_as_the_scheduler_counts_them():
+    """One reason per node for labels and taints, every missing resource for those that remain."""
+    taint = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
+    index = _index(
+        _node("full", "0", "0", pods=0),
+        _node("tainted", taints=[taint]),
+        _node("cordoned", unschedulable=True),
+    )
+    text = '{"nodeSelector": {"gpu": "yes"}}'
+    assert _why(index, _demand()) == (
+        "0/3 nodes are available: 1 Insufficient cpu, 1 Too many pods, "
+        "1 node(s) had untolerated taint {dedicated: db}, 1 node(s) were unschedulable"
+    )
+    assert "1 node(s) didn't match Pod's node affinity/selector" in _why(
+        index, _demand(annotations={"clusterSelector": text})
+    )
+
+
+def test_the_cluster_selector_chooses_the_node():
+    """Selector and tolerations of the annotation, not those of the upper spec."""
+    taint = {"key": "gpu", "effect": "NoSchedule"}
+    index = _index(_node("gpu", labels={"gpu": "yes"}, taints=[taint]), _node("plain"))
+    text = '{"nodeSelector": {"gpu": "yes"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}'
+    assert _names(index, _demand(annotations={"clusterSelector": text})) == {"gpu"}
+    assert _names(index, _demand(nodeSelector={"kubernetes.io/hostname": "vn"})) == {"plain"}
+
+
+def test_extended_resources_and_unknown_ones():
+    """A resource that no node has is missing everywhere."""
+    index = _index(_node("a", extended={"nvidia.com/gpu": "1"}), _node("b"))
+    assert _names(index, _demand(extended={"nvidia.com/gpu": "1"})) == {"a"}
+    assert _why(index, _demand(extended={"example.com/x": "1"})) == (
+        "0/2 nodes are available: 2 Insufficient example.com/x"
+    )
+
+
+def test_host_ports():
+    """The same port, protocol and address conflict; another protocol does not."""
+    index = _index(_node("a"))
+    index.place("p", Placed("a", {"pods": 1}, ports=(("", "TCP", 80),)))
+    port = {"ports": [{"containerPort": 80, "hostPort": 80}]}
+    assert "free ports" in _why(index, _demand(container=port))
+    udp = {"ports": [{"containerPort": 80, "hostPort": 80, "protocol": "UDP"}]}
+    assert _names(index, _demand(container=udp)) == {"a"}
+
+
+def _anti(label: str) -> dict[str, Any]:
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": label}}}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def test_anti_affinity_works_both_ways():
+    """The pod's own terms, and those of pods that are there."""
+    index = _index(_node("a"), _node("b"))
+    index.place("p", Placed("a", {"pods": 1}, namespace="shop", labels={"app": "web"}))
+    assert _names(index, _demand(affinity=_anti("web"))) == {"b"}
+    repelling = _demand(affinity=_anti("web"), labels={"app": "db"})
+    index.place("q", Placed("b", {"pods": 1}, namespace="shop", anti_affinity=repelling.anti_affinity))
+    assert _names(index, _demand()) == {"a"}
+
+
+def test_spread_keeps_the_skew():
+    """No node may have more than maxSkew pods beyond the emptiest."""
+    index = _index(_node("a"), _node("b"))
+    index.place("p", Placed("a", {"pods": 1}, namespace="shop", labels={"app": "web"}))
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+    assert _names(index, _demand(topologySpreadConstraints=[constraint])) == {"b"}
+
+
+def test_a_node_that_changes_is_asked_anew():
+    """Answers about labels are kept only until a node changes."""
+    index = _index(_node("a"))
+    text = '{"nodeSelector": {"gpu": "yes"}}'
+    assert _names(index, _demand(annotations={"clusterSelector": text})) == set()
+    index.upsert_node(_node("a", labels={"gpu": "yes"}))
+    assert _names(index, _demand(annotations={"clusterSelector": text})) == {"a"}
+    index.remove_node("a")
+    assert _names(index, _demand()) == set()
+
+
+def test_pods_that_come_before_their_node_count():
+    """Informers promise no order between resources."""
+    index = ClusterIndex()
+    index.place("p", Placed("a", {"cpu": 4000, "pods": 1}))
+    index.upsert_node(_node("a", "4"))
+    assert _names(index, _demand()) == set()
+    index.remove("p")
+    assert _names(index, _demand()) == {"a"}
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["node", "gone", "place", "remove"]),
+        st.sampled_from(["a", "b", "c"]),
+        st.integers(min_value=0, max_value=6),
+    ),
+    max_size=40,
+)
+
+
+@given(actions=ACTIONS, wanted=st.integers(min_value=1, max_value=8))
+def test_columns_agree_with_a_plain_sum(actions, wanted):
+    """Whatever order nodes and pods come and go in, what is free is what is left."""
+    index = ClusterIndex()
+    nodes: dict[str, int] = {}
+    pods: dict[str, tuple[str, int]] = {}
+    for action, name, number in actions:
+        match action:
+            case "node":
+                nodes[name] = number
+                index.upsert_node(_node(name, str(number)))
+            case "gone":
+                nodes.pop(name, None)
+                index.remove_node(name)
+            case "place":
+                pods[f"p{number}"] = (name, number)
+                index.place(f"p{number}", Placed(name, {"cpu": number * 1000, "pods": 1}))
+            case "remove":
+                pods.pop(f"p{number}", None)
+                index.remove(f"p{number}")
+    free = {
+        name: cpu - sum(count for where, count in pods.values() if where == name)
+        for name, cpu in nodes.items()
+    }
+    assert _names(index, _demand(str(wanted))) == {name for name, left in free.items() if left >= wanted}
+    assert index.total["cpu"] == sum(nodes.values()) * 1000
+    assert index.used["cpu"] == sum(count for where, count in pods.values() if where in nodes) * 1000
+
+
+@pytest.mark.parametrize("total", [0, 3])
+def test_no_reasons_are_a_sentence_too(total):
+    """Whatever happens there is something to read."""
+    assert no_fit(total, {}).startswith(f"0/{total} nodes are available")

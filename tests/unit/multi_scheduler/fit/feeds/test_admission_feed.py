@@ -1,0 +1,221 @@
+"""What is known of admission below: followed where we may, done without where we may not, and said once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import structlog
+from prometheus_client import REGISTRY
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.errors import ApiError, Forbidden
+from controller_runtime.objects import WatchEvent, from_dict
+from controller_runtime.resources import Resource
+from multi_scheduler.fit.admission.predictor import Admission
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.feeds.cluster_feed import Feed
+from tests.unit.descheduler.fake_apiserver import FakeClient, FakeCluster
+
+pytestmark = pytest.mark.looptime
+RULES = (
+    resources.RESOURCE_QUOTAS,
+    resources.LIMIT_RANGES,
+    resources.PRIORITY_CLASSES,
+    resources.NAMESPACES,
+)
+SPEC: dict[str, Any] = {"containers": [{"name": "c", "resources": {}}]}
+
+
+class _Client(FakeClient):
+    """A lower cluster that refuses us some resources."""
+
+    cluster = "rules"
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        super().__init__(cluster)
+        self.refused: dict[str, ApiError] = {}
+
+    async def list(self, resource: Resource, **options: Any) -> Any:
+        self._check(resource)
+        return await super().list(resource, **options)
+
+    async def watch_batches(self, resource: Resource, **options: Any) -> AsyncIterator[Any]:
+        self._check(resource)
+        async for batch in super().watch_batches(resource, **options):
+            self._check(resource)
+            yield batch
+
+    async def ping(self, **_: Any) -> None:
+        pass
+
+    def refuse(self, *refused: Resource, error: ApiError | None = None) -> None:
+        """From the next word of their watches on; none: nothing."""
+        error = error or Forbidden("resourcequotas is forbidden", code=403)
+        self.refused = {resource.plural: error for resource in refused}
+        for resource in refused:
+            for queue in self.server._watchers[resource.plural]:
+                queue.put_nowait(WatchEvent("BOOKMARK", from_dict({"metadata": {"resourceVersion": "99"}})))
+
+    def _check(self, resource: Resource) -> None:
+        if resource.plural in self.refused:
+            raise self.refused[resource.plural]
+
+
+class _Following:
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.client = _Client(self.cluster)
+        self.admission = Admission()
+        client: Any = self.client
+        self.feed = Feed(
+            client,
+            ClusterIndex(),
+            self.admission,
+            arrived=lambda _: None,
+            seen=lambda _: None,
+            unseen=lambda _: None,
+        )
+
+    def quota(self, used: str = "1", *, kind: str = "ADDED") -> None:
+        """A quota of one pod."""
+        self.cluster.put(
+            resources.RESOURCE_QUOTAS,
+            {
+                "metadata": {"name": "tight", "namespace": "shop"},
+                "status": {"hard": {"pods": "1"}, "used": {"pods": used}},
+            },
+            kind=kind,
+        )
+
+    @property
+    def refusal(self) -> str:
+        """What becomes of a pod of the namespace."""
+        return self.admission.admit(SPEC, "shop").refusal
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[_Following]:
+        task = asyncio.create_task(self.feed.run())
+        try:
+            await asyncio.sleep(0.1)
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _unknown(resource: Resource) -> float | None:
+    return REGISTRY.get_sample_value(
+        "virtual_node_extender_unknown_rules", {"cluster": "rules", "resource": resource.plural}
+    )
+
+
+async def test_quotas_limit_ranges_and_classes_are_followed():
+    """As they come, change and go."""
+    following = _Following()
+    following.quota()
+    async with following.running():
+        assert "exceeded quota: tight" in following.refusal
+        following.quota("0", kind="MODIFIED")
+        await asyncio.sleep(0.1)
+        assert following.refusal == ""
+        limits = {"limits": [{"type": "Container", "min": {"cpu": "1"}}]}
+        metadata = {"name": "usual", "namespace": "shop"}
+        following.cluster.put(resources.LIMIT_RANGES, {"metadata": metadata, "spec": limits})
+        await asyncio.sleep(0.1)
+        assert "LimitRange usual" in following.refusal
+        following.cluster.remove(resources.LIMIT_RANGES, "usual", "shop")
+        following.cluster.remove(resources.RESOURCE_QUOTAS, "tight", "shop")
+        following.cluster.put(
+            resources.PRIORITY_CLASSES, {"metadata": {"name": "low"}, "value": 1, "globalDefault": True}
+        )
+        await asyncio.sleep(0.1)
+        assert following.refusal == ""
+        assert following.admission._priority_class("") == "low"
+        following.cluster.remove(resources.PRIORITY_CLASSES, "low", "")
+        await asyncio.sleep(0.1)
+        assert following.admission._priority_class("") == ""
+
+
+async def test_namespaces_are_followed_with_the_marks_of_those_that_virtual_node_created():
+    """A mark that was removed leaves an empty name; a namespace that is gone, or is kept from us, is not known."""
+    following = _Following()
+    async with following.running():
+        metadata: dict[str, Any] = {"name": "shop"}
+        following.cluster.put(resources.NAMESPACES, {"metadata": metadata})
+        await asyncio.sleep(0.1)
+        assert following.admission.origins("shop") == frozenset()
+        metadata = {"name": "shop", "labels": {names.LABEL_UPPER_CLUSTER: "id"}}
+        following.cluster.put(resources.NAMESPACES, {"metadata": metadata}, kind="MODIFIED")
+        await asyncio.sleep(0.1)
+        assert following.admission.origins("shop") == frozenset({""})
+        metadata = {"name": "shop", "annotations": {names.ANNOTATION_MADE_FOR: "id/store"}}
+        following.cluster.put(resources.NAMESPACES, {"metadata": metadata}, kind="MODIFIED")
+        await asyncio.sleep(0.1)
+        assert following.admission.origins("shop") == frozenset({"store"})
+        following.admission.unknown.add("namespaces")
+        assert following.admission.origins("shop") is None
+        following.admission.unknown.clear()
+        following.cluster.remove(resources.NAMESPACES, "shop", "")
+        await asyncio.sleep(0.1)
+        assert following.admission.origins("shop") is None
+
+
+async def test_a_cluster_that_keeps_its_rules_from_us_is_looked_into_all_the_same():
+    """Its nodes are known; that its quotas are not is said once, and by a metric."""
+    following = _Following()
+    following.quota()
+    following.client.refuse(*RULES)
+    with structlog.testing.capture_logs() as logs:
+        async with following.running():
+            assert following.feed.trouble() == ""
+            assert following.refusal == ""
+            await asyncio.sleep(300)
+            assert [_unknown(resource) for resource in RULES] == [1, 1, 1, 1]
+    told = [line["resource"] for line in logs if "rules of the lower cluster are unknown" in line["event"]]
+    assert sorted(told) == ["limitranges", "namespaces", "priorityclasses", "resourcequotas"]
+
+
+async def test_rules_are_believed_again_once_the_right_is_granted():
+    """Nobody has to restart anything."""
+    following = _Following()
+    following.quota()
+    following.client.refuse(*RULES)
+    async with following.running():
+        await asyncio.sleep(30)
+        following.client.refuse()
+        await asyncio.sleep(300)
+        assert "exceeded quota: tight" in following.refusal
+        assert _unknown(resources.RESOURCE_QUOTAS) == 0
+
+
+async def test_a_right_that_is_taken_away_leaves_no_old_quota_behind():
+    """What was used up an hour ago may be free since, and nobody would tell us."""
+    following = _Following()
+    following.quota()
+    async with following.running():
+        assert following.refusal != ""
+        following.client.refuse(resources.RESOURCE_QUOTAS)
+        await asyncio.sleep(30)
+        assert following.refusal == ""
+        assert following.feed.trouble() == ""
+        following.client.refuse()
+        await asyncio.sleep(300)
+        following.quota(kind="MODIFIED")  # or a bookmark: the watch has something to say again
+        await asyncio.sleep(10)
+        assert "exceeded quota: tight" in following.refusal
+
+
+async def test_a_passing_trouble_with_quotas_alone_makes_nobody_forget_them():
+    """What was known a moment ago is the best guess; the cluster itself is asked whether it is there."""
+    following = _Following()
+    following.quota()
+    async with following.running():
+        following.client.refuse(resources.RESOURCE_QUOTAS, error=ApiError("etcd is slow", code=500))
+        await asyncio.sleep(30)
+        assert "exceeded quota: tight" in following.refusal
+        assert following.feed.trouble() == ""

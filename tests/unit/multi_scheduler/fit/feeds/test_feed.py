@@ -1,0 +1,243 @@
+"""What is known of a lower cluster: kept true, and not believed once the cluster is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.errors import ApiError, ConnectionFailed, Forbidden
+from controller_runtime.objects import WatchEvent, from_dict
+from multi_scheduler.fit.admission.predictor import Admission
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.feeds.cluster_feed import Feed, shrink_pod
+from tests.unit.descheduler.fake_apiserver import FakeClient, FakeCluster
+
+pytestmark = pytest.mark.looptime
+
+ON_A = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["a"]}]}]}  # fmt: skip
+
+
+class _Client(FakeClient):
+    """A lower cluster that may stop answering."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        super().__init__(cluster)
+        self.trouble: Exception | None = None
+        self.pings = 0
+
+    async def ping(self, *, timeout: float) -> None:  # noqa: ASYNC109 - as the client's
+        self.pings += 1
+        if self.trouble is not None:
+            raise self.trouble
+
+    async def list(self, *arguments: Any, **options: Any) -> Any:
+        if self.trouble is not None:
+            raise self.trouble
+        return await super().list(*arguments, **options)
+
+    async def watch_batches(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        if self.trouble is not None:
+            raise self.trouble
+        async for batch in super().watch_batches(*arguments, **options):
+            if self.trouble is not None:
+                raise self.trouble
+            yield batch
+
+
+class _Feeding:
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.client = _Client(self.cluster)
+        self.index = ClusterIndex()
+        self.released: list[str] = []
+        client: Any = self.client
+        self.admission = Admission()
+        self.arrived: list[str] = []
+        self.feed = Feed(
+            client,
+            self.index,
+            self.admission,
+            arrived=self.arrived.append,
+            seen=self.released.append,
+            unseen=self.released.append,
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[_Feeding]:
+        task = asyncio.create_task(self.feed.run())
+        try:
+            await asyncio.sleep(0.1)
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def bookmark(self) -> None:
+        for resource in (resources.NODES, resources.PODS):
+            for queue in self.cluster._watchers[resource.plural]:
+                queue.put_nowait(WatchEvent("BOOKMARK", from_dict({"metadata": {"resourceVersion": "99"}})))
+
+
+def _node(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}}
+
+
+def _volume(name: str, *, phase: str = "Bound", affinity: Any = None, claim: str = "data") -> dict[str, Any]:
+    spec: dict[str, Any] = {"claimRef": {"namespace": "shop", "name": claim}}
+    if affinity:
+        spec["nodeAffinity"] = {"required": affinity}
+    return {"metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
+
+
+async def test_a_cluster_that_falls_silent_is_not_believed_any_more():
+    """What was true once may promise room that somebody else has taken; and it is believed when it answers again."""
+    feeding = _Feeding()
+    feeding.cluster.put(resources.NODES, _node("a"))
+    async with feeding.running():
+        assert feeding.feed.trouble() == ""
+        feeding.client.trouble = ConnectionFailed("cannot connect to 10.0.0.1:6443")
+        feeding.bookmark()  # the watches end with it
+        await asyncio.sleep(20)
+        assert "not heard of for 20 s: cannot connect to 10.0.0.1:6443" in feeding.feed.trouble()
+        feeding.client.trouble = None
+        await asyncio.sleep(120)
+        assert feeding.feed.trouble() == ""
+
+
+async def test_a_cluster_whose_connection_hangs_is_asked():
+    """A watch that brings not even a bookmark is no proof of anything; an answer is."""
+    feeding = _Feeding()
+    async with feeding.running():
+        await asyncio.sleep(70)
+        assert feeding.client.pings == 0
+        await asyncio.sleep(50)
+        assert feeding.client.pings > 0
+        assert feeding.feed.trouble() == ""
+        feeding.client.trouble = TimeoutError()
+        await asyncio.sleep(20)
+        assert "no answer" in feeding.feed.trouble()
+
+
+async def test_a_cluster_that_refuses_us_is_no_better_than_a_silent_one():
+    """It answers pings, but nothing that is known of it grows newer."""
+    feeding = _Feeding()
+    async with feeding.running():
+        feeding.client.trouble = Forbidden("pods is forbidden", code=403)
+        feeding.bookmark()
+        await asyncio.sleep(1)
+
+        async def ping(**_: Any) -> None:
+            pass
+
+        feeding.client.ping = ping  # type: ignore[method-assign]
+        await asyncio.sleep(120)
+        assert "pods is forbidden" in feeding.feed.trouble()
+
+
+async def test_a_cluster_that_answers_and_tells_nothing_is_not_believed_for_long():
+    """Its API server is there; what it says of pods is an error, and what is known of them grows old."""
+    feeding = _Feeding()
+    async with feeding.running():
+
+        async def ping(**_: Any) -> None:
+            pass
+
+        feeding.client.ping = ping  # type: ignore[method-assign]
+        feeding.client.trouble = ApiError("etcd has no leader", code=500)
+        feeding.bookmark()
+        await asyncio.sleep(40)
+        assert feeding.feed.trouble() == ""
+        await asyncio.sleep(60)
+        assert "etcd has no leader" in feeding.feed.trouble()
+
+
+async def test_a_watched_cluster_is_not_asked():
+    """Bookmarks come once a minute."""
+    feeding = _Feeding()
+    async with feeding.running():
+        for _ in range(10):
+            await asyncio.sleep(60)
+            feeding.bookmark()
+        assert feeding.client.pings == 0
+
+
+async def test_a_claim_is_where_its_bound_volume_is():
+    """Not where one is that it had before: released volumes keep the reference."""
+    feeding = _Feeding()
+    feeding.cluster.put(resources.PERSISTENT_VOLUMES, _volume("old", affinity=ON_A))
+    async with feeding.running():
+        assert feeding.feed.volume_affinity("shop", "data") == ON_A
+        feeding.cluster.put(
+            resources.PERSISTENT_VOLUMES, _volume("old", phase="Released", affinity=ON_A), kind="MODIFIED"
+        )
+        feeding.cluster.put(resources.PERSISTENT_VOLUMES, _volume("new"))
+        await asyncio.sleep(0.1)
+        assert feeding.feed.volume_affinity("shop", "data") is None
+        feeding.cluster.put(resources.PERSISTENT_VOLUMES, _volume("newer", affinity=ON_A))
+        await asyncio.sleep(0.1)
+        feeding.cluster.remove(resources.PERSISTENT_VOLUMES, "old", "")
+        await asyncio.sleep(0.1)
+        assert feeding.feed.volume_affinity("shop", "data") == ON_A
+
+
+async def test_labels_and_endings_of_pods_are_followed():
+    """Both decide where other pods may be, and neither is in the spec."""
+    feeding = _Feeding()
+    feeding.cluster.put(resources.NODES, _node("a"))
+    pod: dict[str, Any] = {
+        "metadata": {"name": "p", "namespace": "shop", "uid": "p", "labels": {"app": "web"}},
+        "spec": {"nodeName": "a", "containers": []},
+        "status": {"phase": "Running"},
+    }
+    feeding.cluster.put(resources.PODS, pod)
+    async with feeding.running():
+        metadata = {**pod["metadata"], "labels": {"app": "db"}}
+        feeding.cluster.put(resources.PODS, {**pod, "metadata": metadata}, kind="MODIFIED")
+        await asyncio.sleep(0.1)
+        placed = feeding.index.placed("p")
+        assert placed is not None
+        assert placed.labels == {"app": "db"}
+        assert not placed.is_ending
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        feeding.cluster.put(resources.PODS, {**pod, "metadata": metadata}, kind="MODIFIED")
+        await asyncio.sleep(0.1)
+        placed = feeding.index.placed("p")
+        assert placed is not None
+        assert placed.is_ending
+
+
+@pytest.mark.parametrize(
+    ("wanted", "allocated", "actual", "conditions", "counts"),
+    [
+        ("1", "1", "1", [], 1000),
+        ("1", "3", "3", [], 3000),
+        ("1", "1", "3", [], 3000),
+        ("4", "2", "2", [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}], 4000),
+        ("9", "2", "2", [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}], 2000),
+    ],
+    ids=["settled", "shrinking", "not yet shrunk", "deferred", "infeasible"],
+)
+async def test_a_pod_that_is_being_resized_takes_the_most_it_may_have(
+    wanted, allocated, actual, conditions, counts
+):
+    """What it asks for, what its kubelet has granted, what it uses still; not what can never be granted (KEP-1287)."""
+    pod = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": wanted}}}]},
+        "status": {
+            "conditions": conditions,
+            "containerStatuses": [
+                {
+                    "name": "c",
+                    "allocatedResources": {"cpu": allocated},
+                    "resources": {"requests": {"cpu": actual}},
+                }
+            ],
+        },
+    }
+    assert shrink_pod(from_dict(pod)).spec["requests"] == {"cpu": counts, "pods": 1}

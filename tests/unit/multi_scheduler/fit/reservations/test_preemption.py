@@ -1,0 +1,131 @@
+"""Victims that make room on one real node, and no more of them than it takes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from controller_runtime.objects import from_dict
+from multi_scheduler import protocol
+from multi_scheduler.agent import Agent, AgentContext, VirtualNode
+from multi_scheduler.bound_pods import shrink
+from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.reservations.reservations import Place
+
+
+class _Directory:
+    async def wait(self, _seconds: float) -> bool:
+        return True
+
+    def find(self, name: str, _node: Any) -> VirtualNode | None:
+        return VirtualNode(name, "a", {}, {}) if name.startswith("vn") else None
+
+
+class _Cluster:
+    """A lower cluster of nodes with four cores each, full of pods that were mirrored from above."""
+
+    def __init__(self, *nodes: str) -> None:
+        fake: Any = SimpleNamespace(cluster="test")
+        self.agent = FitAgent(AgentContext("fit", {}, upper=fake, lower={"a": fake}))
+        self.feed = self.agent.feeds["a"]
+        self.index = self.agent.indexes["a"]
+        for informer in self.feed.informers:
+            informer._synced.set()
+        for name in nodes:
+            self.index.upsert_node(
+                {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}}
+            )
+        directory: Any = _Directory()
+        self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
+
+    def pod(self, uid: str, node: str, *, cores: int, priority: int, on: str = "vn", **metadata: Any) -> None:
+        """An upper pod and its lower one."""
+        whole = {"name": uid, "namespace": "shop", "uid": uid, **metadata}
+        above = {"metadata": whole, "spec": {"nodeName": on, "priority": priority, "containers": []}}
+        self.agent._bound_pods._pods.store.put(f"shop/{uid}", shrink(from_dict(above)))
+        self.index.place(f"lower-{uid}", Placed(node, {"cpu": cores * 1000, "pods": 1}, namespace="shop"))
+        self.feed.lower_uid[uid] = f"lower-{uid}"
+
+    async def victims(self, cores: int, *given: str, priority: int = 100) -> set[str] | None:
+        container = {"name": "c", "resources": {"requests": {"cpu": str(cores)}}}
+        pod = {
+            "metadata": {"name": "p", "namespace": "shop", "uid": "p"},
+            "spec": {"containers": [container], "priority": priority},
+        }
+        before = dict(self.index.used)
+        found = await self.extender.preempt(pod, {"vn": protocol.Victims(given, 1)})
+        assert dict(self.index.used) == before
+        assert all(one.pdb_violations == 1 for one in found.values())
+        return set(found["vn"].uids) if found else None
+
+
+async def test_victims_that_help_are_taken_as_they_are():
+    """The scheduler knows budgets and start times; we only know where room is."""
+    cluster = _Cluster("a", "b")
+    for uid, node in (("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")):
+        cluster.pod(uid, node, cores=2, priority=0)
+    assert await cluster.victims(4, "b1", "b2") == {"b1", "b2"}
+
+
+async def test_victims_on_different_nodes_are_exchanged_for_such_as_make_room():
+    """By the sum two cores here and two there are four; the scheduler would choose the same pair for ever."""
+    cluster = _Cluster("a", "b")
+    for uid, node in (("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")):
+        cluster.pod(uid, node, cores=2, priority=0)
+    assert await cluster.victims(4, "a1", "b1") in ({"a1", "a2"}, {"b1", "b2"})
+
+
+async def test_the_least_important_go_and_as_few_as_possible():
+    """By the highest priority among them first, as kube-scheduler chooses between nodes."""
+    cluster = _Cluster("a", "b")
+    cluster.pod("a1", "a", cores=2, priority=5)
+    cluster.pod("a2", "a", cores=2, priority=50)
+    cluster.pod("b1", "b", cores=2, priority=10)
+    cluster.pod("b2", "b", cores=1, priority=9)
+    cluster.pod("b3", "b", cores=1, priority=1)
+    assert await cluster.victims(2, "b3") == {"a1"}
+    assert await cluster.victims(4, "b3") == {"b1", "b2", "b3"}
+
+
+async def test_nobody_of_the_same_or_a_higher_priority_goes_nor_whom_it_would_not_help():
+    """Others' pods, those of other virtual nodes, and such as are going already."""
+    cluster = _Cluster("a", "b")
+    cluster.pod("same", "a", cores=4, priority=100)
+    cluster.pod("elsewhere", "b", cores=1, priority=0, on="vn-2")
+    cluster.pod("ending", "b", cores=1, priority=0, deletionTimestamp="2026-01-01T00:00:00Z")
+    cluster.index.place("native", Placed("b", {"cpu": 2000, "pods": 1}))
+    assert await cluster.victims(4) is None
+    assert await cluster.victims(1, priority=101) == {"same"}
+
+
+async def test_what_the_pod_was_promised_at_an_earlier_try_costs_nobody_its_place():
+    """The promise is void: counted, it would take a second victim."""
+    cluster = _Cluster("a")
+    for uid in ("a1", "a2"):
+        cluster.pod(uid, "a", cores=2, priority=0)
+    promised = Place("a", Placed("a", {"cpu": 2000, "pods": 1}))
+    cluster.agent.reservations.promise("p", {"vn": promised})
+    pod = {
+        "metadata": {"name": "p", "namespace": "shop", "uid": "p"},
+        "spec": {"containers": [{"resources": {"requests": {"cpu": "2"}}}], "priority": 100},
+    }
+    found = await cluster.extender.preempt(pod, {"vn": protocol.Victims(["a1"], 0)})
+    assert found["vn"].uids == ["a1"]
+
+
+async def test_every_agent_has_its_say():
+    """One that sees no use in it ends the matter for the node."""
+
+    class Never(Agent):
+        async def preempt(self, pod, node, victims):
+            return None
+
+    cluster = _Cluster("a")
+    cluster.pod("a1", "a", cores=4, priority=0)
+    assert await cluster.victims(4, "a1") == {"a1"}
+    directory: Any = _Directory()
+    both = [Weighted("fit", cluster.agent, 1.0), Weighted("never", Never(), 1.0)]
+    cluster.extender = Extender(both, directory, upper=SimpleNamespace())  # type: ignore[arg-type]
+    assert await cluster.victims(4, "a1") is None

@@ -1,0 +1,247 @@
+"""No pod is sent to a cluster whose policy refuses it: the fit agent foresees what the virtual node will say."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from controller_runtime.api.policy.config import Policy, Rules
+from controller_runtime.api.policy.decision import summary, violations
+from controller_runtime.api.policy.rules import PolicySet
+from controller_runtime.api.policy.scheduling import keep_off_control_plane
+from controller_runtime.errors import ConfigError
+from multi_scheduler import protocol
+from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.config import ClusterConfig, VolumeConfig, parse
+from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.fit.admission.gate import Entrance
+from multi_scheduler.fit.admission.predictor import Admission
+from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.fit.cluster.pod_requirements import demand
+from tests.generated_pods import generate
+from tests.unit.controller_runtime.api.policy.pods import INJECTED
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.pods import lower_pod
+
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+TAINT = {"key": CONTROL_PLANE, "effect": "NoSchedule"}
+
+
+class _Directory:
+    async def wait(self, _seconds: float) -> bool:
+        return True
+
+    def find(self, name: str, _node: Any) -> VirtualNode:
+        return VirtualNode(name, name.split("-")[1], {}, {})
+
+
+class _Clusters:
+    """Lower clusters a and b; a has a policy."""
+
+    def __init__(self, policy: Policy | None = None, *, host_paths: tuple[str, ...] = ()) -> None:
+        fake: Any = SimpleNamespace(cluster="test")
+        volumes = VolumeConfig(allowed_host_paths=list(host_paths))
+        a = ClusterConfig(name="a", kubeconfig="", policy=policy or Policy(), volumes=volumes)
+        b = ClusterConfig(name="b", kubeconfig="", policy=Policy(preset="privileged", control_plane=True))
+        self.agent = FitAgent(AgentContext("fit", {}, fake, {"a": fake, "b": fake}, {"a": a, "b": b}))
+        for cluster, feed in self.agent.feeds.items():
+            self.add_node(cluster, cluster)
+            for informer in feed.informers:
+                informer._synced.set()
+        directory: Any = _Directory()
+        self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
+
+    def add_node(self, cluster: str, name: str, *taints: dict[str, str], **labels: str) -> None:
+        self.agent.indexes[cluster].upsert_node(
+            {
+                "metadata": {"name": name, "labels": labels},
+                "spec": {"taints": list(taints)},
+                "status": {"allocatable": {"cpu": "16", "pods": "99"}},
+            }
+        )
+
+    async def filter(self, pod: dict[str, Any], *names: str) -> Any:
+        return await self.extender.filter(protocol.Candidates(pod, names or ("vn-a", "vn-b"), None))
+
+
+def _pod(*, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": "web", "namespace": "shop", "uid": "u", "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "app", "image": "web:1"}], **spec}}
+
+
+@pytest.mark.looptime
+async def test_a_pod_that_the_policy_refuses_goes_to_another_cluster():
+    """The scheduler's event names rule, field, what is allowed, and where that is set."""
+    answer = await _Clusters().filter(_pod(hostNetwork=True))
+    assert answer.passing == ["vn-b"]
+    assert answer.unresolvable == {
+        "vn-a": "lower cluster a does not take the pod: hostNamespaces: spec.hostNetwork is true, allowed: none "
+        "(set by clusters[a].policy.preset, default baseline)"
+    }
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("pod", "rule"),
+    [
+        (
+            _pod(annotations={"clusterSelector": json.dumps({"nodeSelector": {CONTROL_PLANE: ""}})}),
+            "controlPlane",
+        ),
+        (
+            _pod(
+                annotations={
+                    "clusterSelector": json.dumps({"tolerations": [{**TAINT, "operator": "Exists"}]})
+                }
+            ),
+            "controlPlane",
+        ),
+        (_pod(tolerations=[{"key": CONTROL_PLANE, "operator": "Exists"}]), "controlPlane"),
+        (_pod(annotations={"virtual-node.io/scheduler-name": "volcano"}), "schedulerNames"),
+        (_pod(priorityClassName="system-node-critical"), "priorityClasses"),
+        (_pod(runtimeClassName="kata"), "runtimeClasses"),
+        (_pod(annotations={"iam.amazonaws.com/role": "admin"}), "annotations"),
+        (_pod(volumes=[{"name": "v", "hostPath": {"path": "/etc"}}]), "hostPaths"),
+    ],
+)
+async def test_what_the_lower_pod_will_be_is_judged(pod, rule):
+    """Annotations become fields there."""
+    answer = await _Clusters(host_paths=("/var/log",)).filter(pod, "vn-a")
+    assert f": {rule}: " in answer.unresolvable["vn-a"]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    "pod",
+    [
+        _pod(nodeSelector={CONTROL_PLANE: ""}),
+        _pod(priorityClassName="gold"),
+        _pod(schedulerName="virtual-node-scheduler"),
+        _pod(volumes=[{"name": "v", "hostPath": {"path": "/var/log/pods"}}]),
+        _pod(tolerations=[{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]),
+    ],
+)
+async def test_what_stays_in_the_upper_cluster_is_not_judged(pod):
+    """Upper selectors, schedulers and ordinary classes are not carried."""
+    assert (await _Clusters(host_paths=("/var/log",)).filter(pod, "vn-a")).passing == ["vn-a"]
+
+
+@pytest.mark.looptime
+async def test_a_namespace_of_its_own_rules_passes():
+    """The override is that of the upper namespace."""
+    policy = Policy(namespaces={"sh*": Rules(preset="privileged")})
+    assert (await _Clusters(policy).filter(_pod(hostNetwork=True), "vn-a")).passing == ["vn-a"]
+
+
+@pytest.mark.looptime
+async def test_a_toleration_of_everything_finds_no_room_on_control_plane_nodes():
+    """The virtual node keeps such pods off these nodes; room there must not be promised."""
+    clusters = _Clusters()
+    for cluster in ("a", "b"):
+        clusters.agent.indexes[cluster].remove_node(cluster)
+        clusters.add_node(cluster, "cp", TAINT, **{CONTROL_PLANE: ""})
+    answer = await clusters.filter(_pod(tolerations=[{"operator": "Exists"}]))
+    assert answer.passing == ["vn-b"], "b allows control-plane nodes"
+    assert "0/1 nodes are available" in answer.unresolvable["vn-a"]
+
+
+@pytest.mark.looptime
+async def test_a_control_plane_node_without_a_taint_takes_ordinary_pods():
+    """As the only node of a small cluster."""
+    clusters = _Clusters()
+    clusters.agent.indexes["a"].remove_node("a")
+    clusters.add_node("a", "cp", **{CONTROL_PLANE: ""})
+    assert (await clusters.filter(_pod(), "vn-a")).passing == ["vn-a"]
+
+
+_SELECTORS = st.sampled_from(
+    [
+        None,
+        {"nodeSelector": {CONTROL_PLANE: ""}},
+        {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"operator": "Exists"}]},
+        {"tolerations": [{"key": CONTROL_PLANE, "operator": "Exists"}]},
+    ]
+)
+
+
+_EXTRAS = st.tuples(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "priorityClassName": st.sampled_from(["gold", "system-cluster-critical"]),
+            "runtimeClassName": st.sampled_from(["gold", "kata"]),
+        },
+    ),
+    st.dictionaries(
+        st.sampled_from(
+            ["iam.amazonaws.com/role", "team", "kubectl.kubernetes.io/last-applied-configuration"]
+        ),
+        st.sampled_from(["", "a"]),
+    ),
+    st.sampled_from([None, ["emptyDir"]]),
+)
+"""Fields of the spec, annotations, and the policy's ``volumeTypes``."""
+
+
+@given(
+    st.integers(0, 2**32),
+    _SELECTORS,
+    st.sampled_from(["privileged", "baseline", "restricted"]),
+    _EXTRAS,
+    st.booleans(),
+)
+@example(274, None, "privileged", ({}, {}, ["emptyDir"]), False)  # with a generic ephemeral volume
+def test_the_virtual_node_and_the_fit_agent_judge_alike(seed, selector, preset, extras, with_tokens):
+    """They see different translations of the pod; the verdicts, and the nodes that are left, are the same."""
+    pod = generate(Random(seed))
+    token = {
+        "name": "kube-api-access-x",
+        "projected": {"sources": INJECTED},
+    }
+    fields, annotations, volume_types = extras
+    pod["metadata"]["annotations"] |= annotations
+    pod["metadata"] |= {"namespace": "shop", "uid": "12345678-u"}
+    pod["spec"] |= {
+        "nodeName": "vn-a",
+        "tolerations": [{"operator": "Exists"}],
+        "volumes": [*pod["spec"].get("volumes", ()), token],
+        **fields,
+    }
+    if selector:
+        pod["metadata"]["annotations"]["clusterSelector"] = json.dumps(selector)
+    policy = Policy(
+        preset=preset, priority_classes=["gold"], runtime_classes=["gold"], volume_types=volume_types
+    )
+    rules = PolicySet(policy, cluster="a").of("shop")
+    options = PodOptions(
+        owner=Owner("c", "vn-a"), policy=PolicySet(policy, cluster="a"), service_accounts=with_tokens
+    )
+    lower = lower_pod.lower_pod(pod, options)
+    refused = summary(violations(lower, rules))
+    entrance = Entrance(ClusterConfig(name="a", kubeconfig="", policy=policy), Admission(), enforces=True)
+    below = entrance.judge(pod, VirtualNode("vn-a", "a", {}, {}))
+    assert below.refusal == (f"lower cluster a does not take the pod: {refused}" if refused else "")
+    if not refused:
+        sent = keep_off_control_plane(lower["spec"], rules)
+        foreseen = demand(pod, below.rules, node_name="vn-a", node_labels={}).spec
+        assert foreseen["affinity"] == sent.get("affinity", {})
+
+
+def test_a_policy_that_cannot_be_is_an_error_with_its_cluster():
+    """As for the virtual node."""
+    text = json.dumps(
+        {
+            "apiVersion": "virtual-node.io/v1alpha1",
+            "kind": "MultiSchedulerConfiguration",
+            "clusters": [{"name": "a", "kubeconfig": "k", "policy": {"hostPaths": ["var"]}}],
+        }
+    )
+    with pytest.raises(ConfigError, match=r"clusters: a: policy.hostPaths: 'var' is not an absolute path"):
+        parse(text)

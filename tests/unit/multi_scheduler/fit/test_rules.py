@@ -1,0 +1,213 @@
+"""Rules of kube-scheduler that are easily got nearly right: spreading, affinity, columns that come and go."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.cluster.pod_requirements import Demand, demand, host_terms
+
+HOST = "kubernetes.io/hostname"
+WEB = {"matchLabels": {"app": "web"}}
+
+
+def _node(name: str, *, extended: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    labels = {HOST: name, **spec.pop("labels", {})}
+    allocatable = {"cpu": "4", "memory": "8Gi", "pods": "110", **(extended or {})}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+        "status": {"allocatable": allocatable},
+    }
+
+
+def _demand(*, labels: dict[str, str] | None = None, selector: str = "", **spec: Any) -> Demand:
+    metadata = {"uid": "u", "namespace": "shop", "labels": labels or {"app": "web"}}
+    if selector:
+        metadata["annotations"] = {"clusterSelector": selector}
+    requests = spec.pop("requests", {"cpu": "1"})
+    pod = {"metadata": metadata, "spec": {"containers": [{"resources": {"requests": requests}}], **spec}}
+    return demand(pod, node_name="vn", node_labels={})
+
+
+def _placed(
+    node: str, *, labels: dict[str, str] | None = None, namespace: str = "shop", **more: Any
+) -> Placed:
+    return Placed(node, {"pods": 1}, namespace=namespace, labels=labels or {"app": "web"}, **more)
+
+
+def _index(*nodes: dict[str, Any], **pods: Placed) -> ClusterIndex:
+    index = ClusterIndex()
+    for node in nodes:
+        index.upsert_node(node)
+    for uid, placed in pods.items():
+        index.place(uid, placed)
+    return index
+
+
+def _names(index: ClusterIndex, wanted: Demand) -> set[str]:
+    return {index.name(slot) for slot in index.feasible(wanted)}
+
+
+def _spread(**more: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": HOST,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": WEB,
+            **more,
+        }
+    ]
+
+
+CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+
+
+def test_a_tainted_node_counts_when_pods_are_spread():
+    """NodeTaintsPolicy is Ignore by default: the empty control plane keeps the skew of all others at one."""
+    index = _index(_node("master", taints=[CONTROL_PLANE]), _node("a"), p=_placed("a"))
+    assert _names(index, _demand(topologySpreadConstraints=_spread())) == set()
+    assert _names(index, _demand(topologySpreadConstraints=_spread(nodeTaintsPolicy="Honor"))) == {"a"}
+
+
+def test_nodes_that_the_selector_leaves_out_do_not_count_unless_wanted():
+    """NodeAffinityPolicy is Honor by default."""
+    index = _index(_node("plain"), _node("ssd", labels={"disk": "ssd"}), p=_placed("ssd"))
+    selector = '{"nodeSelector": {"disk": "ssd"}}'
+    assert _names(index, _demand(selector=selector, topologySpreadConstraints=_spread())) == {"ssd"}
+    ignoring = _spread(nodeAffinityPolicy="Ignore")
+    assert _names(index, _demand(selector=selector, topologySpreadConstraints=ignoring)) == set()
+
+
+def test_fewer_domains_than_wanted_count_as_empty_ones():
+    """minDomains: with one node of three the minimum is zero."""
+    index = _index(_node("a"), p=_placed("a"))
+    assert _names(index, _demand(topologySpreadConstraints=_spread())) == {"a"}
+    assert _names(index, _demand(topologySpreadConstraints=_spread(minDomains=3))) == set()
+
+
+def test_pods_that_are_ending_are_not_spread_from():
+    """Nor do pods of another revision count where matchLabelKeys says so."""
+    index = _index(_node("a"), _node("b"), p=_placed("a", is_ending=True))
+    assert _names(index, _demand(topologySpreadConstraints=_spread())) == {"a", "b"}
+    index = _index(_node("a"), _node("b"), p=_placed("a", labels={"app": "web", "rev": "1"}))
+    mine = _demand(
+        labels={"app": "web", "rev": "2"}, topologySpreadConstraints=_spread(matchLabelKeys=["rev"])
+    )
+    assert _names(index, mine) == {"a", "b"}
+
+
+def _terms(*selectors: dict[str, Any], **more: Any) -> dict[str, Any]:
+    terms = [{"topologyKey": HOST, "labelSelector": selector, **more} for selector in selectors]
+    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+
+
+def test_all_affinity_terms_mean_the_same_pod():
+    """Two pods of which each fulfils one term are no company."""
+    tier = {"matchLabels": {"tier": "db"}}
+    wanted = _demand(affinity={"podAffinity": _terms(WEB, tier)}, labels={"app": "other"})
+    index = _index(_node("a"), p=_placed("a"), q=_placed("a", labels={"tier": "db"}))
+    assert _names(index, wanted) == set()
+    index.place("r", _placed("a", labels={"app": "web", "tier": "db"}))
+    assert _names(index, wanted) == {"a"}
+
+
+def test_the_first_of_a_group_may_be_alone_only_if_it_is_of_it():
+    """It has to fulfil all of its own terms."""
+    tier = {"matchLabels": {"tier": "db"}}
+    index = _index(_node("a"))
+    both = {"podAffinity": _terms(WEB, tier)}
+    assert _names(index, _demand(affinity=both, labels={"app": "web", "tier": "db"})) == {"a"}
+    assert _names(index, _demand(affinity=both, labels={"app": "web"})) == set()
+
+
+@pytest.mark.parametrize(
+    ("more", "repels"),
+    [
+        ({}, False),
+        ({"namespaceSelector": {}}, True),
+        ({"namespaces": ["other"]}, True),
+        ({"namespaces": ["third"], "namespaceSelector": {}}, True),
+        ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}, True),
+        ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "third"}}}, False),
+    ],
+)
+def test_a_term_speaks_of_the_namespaces_that_it_selects(more, repels):
+    """An empty selector means all of them, no selector the pod's own."""
+    index = _index(_node("a"), p=_placed("a", namespace="other"))
+    wanted = _demand(affinity={"podAntiAffinity": _terms(WEB, **more)})
+    assert (_names(index, wanted) == set()) == repels
+    (term,) = host_terms({"affinity": {"podAntiAffinity": _terms(WEB, **more)}}, "podAntiAffinity", "shop")
+    assert term.covers("other") == repels
+
+
+def test_a_resource_that_appears_elsewhere_frees_nothing_here():
+    """A node whose device plug-in is away still holds pods with devices: their end makes no room."""
+    index = _index(_node("a"), p=Placed("a", {"example.com/gpu": 1, "pods": 1}))
+    index.upsert_node(_node("b", extended={"example.com/gpu": "1"}))
+    index.place("q", Placed("b", {"example.com/gpu": 1, "pods": 1}))
+    index.remove("p")
+    assert _names(index, _demand(requests={"example.com/gpu": "1"})) == set()
+
+
+@pytest.mark.parametrize(
+    ("resource", "asked", "enough", "short"),
+    [
+        ("cpu", "1.5", "1500m", "1499m"),
+        ("cpu", "0.0001", "1m", "0"),
+        ("memory", "1e3", "1000", "999"),
+        ("memory", "100m", "1", "0"),
+        ("memory", "0.1Gi", "107374183", "107374182"),
+        ("memory", "1Ki", "1024", "1023"),
+        ("memory", "9007199254740993", "9007199254740993", "9007199254740992"),
+        ("ephemeral-storage", "1.5M", "1500000", "1499999"),
+        ("hugepages-2Mi", "4Mi", "4Mi", "2Mi"),
+        ("example.com/fpga", "3", "3", "2"),
+    ],
+)
+def test_quantities_are_compared_exactly(resource, asked, enough, short):
+    """Rounded up as kube-scheduler rounds, never through a float: the last byte decides."""
+    for there, fits in ((enough, True), (short, False)):
+        node = _node("a", extended={resource: there})
+        assert (_names(_index(node), _demand(requests={resource: asked})) == {"a"}) is fits
+
+
+def test_everything_that_runs_at_once_counts():
+    """Sidecars beside init containers and containers, overhead on top, pod-level resources in the place of sums."""
+    container = {"resources": {"requests": {"cpu": "1"}}}
+    sidecar = {"restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}}
+    init = {"resources": {"requests": {"cpu": "2"}}}
+    spec = {"initContainers": [sidecar, init], "overhead": {"cpu": "250m"}}
+    metadata = {"uid": "u", "namespace": "n"}
+    pod: dict[str, Any] = {"metadata": metadata, "spec": {"containers": [container], **spec}}
+    assert demand(pod, node_name="vn", node_labels={}).requests == {"cpu": 2750, "pods": 1}
+    pod["spec"]["resources"] = {"requests": {"cpu": "3"}}
+    assert demand(pod, node_name="vn", node_labels={}).requests == {"cpu": 3250, "pods": 1}
+
+
+def test_one_pod_more_than_a_node_may_have_is_one_too_many():
+    """Pods that ask for nothing still take a place."""
+    node = _node("a")
+    node["status"]["allocatable"]["pods"] = "1"
+    index = _index(node)
+    assert _names(index, _demand(requests={})) == {"a"}
+    index.place("p", Placed("a", {"pods": 1}))
+    assert _names(index, _demand(requests={})) == set()
+
+
+@pytest.mark.parametrize(("zone", "fits"), [("a", True), ("b", False)])
+@pytest.mark.parametrize("affinity", [{}, {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+    "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]}}}])  # fmt: skip
+def test_a_pool_does_not_overrule_what_the_pod_selects(zone, affinity, fits):
+    """Behind a virtual node of zone a there is nothing for a pod of zone b."""
+    index = _index(_node("a", labels={"zone": "a"}), _node("b", labels={"zone": "b"}))
+    selector = json.dumps({"nodeSelector": {"zone": zone}, "affinity": affinity})
+    metadata = {"uid": "u", "namespace": "n", "annotations": {"clusterSelector": selector}}
+    pod = {"metadata": metadata, "spec": {"containers": []}}
+    wanted = demand(pod, node_name="vn", node_labels={}, pool={"zone": "a"})
+    assert _names(index, wanted) == ({"a"} if fits else set())

@@ -1,0 +1,130 @@
+"""CertificateSigningRequests for kubelet serving certificates: what is asked for, and what an answer means."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from tests.unit.virtual_node.certificates.signing import ADDRESSES, EC_KEY, GOOD, START, YEAR, certify
+from virtual_node.certificates import csr
+from virtual_node.certificates.csr import RequestFailed
+
+RSA_KEY = rsa.generate_private_key(65537, 2048)
+
+
+def _names_of(pem: bytes) -> x509.SubjectAlternativeName:
+    extensions = x509.load_pem_x509_csr(pem).extensions
+    return extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+
+
+def test_a_request_names_the_node_and_all_its_addresses():
+    """Subject and alternative names are those that the signer kubernetes.io/kubelet-serving insists on."""
+    pem = csr.signing_request("vn-a", ADDRESSES, EC_KEY)
+    subject = x509.load_pem_x509_csr(pem).subject
+    assert [name.value for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [
+        "system:node:vn-a"
+    ]
+    assert [name.value for name in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == [
+        "system:nodes"
+    ]
+    names = _names_of(pem)
+    assert names.get_values_for_type(x509.DNSName) == ["vn-a"]
+    assert names.get_values_for_type(x509.IPAddress) == [
+        ipaddress.ip_address("10.0.0.7"),
+        ipaddress.ip_address("2001:db8::7"),
+    ]
+    assert x509.load_pem_x509_csr(pem).is_signature_valid
+
+
+def test_an_address_that_is_there_twice_is_asked_for_once():
+    """A node whose name is its address, or whose inner address is the outer one, makes no double names."""
+    twice = [{"type": "InternalIP", "address": "10.0.0.7"}, {"type": "ExternalIP", "address": "10.0.0.7"}]
+    assert len(list(_names_of(csr.signing_request("vn-a", twice, EC_KEY)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (EC_KEY, ["digital signature", "server auth"]),
+        (RSA_KEY, ["digital signature", "key encipherment", "server auth"]),
+    ],
+    ids=["ecdsa", "rsa"],
+)
+def test_usages_follow_the_key(key, expected):
+    """Only RSA keys encipher; the signer takes nothing more and nothing less."""
+    made = csr.request_object("csr-1", "vn-a", ADDRESSES, key)
+    assert made["spec"]["usages"] == expected
+    assert made["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
+    assert base64.b64decode(made["spec"]["request"]).startswith(b"-----BEGIN CERTIFICATE REQUEST-----")
+
+
+@pytest.mark.parametrize(("node", "addresses"), [("n" * 53, ADDRESSES), ("vn-a", [])])
+def test_what_no_signer_would_take_is_not_sent(node, addresses):
+    """A name too long for a certificate and a node without addresses are errors here already."""
+    with pytest.raises(ValueError):
+        csr.signing_request(node, addresses, EC_KEY)
+
+
+def _status(**fields: Any) -> dict[str, Any]:
+    return {"status": fields}
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({}, None),
+        (_status(conditions=[{"type": "Approved", "status": "True"}]), None),
+        (_status(conditions=[{"type": "Denied", "status": "False"}]), None),
+        (_status(certificate=base64.b64encode(GOOD).decode()), GOOD),
+    ],
+    ids=["new", "approved", "not denied after all", "issued"],
+)
+def test_a_request_has_a_certificate_or_not_yet(request_, expected):
+    """Only an issued certificate counts; approval alone is no certificate."""
+    assert csr.certificate_of(request_) == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            _status(conditions=[{"type": "Denied", "status": "True", "message": "not here"}]),
+            "denied: not here",
+        ),
+        (_status(conditions=[{"type": "Failed", "status": "True", "reason": "Bad"}]), "failed: Bad"),
+        (_status(conditions=[{"type": "Denied", "status": "True"}]), "denied: no reason given"),
+        (_status(certificate=base64.b64encode(b"rubbish").decode()), "not a certificate"),
+        (_status(certificate="!"), "not a certificate"),
+    ],
+)
+def test_a_request_that_is_over_says_why(request_, message):
+    """Denied, failed or answered with rubbish: no certificate will come of it."""
+    with pytest.raises(RequestFailed, match=message):
+        csr.certificate_of(request_)
+
+
+@pytest.mark.parametrize(
+    ("life", "share", "expected"),
+    [
+        (YEAR, 0.7, YEAR * 0.7),
+        (YEAR, 0.9, YEAR * 0.9),
+        (timedelta(minutes=1), 0.7, timedelta(seconds=42)),
+    ],
+)
+def test_rotation_comes_at_a_share_of_the_life_that_is_left(life, share, expected):
+    """The five minutes by which a signer backdates do not make a short certificate due at once."""
+    certificate = certify(csr.signing_request("vn-a", ADDRESSES, EC_KEY), at=START, life=life)
+    assert csr.rotation_time(certificate, now=START, share=share) == START + expected
+
+
+def test_a_certificate_that_has_ended_is_of_no_use():
+    """A signer with a wrong clock is a failure to be tried again, not a certificate to be served."""
+    with pytest.raises(RequestFailed, match="ended"):
+        csr.rotation_time(GOOD, now=START + 2 * YEAR, share=0.8)

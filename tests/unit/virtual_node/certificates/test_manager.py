@@ -1,0 +1,120 @@
+"""The certificates of all virtual nodes of a process, over starts of their lower clusters."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+from prometheus_client import REGISTRY
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.tls.reloader import CertificateReloader, make_ca, self_signed
+from tests.unit.virtual_node.certificates.signing import ADDRESSES, FakeCluster
+from virtual_node.certificates.manager import NodeCertificates
+from virtual_node.config.types import KubeletConfig
+
+
+def _certificates(cluster: FakeCluster, **fields: Any) -> NodeCertificates:
+    client: Any = cluster
+    return NodeCertificates(KubeletConfig(**fields), upper=client)
+
+
+def _served(reloader: CertificateReloader) -> x509.Certificate:
+    assert reloader._fixed_pair is not None
+    return x509.load_pem_x509_certificate(reloader._fixed_pair.certificate)
+
+
+@pytest.mark.looptime
+async def test_a_signed_certificate_outlives_its_lower_cluster():
+    """A lower cluster that starts again goes on with the certificate, and asks for no other."""
+    cluster = FakeCluster()
+    cluster.on_create, cluster.life = cluster.issue, timedelta(days=36500)
+    certificates = _certificates(cluster, serving_certificate="CSR")
+    first = certificates.reloader("vn-a", ADDRESSES, client_ca=b"")
+    before = _served(first)
+    tasks = certificates.look_after(first, "vn-a", ADDRESSES, tell=lambda _reason, _message: None)
+    async with asyncio.timeout(600):
+        while _served(first) == before:  # noqa: ASYNC110 - a replaced pair tells nobody
+            await asyncio.sleep(1)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    again = certificates.reloader("vn-a", ADDRESSES, client_ca=b"")
+    certificates.look_after(again, "vn-a", ADDRESSES, tell=lambda _reason, _message: None)
+    await asyncio.sleep(3600)
+    await certificates.close()
+    assert _served(again) == _served(first)
+    assert len(cluster.created) == 1
+
+
+async def test_each_node_has_a_certificate_of_its_own():
+    """What was issued to one node is not served by another."""
+    certificates = _certificates(FakeCluster(), serving_certificate="CSR")
+    subjects = {
+        _served(certificates.reloader(name, ADDRESSES, client_ca=b"")).subject.rfc4514_string()
+        for name in ("vn-a", "vn-b")
+    }
+    assert subjects == {"CN=system:node:vn-a", "CN=system:node:vn-b"}
+
+
+@pytest.mark.looptime
+async def test_self_signed_certificates_ask_nobody():
+    """The default serves all addresses of the node, without a request to the upper cluster."""
+    cluster = FakeCluster()
+    certificates = _certificates(cluster)
+    reloader = certificates.reloader("vn-a", ADDRESSES, client_ca=b"")
+    certificates.look_after(reloader, "vn-a", ADDRESSES, tell=lambda _reason, _message: None)
+    await asyncio.sleep(3600)
+    await certificates.close()
+    extension = _served(reloader).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert extension.value.get_values_for_type(x509.DNSName) == ["vn-a"]
+    assert len(list(extension.value)) == len(ADDRESSES)
+    assert cluster.created == []
+
+
+def _end(node_name: str) -> float | None:
+    return REGISTRY.get_sample_value(
+        "virtual_node_certificate_expiration_timestamp_seconds", {"name": f"kubelet-{node_name}"}
+    )
+
+
+async def test_a_node_that_is_served_no_longer_warns_of_no_expiry():
+    """An alert on its certificate would come a year after it was taken out of the configuration."""
+    certificates = _certificates(FakeCluster())
+    served = []
+    for _ in range(2):
+        reloader = certificates.reloader("vn-gone", ADDRESSES, client_ca=b"")
+        served.append(
+            certificates.look_after(reloader, "vn-gone", ADDRESSES, tell=lambda _reason, _message: None)
+        )
+    for tasks, is_known in zip(served, (True, False), strict=True):
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert (_end("vn-gone") is not None) is is_known
+
+
+async def test_files_are_served_and_followed(tmp_path):
+    """What is in tlsCertFile is served; files that cannot be read are an error that names them."""
+    paths = tmp_path / "tls.crt", tmp_path / "tls.key"
+    fields = {"tls_cert_file": str(paths[0]), "tls_private_key_file": str(paths[1])}
+    certificates = _certificates(FakeCluster(), **fields)
+    with pytest.raises(ConfigError, match=r"tls\.crt"):
+        certificates.reloader("vn-a", ADDRESSES, client_ca=b"")
+    self_signed("first").write(*paths)
+    reloader = certificates.reloader("vn-a", ADDRESSES, client_ca=b"")
+    self_signed("second, of another length").write(*paths)
+    assert await reloader.check()
+
+
+async def test_another_client_ca_counts_for_every_node():
+    """Also for a node whose lower cluster starts again."""
+    certificates = _certificates(FakeCluster())
+    reloaders = [certificates.reloader(name, ADDRESSES, client_ca=b"") for name in ("vn-a", "vn-b")]
+    certificates.trust(make_ca("upper").certificate)
+    assert all(reloader.verifies_clients for reloader in reloaders)

@@ -1,0 +1,245 @@
+"""Serving certificates by CSR: asked for, approved, installed, renewed, and tried again when something is amiss."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller_runtime.errors import ConfigError, Conflict, ConnectionFailed, Forbidden
+from controller_runtime.tls.reloader import CertificateReloader, self_signed
+from tests.unit.virtual_node.certificates.signing import ADDRESSES, GOOD, START, FakeCluster, now
+from virtual_node.certificates.rotation import Issued, ServingCertificate
+
+looptime = pytest.mark.looptime
+WEEK = timedelta(days=7)
+
+
+class Keeper:
+    """A ServingCertificate under test, and what it did."""
+
+    def __init__(self, cluster: FakeCluster, **options: Any) -> None:
+        self.installed: list[tuple[float, Issued]] = []
+        self.told: list[tuple[str, str]] = []
+        client: Any = cluster
+        self.subject = ServingCertificate(
+            client,
+            "vn-a",
+            ADDRESSES,
+            install=options.pop("install", self._install),
+            tell=lambda reason, message: self.told.append((reason, message)),
+            now=now,
+            **options,
+        )
+
+    def _install(self, issued: Issued) -> None:
+        self.installed.append((asyncio.get_running_loop().time(), issued))
+
+    async def run_for(self, seconds: float) -> None:
+        """Run it for a while of virtual time, then stop it as a process that ends does."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.subject.run()
+
+
+@looptime
+async def test_a_certificate_is_asked_for_as_the_node():
+    """The request is impersonated, and what is installed is what was issued, with its key."""
+    cluster = FakeCluster()
+    cluster.on_create = cluster.issue
+    keeper = Keeper(cluster)
+    await keeper.run_for(60)
+    ((_, _, headers),) = cluster.created
+    assert headers == {"Impersonate-User": "system:node:vn-a", "Impersonate-Group": "system:nodes"}
+    ((_, issued),) = keeper.installed
+    reloader = CertificateReloader.from_pair(self_signed("before"))
+    reloader.replace(issued.pair)
+    assert cluster.requests == {}
+
+
+@looptime
+async def test_without_our_approval_people_are_told_what_to_run():
+    """Until somebody approves, one log line and one Event carry the command, and nothing is installed."""
+    cluster = FakeCluster()
+    keeper = Keeper(cluster)
+    running = asyncio.create_task(keeper.run_for(3000))
+    await asyncio.sleep(1800)
+    ((reason, message),) = keeper.told
+    (name,) = cluster.requests
+    assert (reason, keeper.installed) == ("ServingCertificatePending", [])
+    assert f"kubectl certificate approve {name}" in message
+    cluster.condition(name, "Approved")
+    cluster.issue(name)
+    await running
+    assert len(keeper.installed) == 1
+    assert cluster.approvals == []
+
+
+@looptime
+async def test_our_own_approval_survives_a_conflict():
+    """Somebody who wrote the request first costs one more try."""
+    cluster = FakeCluster()
+    cluster.update_errors = [Conflict("changed", code=409)]
+    keeper = Keeper(cluster, approve=True)
+    await keeper.run_for(60)
+    assert len(cluster.approvals) == len(keeper.installed) == 1
+    assert keeper.told == []
+
+
+@looptime
+async def test_an_approval_that_is_refused_is_left_to_people():
+    """Without the right to approve, the request stays and people are told."""
+    cluster = FakeCluster()
+    cluster.update_errors = [Forbidden("no", code=403)]
+    keeper = Keeper(cluster, approve=True)
+    await keeper.run_for(60)
+    assert [reason for reason, _ in keeper.told] == ["ServingCertificatePending"]
+    assert len(cluster.created) == 1
+
+
+@looptime
+@pytest.mark.parametrize("kind", ["Denied", "Failed"])
+async def test_a_refused_request_is_made_again_ever_later(kind):
+    """Pauses double from two seconds to ten minutes, and only the last request is there to be looked at."""
+    cluster = FakeCluster()
+    cluster.on_create = lambda name: cluster.condition(name, kind, "not here")
+    keeper = Keeper(cluster)
+    running = asyncio.create_task(keeper.run_for(7200))
+    await asyncio.sleep(7000)
+    assert len(cluster.requests) == 1
+    await running
+    times = [time for time, _, _ in cluster.created]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert pauses[0] == pytest.approx(2.1, abs=0.2)
+    assert all(600 <= pause <= 661 for pause in pauses[9:])
+    assert "not here" in keeper.told[-1][1]
+    assert cluster.requests == {}
+
+
+@looptime
+async def test_a_request_that_nobody_answers_is_replaced():
+    """After an hour a new one takes its place; the old one is removed, not left to pile up."""
+    cluster = FakeCluster()
+    keeper = Keeper(cluster)
+    running = asyncio.create_task(keeper.run_for(4000))
+    await asyncio.sleep(3700)
+    assert (len(cluster.created), len(cluster.requests)) == (2, 1)
+    await running
+
+
+@looptime
+async def test_a_request_that_somebody_removes_is_made_again():
+    """The cleaner of old requests, or a person, does not leave the node without a certificate."""
+    cluster = FakeCluster()
+    keeper = Keeper(cluster)
+    running = asyncio.create_task(keeper.run_for(60))
+    await asyncio.sleep(10)
+    (name,) = cluster.requests
+    await cluster.delete(None, name, uid=None)
+    await asyncio.sleep(10)
+    (again,) = cluster.requests
+    cluster.issue(again)
+    await running
+    assert len(keeper.installed) == 1
+
+
+@looptime
+async def test_a_watch_that_breaks_is_begun_again():
+    """What happened in between is read, not missed."""
+    cluster = FakeCluster()
+    cluster.watch_errors = [ConnectionFailed("broken")]
+    keeper = Keeper(cluster)
+    running = asyncio.create_task(keeper.run_for(60))
+    await asyncio.sleep(1)
+    (name,) = cluster.requests
+    cluster.issue(name)
+    await running
+    assert (len(keeper.installed), len(cluster.created)) == (1, 1)
+
+
+@looptime
+@pytest.mark.parametrize("error", [Forbidden("no", code=403), ConnectionFailed("down")])
+async def test_a_cluster_that_refuses_is_asked_again(error):
+    """Missing rights and outages end when they end; no request is made that nobody follows."""
+    cluster = FakeCluster()
+    cluster.create_errors = [error, error]
+    cluster.on_create = cluster.issue
+    keeper = Keeper(cluster)
+    await keeper.run_for(60)
+    assert (len(cluster.created), len(keeper.installed)) == (3, 1)
+    assert [reason for reason, _ in keeper.told] == ["ServingCertificateFailed"] * 2
+
+
+@looptime
+async def test_what_cannot_be_served_is_asked_for_again():
+    """A certificate for another key is refused by the reloader, which keeps the old one."""
+    cluster = FakeCluster()
+    cluster.on_create = lambda name: cluster.issue(name, GOOD)
+    refused: list[ConfigError] = []
+    reloader = CertificateReloader.from_pair(self_signed("before"))
+
+    def install(issued: Issued) -> None:
+        try:
+            reloader.replace(issued.pair)
+        except ConfigError as error:
+            refused.append(error)
+            raise
+
+    keeper = Keeper(cluster, install=install)
+    await keeper.run_for(10)
+    assert {reason for reason, _ in keeper.told} == {"ServingCertificateFailed"}
+    assert len(refused) > 1
+
+
+@looptime
+async def test_certificates_are_renewed_between_70_and_90_per_cent_of_their_life():
+    """Each one is replaced before it ends, week after week, with another key every time."""
+    cluster = FakeCluster()
+    cluster.on_create, cluster.life = cluster.issue, WEEK
+    keeper = Keeper(cluster)
+    await keeper.run_for(3 * WEEK.total_seconds())
+    times = [time for time, _ in keeper.installed]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert len(gaps) >= 3
+    assert all(0.7 <= gap / WEEK.total_seconds() <= 0.9 for gap in gaps)
+    assert len({issued.pair.key for _, issued in keeper.installed}) == len(keeper.installed)
+
+
+@looptime
+async def test_a_certificate_at_hand_is_good_until_it_is_due():
+    """A lower cluster that starts again within the process does not ask for another one."""
+    cluster = FakeCluster()
+    cluster.on_create = cluster.issue
+    at_hand = Issued(self_signed("kept"), START + timedelta(hours=5))
+    keeper = Keeper(cluster, issued=at_hand)
+    await keeper.run_for(6 * 3600)
+    ((time, _, _),) = cluster.created
+    assert time == pytest.approx(5 * 3600, abs=2)
+
+
+@looptime
+async def test_a_process_that_ends_removes_its_request():
+    """What nobody holds the key of any more is not left for people to approve."""
+    cluster = FakeCluster()
+    keeper = Keeper(cluster)
+    await keeper.run_for(10)
+    assert (len(cluster.created), len(cluster.deleted), cluster.requests) == (1, 1, {})
+
+
+@looptime
+async def test_a_fault_of_ours_is_logged_and_tried_again():
+    """Nobody awaits the task: ending of it, it would leave a certificate that nobody renews."""
+    cluster = FakeCluster()
+    cluster.on_create = cluster.issue
+    faults: Any = [RuntimeError("odd")]
+    cluster.create_errors = faults
+    keeper = Keeper(cluster)
+    with capture_logs() as logs:
+        await keeper.run_for(60)
+    assert len(keeper.installed) == 1
+    assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["no serving certificate"]

@@ -1,0 +1,74 @@
+"""Which lower pod stands behind an upper one, and that no other does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller_runtime.objects import Object, from_dict
+from virtual_node.cluster.kubelet_backend import CachedPods
+from virtual_node.kubelet.base.errors import Refusal
+from virtual_node.translate.nodes.prometheus_text import PodNames
+
+
+def _pod(namespace: str, name: str, uid: str, phase: str = "Running") -> Object:
+    raw = {
+        "metadata": {"namespace": namespace, "name": name, "uid": uid, "resourceVersion": "1"},
+        "spec": {"containers": [{"name": "main"}]},
+        "status": {"phase": phase},
+    }
+    return from_dict(raw)
+
+
+class _Caches:
+    """Pods above, and by their uid what is below."""
+
+    def __init__(self, *upper: Object, lower: dict[str, Object]) -> None:
+        pods = {f"{pod.namespace}/{pod.name}": pod for pod in upper}
+        store = SimpleNamespace(get=pods.get, list=lambda: list(pods.values()))
+        self.upper = {"vn": SimpleNamespace(store=store)}
+        self._lower = lower
+
+    def lower_pod(self, uid: str) -> Object | None:
+        return self._lower.get(uid)
+
+
+@pytest.fixture
+def pods() -> CachedPods:
+    """Two pods, of which one is below, and one has not come there."""
+    caches: Any = _Caches(
+        _pod("shop", "web", "u-1"),
+        _pod("shop", "late", "u-2", phase="Pending"),
+        lower={"u-1": _pod("t-shop", "web", "l-1")},
+    )
+    context: Any = SimpleNamespace(name="east", lower="client")
+    return CachedPods(context, caches, "vn")
+
+
+def test_a_pod_is_found_where_it_runs(pods: CachedPods) -> None:
+    """By name, and by uid where one is given."""
+    for uid in (None, "u-1"):
+        target = pods.resolve("shop", "web", uid=uid)
+        assert target is not None
+        assert (target.cluster, target.namespace, target.name) == ("east", "t-shop", "web")
+    assert pods.resolve("shop", "web", uid="u-9") is None
+    assert pods.resolve("other", "web") is None
+
+
+def test_a_pod_that_is_not_below_is_not_mistaken_for_its_namesake(pods: CachedPods) -> None:
+    """A pod of the lower cluster's own may have its name, and a shell in it is for nobody above."""
+    with pytest.raises(Refusal) as refused:
+        pods.resolve("shop", "late")
+    assert (refused.value.status, refused.value.text) == (
+        400,
+        'pod "late" is not in cluster "east" now; its events say why',
+    )
+
+
+def test_what_is_below_is_told_and_counted(pods: CachedPods) -> None:
+    """For the lists and for the metrics."""
+    assert [pod["metadata"]["name"] for pod in pods.pods()] == ["web", "late"]
+    assert [pod["metadata"]["name"] for pod in pods.running_pods()] == ["web"]
+    assert pods.names_below() == {("t-shop", "web"): PodNames("shop", "web", "u-1")}

@@ -1,0 +1,84 @@
+"""The kubelet APIs of a process over the ends of lower clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
+from virtual_node.config.types import KubeletConfig
+
+
+class _Remains:
+    """What a lower cluster leaves: things that know each other, as caches and their handlers do."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+class _Service:
+    """A kubelet API that holds what it was made of."""
+
+    def __init__(self, remains: _Remains, error: Exception | None = None) -> None:
+        self._remains = remains
+        self._error = error
+        self.stopped: list[float] = []
+
+    async def stop(self, *, lame_duck: float = 0.0, grace: float | None = None) -> None:
+        await asyncio.sleep(lame_duck)
+        assert grace is not None
+        self.stopped.append(grace)
+        if self._error is not None:
+            raise self._error
+
+
+def _endpoints() -> KubeletEndpoints:
+    upper: Any = SimpleNamespace()
+    return KubeletEndpoints(KubeletConfig(drain_timeout=3.0, node_ip="10.0.0.1"), upper=upper)
+
+
+@pytest.fixture
+def _rare_collections() -> Iterator[None]:
+    """As ``tune_gc`` has it: what is old is not visited by itself."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.looptime
+@pytest.mark.usefixtures("_rare_collections")
+async def test_the_caches_of_a_cluster_that_ended_leave_memory():
+    """A cluster may start again hundreds of times; each leaves caches of all its pods."""
+    endpoints, ends = _endpoints(), []
+    for _ in range(3):
+        remains = _Remains()
+        ends.append(weakref.ref(remains))
+        service: Any = _Service(remains)
+        endpoints.retire([service], contextlib.AsyncExitStack())
+        del remains, service
+    assert all(end() is not None for end in ends)
+    await asyncio.sleep(2)
+    assert [end() for end in ends] == [None] * 3
+    assert endpoints._collection is None
+
+
+@pytest.mark.looptime
+async def test_a_server_that_fails_to_stop_keeps_no_client_open():
+    """Its failure is logged; the clients are closed all the same."""
+    endpoints = _endpoints()
+    closed: list[str] = []
+    clients = contextlib.AsyncExitStack()
+    clients.callback(closed.append, "upper")
+    services: Any = [_Service(_Remains(), OSError("odd")), _Service(_Remains())]
+    endpoints.retire(services, clients)
+    await asyncio.sleep(1)
+    assert [service.stopped for service in services] == [[3.0], [3.0]]
+    assert closed == ["upper"]
+    assert not endpoints._draining

@@ -1,0 +1,66 @@
+"""What is kept of objects that are not ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import pod_resources
+from controller_runtime.errors import ConfigError, NotFound
+from controller_runtime.objects import from_dict
+from virtual_node.cluster.caches import shrink_foreign
+from virtual_node.cluster.start_checks import refuse_real_nodes
+
+
+def test_a_foreign_pod_keeps_what_capacity_counts():
+    """Requests, node and phase survive the shrinking; images, environment and volumes do not."""
+    spec = {
+        "nodeName": "n",
+        "overhead": {"cpu": "100m"},
+        "containers": [{"name": "a", "image": "x", "resources": {"requests": {"cpu": "1"}}}],
+        "initContainers": [
+            {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}}},
+        ],
+        "volumes": [{"name": "v"}],
+    }
+    pod = from_dict(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": spec,
+            "status": {"phase": "Running", "podIP": "10.0.0.1"},
+        }
+    )
+    small = shrink_foreign(pod)
+    assert pod_resources.pod_requests(small.spec) == pod_resources.pod_requests(spec) == {"cpu": 3100}
+    assert small.spec["nodeName"] == "n"
+    assert small.status == {"phase": "Running"}
+    assert "volumes" not in small.spec
+    assert "image" not in small.spec["containers"][0]
+
+
+class _Upper:
+    """An upper cluster with some Nodes."""
+
+    def __init__(self, **labels: dict[str, str]) -> None:
+        self._labels = labels
+
+    async def get(self, _resource: Any, name: str) -> dict[str, Any]:
+        if name not in self._labels:
+            raise NotFound("not found")
+        return {"metadata": {"name": name, "labels": self._labels[name]}}
+
+
+async def test_a_real_node_of_the_same_name_is_never_taken_over():
+    """A kubelet's Node, and the pods bound to it, are not ours whatever the configuration says."""
+    upper: Any = _Upper(worker={"kubernetes.io/os": "linux"})
+    with pytest.raises(ConfigError, match=r"worker.*not virtual"):
+        await refuse_real_nodes(upper, ["worker"])
+
+
+async def test_a_virtual_node_is_taken_up_again():
+    """After a restart, or from tensile-kube, the Node is there already."""
+    upper: Any = _Upper(vn={"type": "virtual-kubelet"})
+    await refuse_real_nodes(upper, ["vn", "new"])

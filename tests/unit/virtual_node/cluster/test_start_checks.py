@@ -1,0 +1,75 @@
+"""The daemon does not start for a real Node's name, or with the upper cluster as the lower one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from controller_runtime.errors import AlreadyExists, ConfigError
+from tests.unit.controller_runtime.loopback import failure, reply, serve
+from tests.unit.virtual_node.commands.run_command import kubeconfig
+from virtual_node.controllers.nodes.controller import NodeController
+
+
+async def _answer(request: web.Request) -> web.StreamResponse:
+    if request.path == "/api/v1/namespaces/kube-system":
+        return reply({"metadata": {"name": "kube-system", "uid": "upper"}})
+    if request.path == "/api/v1/nodes/worker":
+        return reply({"metadata": {"name": "worker", "uid": "w", "labels": {"kubernetes.io/os": "linux"}}})
+    return failure(404, "NotFound", "not found")
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        (
+            "worker",
+            "node worker: the upper cluster has a Node of that name that is not virtual, and it is not ch",
+        ),
+        (
+            "vn",
+            "lower cluster vn: its kubeconfig leads to the upper cluster, whose pods would be mirrored onto",
+        ),
+    ],
+)
+async def test_what_would_change_objects_that_are_not_ours_ends_the_daemon_with_2(
+    node: str, said: str, tmp_path: Path
+):
+    """In one line that says what to give instead; nothing has been written, nothing is tried again."""
+    async with serve(_answer) as server:
+        file = kubeconfig(tmp_path, server.url)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "virtual_node", f"--kubeconfig={file}", f"--client-kubeconfig={file}",
+            f"--nodename={node}", stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        err = (await asyncio.wait_for(process.communicate(), 60))[1].decode()
+    assert process.returncode == 2
+    assert err.splitlines()[-1].startswith(f"virtual-node: {said}")
+    assert not [line for line in err.splitlines() if '"level":"error"' in line]
+    assert {asked.method for asked in server.asked} == {"GET"}
+
+
+async def test_a_real_node_that_appears_later_is_not_changed():
+    """A kubelet registers under the name of our Node, which somebody has deleted."""
+    node: Any = object.__new__(NodeController)
+    real = {"metadata": {"name": "vn", "uid": "theirs", "labels": {"kubernetes.io/os": "linux"}}}
+
+    class Upper:
+        async def create(self, *_: Any) -> None:
+            raise AlreadyExists("it exists")
+
+        async def get(self, *_: Any) -> dict[str, Any]:
+            return real
+
+    node.uid, node._desired = "ours", lambda _previous: {}
+    node._mine = SimpleNamespace(store={})
+    node._node = SimpleNamespace(name="vn")
+    node._context = SimpleNamespace(upper=Upper())  # without patch
+    with pytest.raises(ConfigError, match="not virtual, and it is not changed"):
+        await node._write(heartbeat=True)

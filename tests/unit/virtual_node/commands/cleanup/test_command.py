@@ -1,0 +1,258 @@
+"""Taking an installation out of clusters that answer from a list."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from controller_runtime.auth import kubeconfig
+from controller_runtime.errors import ConfigError, Forbidden
+from tests.unit.virtual_node.commands.installations import CLUSTER, Api, thing, virtual
+from virtual_node.commands.cleanup import command as cleanup
+from virtual_node.commands.cleanup.upper import UpperCleanup
+from virtual_node.commands.common import connect
+from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.translate.storage import pv, pvc
+
+pytestmark = pytest.mark.looptime
+
+
+def _upper(api: Any) -> tuple[UpperCleanup, list[str]]:
+    said: list[str] = []
+    return UpperCleanup(api, nodes=["vn"], clusters=["tokyo"], say=said.append), said
+
+
+async def test_only_our_virtual_nodes_are_cordoned_and_removed():
+    """Real nodes and the virtual nodes of another installation go on."""
+    api = Api(virtual("vn"), virtual("another"), thing("Node", "worker", spec={}))
+    cleanup, _ = _upper(api)
+    await cleanup.cordon()
+    await cleanup.remove(namespace="", leases=[], secrets=[])
+    assert api.patched == [("vn", {"spec": {"unschedulable": True}})]
+    assert api.deleted == ["Node/vn"]
+
+
+async def test_pods_end_in_order_and_the_last_ones_are_forced():
+    """A pod that its lower cluster does not end holds the uninstall up for a while, not for ever."""
+    api = Api(
+        thing("Pod", "quick", namespace="shop", spec={"nodeName": "vn"}),
+        thing("Pod", "stuck", namespace="shop", spec={"nodeName": "vn"}),
+        thing("Pod", "elsewhere", namespace="shop", spec={"nodeName": "worker"}),
+    )
+    api.stubborn.add("stuck")
+    cleanup, said = _upper(api)
+    await cleanup.delete_pods(deadline=30.0)
+    assert api.forced == ["stuck"]
+    assert [one.name for one in api.objects] == ["elsewhere"]
+    assert any("stuck did not end in time" in line for line in said)
+
+
+async def test_a_deletion_that_is_refused_is_told_once(monkeypatch):
+    """Somebody's admission webhook keeps a pod: one line of the Job's log, not two a second."""
+    api = Api(virtual("vn"), thing("Pod", "kept", namespace="shop", spec={"nodeName": "vn"}))
+
+    async def refuse(*_args, **_more):
+        raise Forbidden("kept by policy", code=403)
+
+    monkeypatch.setattr(api, "delete", refuse)
+    cleanup, said = _upper(api)
+    await cleanup.delete_pods(deadline=30.0)
+    assert len([line for line in said if "kept by policy" in line]) == 1
+
+
+async def test_pods_of_a_real_node_that_has_the_name_of_ours_are_left_alone():
+    """A wrong nodeName, which the daemon refuses, must not empty a real node when the release is removed."""
+    api = Api(
+        thing("Node", "vn", spec={}),
+        thing("Pod", "database", namespace="shop", spec={"nodeName": "vn"}),
+    )
+    cleanup, said = _upper(api)
+    await cleanup.cordon()
+    await cleanup.delete_pods(deadline=30.0)
+    await cleanup.remove(namespace="", leases=[], secrets=[])
+    assert (api.deleted, api.patched) == ([], [])
+    assert said == ["node vn is not virtual; its pods are left alone"]
+
+
+async def test_pods_whose_node_is_gone_already_end_all_the_same():
+    """Somebody deleted the Node; its pods are ours still."""
+    api = Api(thing("Pod", "web", namespace="shop", spec={"nodeName": "vn"}))
+    cleanup, _ = _upper(api)
+    await cleanup.delete_pods(deadline=30.0)
+    assert api.deleted == ["Pod/shop/web"]
+
+
+async def test_a_daemon_set_that_tolerates_everything_holds_nothing_up():
+    """kube-proxy makes its pod anew on a cordoned node, as often as it is deleted."""
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "proxy", "uid": "ds", "controller": True}
+    api = Api(
+        virtual("vn"),
+        thing(
+            "Pod", "proxy", namespace="shop", spec={"nodeName": "vn"}, metadata={"ownerReferences": [owner]}
+        ),
+    )
+    api.daemon_sets.add("proxy")
+    cleanup, _ = _upper(api)
+    await cleanup.delete_pods(deadline=30.0)
+    assert api.deleted == ["Pod/shop/proxy"]
+    assert asyncio.get_running_loop().time() < 5
+    assert api.forced == []
+
+
+async def test_pods_that_wait_for_our_scheduler_are_made_anew():
+    """Nobody else would ever place them. A bare pod is told of: nobody would make it again."""
+    labels = {names.LABEL_VIRTUAL_POD: "true"}
+    owned = {"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}]}
+
+    def pod(name: str, scheduler: str = "ours", metadata: Any = owned, **spec: str) -> dict[str, Any]:
+        return thing(
+            *("Pod", name), namespace="shop", labels=labels, metadata=metadata, spec={"schedulerName": scheduler, **spec}
+        )  # fmt: skip
+
+    unlabelled = pod("stranger")
+    unlabelled["metadata"]["labels"] = {}
+    api = Api(
+        pod("web"),
+        pod("bare", metadata={}),
+        pod("bound", nodeName="worker"),
+        pod("other", scheduler="volcano"),
+        unlabelled,
+    )
+    cleanup, said = _upper(api)
+    await cleanup.release_waiting("")
+    assert (api.deleted, said) == ([], [])
+    await cleanup.release_waiting("ours")
+    assert api.deleted == ["Pod/shop/web"]
+    assert said == [
+        "pod shop/web waited for ours; its controller makes a new one",
+        "pod shop/bare waits for ours, which is gone: create it anew",
+    ]
+
+
+async def test_a_claim_loses_our_finalizer_and_nothing_else():
+    """A user's claim stays, and can be deleted without us from then on."""
+    mirror = thing(
+        "PersistentVolume", "tokyo-pv", labels={names.LABEL_LOWER_CLUSTER: "tokyo"}, status={"phase": "Bound"},
+        spec={"csi": {"driver": pv.DRIVER, "volumeHandle": "tokyo/pv"}},
+    )  # fmt: skip
+    claim = thing(
+        "PersistentVolumeClaim", "data", namespace="shop", spec={"volumeName": "tokyo-pv"},
+        metadata={"finalizers": ["kubernetes.io/pvc-protection", pvc.FINALIZER]},
+    )  # fmt: skip
+    api = Api(mirror, claim)
+    cleanup, _ = _upper(api)
+    await cleanup.remove(namespace="", leases=[], secrets=[])
+    ((name, patch),) = api.patched
+    assert name == "data"
+    assert patch["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+    assert patch["metadata"]["uid"] == "u-data"
+    assert api.deleted == [], "a bound mirror holds a claim's data together"
+
+
+async def test_mirrors_that_nobody_uses_go_with_their_driver():
+    """The last installation takes the inert CSI driver with it."""
+    mirror = thing(
+        "PersistentVolume", "tokyo-pv", labels={names.LABEL_LOWER_CLUSTER: "tokyo"}, status={"phase": "Available"},
+        spec={"csi": {"driver": pv.DRIVER, "volumeHandle": "tokyo/pv"}},
+    )  # fmt: skip
+    api = Api(mirror, thing("CSIDriver", pv.DRIVER), thing("CSIDriver", "ebs.csi.aws.com"))
+    cleanup, _ = _upper(api)
+    await cleanup.remove(namespace="", leases=[], secrets=[])
+    assert api.deleted == ["PersistentVolume/tokyo-pv", f"CSIDriver/{pv.DRIVER}"]
+
+
+async def test_named_leases_and_secrets_that_are_gone_already_are_fine():
+    """Cleaning up twice is as good as once."""
+    api = Api(thing("Lease", "vn", namespace="system"))
+    cleanup, _ = _upper(api)
+    for _ in range(2):
+        await cleanup.remove(namespace="system", leases=["vn"], secrets=["tls"])
+    assert api.deleted == ["Lease/system/vn"]
+
+
+def test_a_misspelt_flag_is_an_error_without_clusters_too(capsys):
+    """Nothing is left out silently for a typo."""
+    with pytest.raises(SystemExit) as raised:
+        cleanup.main(["--no-clusters", "--webhook-configuraton=a"])
+    assert raised.value.code == 2
+    assert "--webhook-configuraton=a" in capsys.readouterr().err
+
+
+async def test_lower_clusters_get_some_time_when_nothing_is_left(monkeypatch):
+    """Pods and daemons that end slowly use a short time-out up; what is below goes all the same."""
+    api = Api(virtual("vn"), thing("Pod", "slow", namespace="shop", spec={"nodeName": "vn"}))
+    api.stubborn.add("slow")
+    given: list[float] = []
+
+    async def slow(*_args, **_more):
+        await asyncio.sleep(45)
+
+    async def lower(*_args, deadline: float):
+        given.append(deadline - asyncio.get_running_loop().time())
+
+    async def load(*_args, **_more):
+        return None
+
+    monkeypatch.setattr(kubeconfig, "load", load)
+    monkeypatch.setattr(cleanup, "Client", lambda *_args, **_more: contextlib.nullcontext(api))
+    monkeypatch.setattr(UpperCleanup, "stop_daemons", slow)
+    monkeypatch.setattr(cleanup, "_lower", lower)
+    own = argparse.Namespace(
+        as_hook=False,
+        dry_run=False,
+        timeout=60.0,
+        selector="a=b",
+        namespace="ns",
+        webhook_configuration="",
+        scheduler_name="",
+        leases=[],
+        secrets=[],
+    )
+    config = Config(
+        cluster_id=CLUSTER, clusters=[ClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
+    )
+    await cleanup._run(config, own)
+    assert given == [15.0]
+
+
+_REJECTED = """
+apiVersion: virtual-node.io/v1alpha1
+kind: VirtualNodeConfiguration
+clusters: [{name: a, kubeconfig: /etc/a, lables: {}}, {name: b, kubeconfig: /etc/b, clientQps: fast, nodeName: x}]
+"""
+
+
+def test_the_hook_cleans_up_after_a_configuration_that_is_rejected(monkeypatch, tmp_path, capsys):
+    """What the daemon could not start with must not keep anybody from uninstalling it; by hand the file is corrected."""
+    file = tmp_path / "virtual-node.yaml"
+    file.write_text(_REJECTED, encoding="utf-8")
+    ran: list[Config] = []
+
+    async def run(config: Config, _own: Any) -> None:
+        ran.append(config)
+
+    monkeypatch.setattr(cleanup, "_run", run)
+    assert cleanup.main(["--as-hook", f"--config={file}"]) == 0
+    assert [node.name for cluster in ran[0].clusters for node in cluster.virtual_nodes()] == ["a", "x"]
+    assert "configuration rejected" in (told := capsys.readouterr().err)
+    assert "lables" in told
+    with pytest.raises(ConfigError, match="lables"):
+        cleanup.main([f"--config={file}"])
+    assert "no lower cluster can be read" not in told
+    file.write_text("{", encoding="utf-8")
+    assert cleanup.main(["--as-hook", f"--config={file}"]) == 0
+    assert "no lower cluster can be read from it" in capsys.readouterr().err
+
+
+async def test_a_cluster_without_a_kubeconfig_is_not_looked_for_elsewhere(monkeypatch, capsys):
+    """The default kubeconfig may lead to the upper cluster, or to anybody's."""
+    monkeypatch.setattr(connect, "by_file", None)
+    own: Any = SimpleNamespace(dry_run=False)
+    await cleanup._lower(ClusterConfig(name="a"), "id", frozenset(), own, deadline=1e9)
+    assert "a: not cleaned (it has no kubeconfig)" in capsys.readouterr().err

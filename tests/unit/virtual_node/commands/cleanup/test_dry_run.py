@@ -1,0 +1,148 @@
+"""``cleanup --dry-run``: everything is told, nothing is touched."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.auth import kubeconfig
+from controller_runtime.errors import NotFound
+from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, thing, virtual
+from tests.unit.virtual_node.commands.run_command import kubeconfig as kubeconfig_of
+from virtual_node.commands.cleanup import command
+from virtual_node.commands.cleanup.dry_run import rehearsed
+from virtual_node.commands.common import connect
+from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.translate.storage import pv
+
+pytestmark = pytest.mark.looptime
+
+GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+class ReadOnly(Api):
+    """An API server that takes no write, and lists what is in a namespace."""
+
+    def __init__(self, cluster: str, *objects: dict[str, Any]) -> None:
+        super().__init__(*objects)
+        self.cluster = cluster
+
+    async def delete(self, *_args: Any, **_more: Any) -> None:
+        raise AssertionError("deleted")
+
+    async def patch(self, *_args: Any, **_more: Any) -> None:
+        raise AssertionError("patched")
+
+    async def read(self, path, **_more):
+        if path == "/api/v1":
+            kind = {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": ["list"]}
+            return {"resources": [kind]}
+        if path.endswith("/pods"):
+            pods = [one.to_dict() for one in self.objects if one.kind == "Pod"]
+            return {"items": pods}
+        return await super().read(path)
+
+
+async def _rehearse(monkeypatch: Any, *apis: ReadOnly, arguments: Sequence[str] = ()) -> None:
+    by_name = {api.cluster: api for api in apis}
+
+    async def load(*_args: Any, **_more: Any) -> None:
+        return None
+
+    monkeypatch.setattr(kubeconfig, "load", load)
+    for module in (command, connect):
+        monkeypatch.setattr(
+            module, "Client", lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster])
+        )
+    own = command._parser().parse_args(["--dry-run", *arguments])
+    clusters = [ClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
+    await command._run(Config(cluster_id=CLUSTER, clusters=clusters), own)
+
+
+async def test_what_would_go_is_told_and_nothing_is_written(monkeypatch, capsys):
+    """Above and below; a namespace that would be empty then, too, and no word of what is not there."""
+    above = ReadOnly(
+        "upper",
+        virtual("vn"),
+        thing("Pod", "web", namespace="shop", spec={"nodeName": "vn"}),
+        thing("Pod", "ends-already", namespace="shop", spec={"nodeName": "vn"}, metadata=GOING),
+        thing("CSIDriver", pv.DRIVER),
+        thing("Deployment", "virtual-node", namespace="system", labels={"app": "vn"}),
+        thing("Pod", "virtual-node-1", namespace="system", labels={"app": "vn"}),
+        thing("Lease", "vn", namespace="system"),
+    )
+    below = ReadOnly(
+        "tokyo",
+        thing("Namespace", "shop", labels={names.LABEL_UPPER_CLUSTER: CLUSTER}),
+        ours("Pod", "web"),
+        ours("Pod", "ends-already", metadata=GOING),
+        ours("ConfigMap", "settings"),
+        ours("ConfigMap", "theirs", node="another"),
+    )
+    flags = ["--namespace=system", "--selector=app=vn", "--leases=vn,gone", "--secrets=tls"]
+    await _rehearse(monkeypatch, above, below, arguments=flags)
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
+        f"{what} (dry run)"
+        for what in (
+            "upper: Node vn changed",
+            "upper: Pod shop/web deleted",
+            "upper: Deployment system/virtual-node changed",
+            "tokyo: Pod shop/web deleted",
+            "tokyo: ConfigMap shop/settings deleted",
+            "tokyo: Namespace shop deleted",
+            "upper: Node vn deleted",
+            f"upper: CSIDriver {pv.DRIVER} deleted",
+            "upper: Lease system/vn deleted",
+        )
+    ]
+    assert all(line.endswith("(dry run)") for line in told.err.splitlines())
+    assert "still drain" not in told.err, "nobody was told to end"
+
+
+async def test_a_lower_cluster_that_is_away_is_told_of_and_holds_nothing_up(monkeypatch, capsys, tmp_path):
+    """With what led there, and how to find what is left."""
+    file = kubeconfig_of(tmp_path, "http://127.0.0.1:1")
+    upper = ReadOnly("upper", virtual("vn"))
+    monkeypatch.setattr(command, "Client", lambda *_args, **_more: contextlib.nullcontext(upper))
+    own = command._parser().parse_args(["--dry-run", f"--kubeconfig={file}"])
+    clusters = [ClusterConfig(name="tokyo", kubeconfig=file, node_name="vn")]
+    await command._run(Config(kubeconfig=file, cluster_id=CLUSTER, clusters=clusters), own)
+    told = capsys.readouterr().err
+    assert (
+        f"tokyo: not cleaned (http://127.0.0.1:1 (kubeconfig {file}, context prod): nothing listens there"
+        in told
+    )
+    assert f"what is left there carries the label virtual-node.io/upper-cluster={CLUSTER}" in told
+
+
+async def test_what_would_stay_is_told_with_why(monkeypatch, capsys):
+    """The very reasons that the command itself would give."""
+    below = ReadOnly("tokyo", ours("PersistentVolumeClaim", "data"))
+    await _rehearse(monkeypatch, ReadOnly("upper", virtual("vn")), below)
+    assert "tokyo: claim shop/data is kept: it was kept before (dry run)" in capsys.readouterr().err
+
+
+async def test_what_is_not_there_is_not_told_of():
+    """A Secret that goes by its name is looked for first."""
+    told: list[str] = []
+    client: Any = ReadOnly("upper", thing("Secret", "tls", namespace="system"))
+    rehearsal = rehearsed(client, told.append)
+    await rehearsal.delete(resources.SECRETS, "tls", namespace="system")
+    with pytest.raises(NotFound):
+        await rehearsal.delete(resources.SECRETS, "gone", namespace="system")
+    assert told == ["upper: Secret system/tls deleted"]
+
+
+@pytest.mark.parametrize("flag", ["--dry-run=client", "--dryrun", "--dry_run"])
+def test_a_misspelt_dry_run_does_not_run(flag, monkeypatch):
+    """Kubectl's form of it, too, ends before any cluster is spoken to."""
+    monkeypatch.setattr(command, "_run", None)
+    with pytest.raises(SystemExit) as raised:
+        command.main(["--no-clusters", flag])
+    assert raised.value.code == 2

@@ -1,0 +1,116 @@
+"""Taking an installation out of a lower cluster: all that is ours, nothing that others use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, thing
+from virtual_node.commands.cleanup.lower import LowerCleanup
+
+pytestmark = pytest.mark.looptime
+
+
+def _lower(api: Any, *, upper_claims: frozenset[str] = frozenset()) -> tuple[LowerCleanup, list[str]]:
+    said: list[str] = []
+    cleanup = LowerCleanup(api, cluster_id=CLUSTER, nodes=["vn"], upper_claims=upper_claims, say=said.append)
+    return cleanup, said
+
+
+async def test_below_only_what_carries_our_label_goes():
+    """Strangers, and the objects of another virtual node of the same upper cluster, are not touched."""
+    api = Api(
+        ours("Pod", "web"),
+        ours("ConfigMap", "settings"),
+        ours("Secret", "key"),
+        ours("ConfigMap", "theirs", node="another"),
+        thing("ConfigMap", "stranger", namespace="shop"),
+    )
+    cleanup, said = _lower(api)
+    await cleanup.run()
+    assert [one.name for one in api.objects] == ["theirs", "stranger"]
+    assert said == ["tokyo: removed 1 ConfigMap, 1 Secret"]
+
+
+async def test_copies_that_pods_of_another_installation_use_stay():
+    """Virtual nodes of one upper cluster share one copy of each ConfigMap, with the name of whoever made it."""
+    api = Api(
+        ours("Pod", "web"),
+        ours("ConfigMap", "settings"),
+        ours("Service", "web"),
+        ours("Pod", "theirs", node="another"),
+    )
+    cleanup, said = _lower(api)
+    await cleanup.run()
+    assert api.deleted == ["Pod/shop/web"]
+    assert said == ["tokyo: namespace shop has pods of other virtual nodes; what they may use stays"]
+
+
+async def test_tokens_of_our_pods_go_whoever_has_pods_there_too():
+    """The process that would remove them with their pod may have been stopped before; they are nobody else's."""
+    token, theirs = ours("Secret", "web-token-1"), ours("Secret", "theirs-token-2", node="another")
+    for secret in (token, theirs):
+        secret["metadata"]["labels"][names.LABEL_TOKEN_OF] = "u"
+    api = Api(token, theirs, ours("Pod", "theirs", node="another"))
+    cleanup, said = _lower(api)
+    await cleanup.run()
+    assert api.deleted == ["Secret/shop/web-token-1"]
+    assert said[-1] == "tokyo: removed 1 Secret"
+
+
+def _always(name: str, *nodes: str) -> dict[str, Any]:
+    annotations = {f"always.virtual-node.io/{node}": "true" for node in nodes}
+    service = ours("Service", name)
+    service["metadata"]["annotations"] = annotations
+    return service
+
+
+def _slice(service: str) -> dict[str, Any]:
+    one = ours("EndpointSlice", f"{service}-1")
+    one["metadata"]["labels"]["kubernetes.io/service-name"] = service
+    return one
+
+
+async def test_services_that_another_installation_always_wants_stay():
+    """With where they lead and their namespace; our own mark is taken off, and what only we wanted goes."""
+    labels = {names.LABEL_UPPER_CLUSTER: CLUSTER}
+    api = Api(
+        thing("Namespace", "shop", labels=labels),
+        _always("dns", "vn", "another"),
+        _always("kubernetes", "vn"),
+        ours("Service", "web"),
+        *(_slice(service) for service in ("dns", "kubernetes", "web")),
+    )
+    cleanup, said = _lower(api)
+    await cleanup.run()
+    assert api.deleted == [
+        *(f"Service/shop/{name}" for name in ("kubernetes", "web")),
+        *(f"EndpointSlice/shop/{name}-1" for name in ("kubernetes", "web")),
+    ]
+    ((name, patch),) = api.patched
+    assert name == "dns"
+    assert patch["metadata"]["annotations"] == {"always.virtual-node.io/vn": None}
+    assert "tokyo: Service shop/dns is kept: another always wants it" in said
+
+
+async def test_claims_below_are_kept_and_told_of():
+    """Data is never deleted by an uninstall."""
+    api = Api(ours("PersistentVolumeClaim", "data"), ours("PersistentVolumeClaim", "old"))
+    cleanup, said = _lower(api, upper_claims=frozenset({"up-data"}))
+    await cleanup.run()
+    assert api.deleted == []
+    assert said == [
+        "tokyo: claim shop/data is kept: its upper claim exists",
+        "tokyo: claim shop/old is kept: it was kept before",
+    ]
+
+
+async def test_an_empty_namespace_of_ours_goes():
+    """A namespace that we made and nobody else uses is removed."""
+    labels = {names.LABEL_UPPER_CLUSTER: CLUSTER}
+    api = Api(thing("Namespace", "shop", labels=labels), thing("Namespace", "theirs"))
+    cleanup, _ = _lower(api)
+    await cleanup.run()
+    assert api.deleted == ["Namespace/shop"]

@@ -1,0 +1,94 @@
+"""A cluster that gives no answer: one line that says what is wrong, whose kubeconfig led there, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, error_from_response
+from tests.unit.controller_runtime.loopback import failure, serve
+from tests.unit.virtual_node.commands.run_command import Person, kubeconfig
+from virtual_node import cli
+from virtual_node.certificates.expiry import Expiry
+from virtual_node.commands.common.connection_errors import explain
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PLACE = ClusterConfig("https://up:6443", ssl_context=ssl.create_default_context(), source="kubeconfig /k", context_name="prod")  # fmt: skip
+CERTIFICATE = Expiry("", "ClientCertificate", "/k", ends=NOW - timedelta(days=3))
+TOKEN = Expiry("", "Token", "/k", ends=NOW - timedelta(hours=5))
+
+
+@pytest.mark.parametrize(
+    ("error", "expiries", "told"),
+    [
+        (
+            ApiError("https://up:6443: Cannot connect to host up:6443 ssl:default [Connect call failed ('::1', 6443)]"),
+            [],
+            "https://up:6443 (kubeconfig /k, context prod): nothing listens there; is the cluster up, and is it the",
+        ),
+        (ApiError("Cannot connect to host up:6443 [Name or service not known]"), [], "its name cannot be resolved; is the"),
+        (ApiError("https://up:6443: no answer in time"), [], "no answer in time; is it reachable from here"),
+        (
+            ApiError("[SSLCertVerificationError: (1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer certificate (_ssl.c:1006)')]"),
+            [],
+            "its certificate is not trusted: unable to get local issuer certificate; give the kubeconfig the CA",
+        ),
+        (
+            ApiError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired (_ssl.c:1006)"),
+            [],
+            "certificate has expired; renew the API server's certificate",
+        ),
+        (error_from_response(401, b"", {}), [CERTIFICATE], "the kubeconfig's client certificate ended 3 days ago; renew it"),
+        (error_from_response(401, b"", {}), [TOKEN], "the kubeconfig's token ended 5 h ago; renew it"),
+        (error_from_response(401, b"", {}), [], "does not accept the kubeconfig's credentials (401); renew them"),
+        (ApiError("remote error: tls: expired certificate"), [CERTIFICATE], "client certificate ended 3 days ago"),
+        (error_from_response(503, b"etcd is away", {}), [], "etcd is away (503); how is it? kubectl get --raw"),
+        (error_from_response(403, b"nodes is forbidden", {}), [], "nodes is forbidden; ask an administrator"),
+        (error_from_response(400, b"unable to parse", {}), [], "(kubeconfig /k, context prod): unable to parse (400)"),
+        (ApiError("something new"), [], "https://up:6443 (kubeconfig /k, context prod): something new"),
+    ],
+)  # fmt: skip
+def test_the_cause_and_the_next_step(error: ApiError, expiries: list[Expiry], told: str):
+    """Whatever ended the request, it is told in words, and what has ended is told before what is only refused."""
+    assert told in str(explain(error, PLACE, expiries=expiries, now=NOW))
+
+
+def test_a_proxy_on_the_way_is_named():
+    """It may be the one that does not answer; its password stays where it is."""
+    place = ClusterConfig("http://up:1", proxy_url="http://me:secret@proxy:3128", source="in-cluster")
+    assert "(in-cluster, through http://proxy:3128)" in str(
+        explain(ApiError("x"), place, expiries=[], now=NOW)
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["diagnose", "pod/web"], ["diagnose", "node/vn"], ["diagnose", "deploy/web"]]
+)
+async def test_every_command_says_it_in_one_line(person: Person, words: list[str]):
+    """And ends with exit code 2."""
+    person_file = kubeconfig(person.folder, "http://127.0.0.1:1")
+    code = await asyncio.to_thread(cli.main, [*words, f"--kubeconfig={person_file}"])
+    out, err = person.capsys.readouterr()
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith("virtual-node: http://127.0.0.1:1 (kubeconfig ")
+    assert "context prod): nothing listens there; is the cluster up" in err
+
+
+async def test_a_client_says_what_went_wrong_itself():
+    """The words above are those that the client really uses."""
+    async with serve(lambda _request: _refuse()) as server, Client(ClusterConfig(server.url)) as client:
+        with pytest.raises(ApiError) as caught:
+            await client.version()
+    place = ClusterConfig(server.url, source="kubeconfig /k")
+    assert "does not accept the kubeconfig's credentials" in str(
+        explain(caught.value, place, expiries=[], now=NOW)
+    )
+
+
+async def _refuse():
+    return failure(401, "Unauthorized", "Unauthorized")

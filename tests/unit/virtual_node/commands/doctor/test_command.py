@@ -1,0 +1,81 @@
+"""``virtual-node doctor``: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.controller_runtime.loopback import failure, reply
+from tests.unit.virtual_node.commands.doctor_facts import healthy
+from tests.unit.virtual_node.commands.run_command import Person
+from virtual_node import cli
+from virtual_node.commands.doctor import command
+from virtual_node.commands.doctor.chain import CHAIN, examine, sentence
+from virtual_node.commands.doctor.facts import Facts
+
+
+@pytest.mark.parametrize(("facts", "code"), [(healthy(), 0), (healthy(leases={}), 1)])
+def test_the_command_prints_and_exits(
+    facts: Facts, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """A table that ends in the one sentence, the same as data, and the exit code of what was found."""
+
+    async def look(_options: object) -> Facts:
+        return facts
+
+    monkeypatch.setattr(command, "_look", look)
+    assert cli.main(["doctor"]) == code
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split() == ["LINK", "STATE", "DETAIL", "NEXT"]
+    assert out[-1] == sentence(examine(facts))
+    assert len(out) == len(CHAIN) + 2
+    assert cli.main(["doctor", "-o", "json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert found["brokenLink"] == ("nodeReady" if code else None)
+    assert [one["name"] for one in found["links"]] == [rule.name for rule in CHAIN]
+    assert cli.main(["doctor", "-o", "yaml"]) == code
+    assert capsys.readouterr().out.startswith(f"brokenLink: {'nodeReady' if code else 'null'}\n")
+
+
+def test_an_ignored_link_decides_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """It is not shown either; a name that no link has is refused."""
+
+    async def look(_options: object) -> Facts:
+        return healthy(leases={})
+
+    monkeypatch.setattr(command, "_look", look)
+    assert cli.main(["doctor", "--ignore=nodeReady"]) == 0
+    out = capsys.readouterr().out
+    assert "Every link holds." in out
+    assert "leases fresh" not in out
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["doctor", "--ignore=nodesReady"])
+    assert "nodeReady" in capsys.readouterr().err
+
+
+async def test_a_lower_clusters_kubeconfig_that_leads_nowhere_is_a_broken_link(person: Person):
+    """A credential plugin that fails, say: what the upper cluster and the other lower ones tell is told."""
+    answers = {"/version": lambda _request: reply({"gitVersion": "v1.34.1"})}
+    code, out, err = await person.types(
+        "doctor", "--client-kubeconfig=/nonexistent", "-o=json", answers=answers
+    )
+    links = {one["name"]: one for one in json.loads(out)["links"]}
+    assert (code, err) == (1, "")
+    assert links["upperApi"]["state"] == "ok"
+    assert links["lowerApi"]["detail"] == "kubeconfig /nonexistent: no such file"
+
+
+async def test_an_upper_cluster_that_accepts_nobody_is_told_of_as_by_every_command(person: Person):
+    """In the same words, with the kubeconfig and its context that led there."""
+    answers = {"/version": lambda _request: failure(401, "Unauthorized", "Unauthorized")}
+    code, out, err = await person.types("doctor", "-o=json", answers=answers)
+    (link,) = [one for one in json.loads(out)["links"] if one["name"] == "upperApi"]
+    assert (code, err, link["next"]) == (1, "", "renew them")
+    assert "context prod) does not accept the kubeconfig's credentials (401)" in link["detail"]
+
+
+def test_a_kubeconfig_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
+    """Exit code 2, and one line."""
+    assert cli.main(["doctor", "--kubeconfig", "/nonexistent"]) == 2
+    assert "/nonexistent" in capsys.readouterr().err

@@ -1,0 +1,253 @@
+"""Every way in which everything may be pending has its link, in the order in which a pod meets them."""
+
+from __future__ import annotations
+
+import base64
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from controller_runtime.tls.key_pairs import make_ca
+from tests.unit.virtual_node.commands.doctor_facts import (
+    NOW,
+    TAINT,
+    asking,
+    bound,
+    conditions,
+    configuration,
+    container,
+    healthy,
+    lease,
+    links_of,
+    lower_cluster,
+    node,
+    pod,
+    webhook,
+)
+from virtual_node.commands.common.connection_errors import Trouble
+from virtual_node.commands.common.probe import Probe
+from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence
+from virtual_node.commands.doctor.facts import Facts, Installation, Webhook
+from virtual_node.commands.doctor.links import State
+
+STALE = {"key": "virtual-node.io/stale-cluster", "effect": "NoSchedule"}
+REFUSED = (
+    'failed calling webhook "pods.virtual-node.io": Post "https://x": dial tcp: connect: connection refused'
+)
+REPORT = '{"rejected": {"": "unknown field lables"}}'
+X509 = 'failed calling webhook "pods.virtual-node.io": x509: certificate signed by unknown authority'
+
+
+def _expired() -> dict[str, Any]:
+    old = make_ca("ca", validity=timedelta(days=1), now=NOW - timedelta(days=9)).certificate
+    return configuration({"url": "https://x", "caBundle": base64.b64encode(old).decode()})
+
+
+def _bundle(text: str) -> Webhook:
+    return webhook(configurations=[configuration({"url": "https://x", "caBundle": text})])
+
+
+def _unseen(**more: Any) -> dict[str, Any]:
+    return pod(status={}, **more)
+
+
+def _said(message: str) -> dict[str, Any]:
+    return pod(status=conditions("PodScheduled", "False", "SchedulerError", message))
+
+
+def _crashing() -> dict[str, Any]:
+    ended = {"lastState": {"terminated": {"exitCode": 1}}}
+    return pod("vn-0", status=container({"waiting": {"reason": "CrashLoopBackOff"}}, **ended))
+
+
+def test_a_healthy_installation_has_no_broken_link():
+    """Everything is installed and holds; only what was not asked for is skipped."""
+    links = examine(healthy())
+    assert {link.name: link.state for link in links if link.state is not State.OK} == {
+        "lowerApi": State.SKIPPED,
+        "components": State.SKIPPED,
+    }
+    assert first_broken(links) is None
+    assert sentence(links) == "Every link holds."
+
+
+BROKEN: list[tuple[Facts, str, str, str]] = [
+    # facts, link, detail, what to do
+    (healthy(trouble=Trouble("nothing listens", "is the cluster up?")), "upperApi", "nothing listens", "is the cluster up?"),
+    (healthy(trouble=Trouble("something new", "")), "upperApi", "something new", "readyz"),
+    (healthy(denied=["list events", "get nodes/proxy"]), "rights", "list events, get nodes/proxy", "ask for"),
+    (healthy(unread={"denied": "no (403)"}), "rights", "no (403)", "identity"),
+    (healthy(nodes=[]), "virtualNodes", "nothing here is labelled app.kubernetes.io/name", "start it"),
+    (healthy(nodes=[node(virtual=False)]), "virtualNodes", "there is no virtual node", "start it"),
+    (healthy(leases={"vn": lease(95)}), "nodeReady", "last renewed 95 s ago (it lasts 40 s)", "look where it runs"),
+    (healthy(leases={}), "nodeReady", "vn: it has no Lease", "start it"),
+    (
+        healthy(nodes=[{**node(), "status": conditions("Ready", "False", "NoReadyLowerNodes", "None of 3")}]),
+        "nodeReady", "Node vn is not Ready: NoReadyLowerNodes: None of 3", "virtual-node diagnose node vn",
+    ),
+    (healthy(nodes=[node(unschedulable=True)]), "taints", "cordoned", "kubectl uncordon vn"),
+    (healthy(nodes=[node(taints=[TAINT, STALE])]), "taints", "descheduler keeps", "kubectl taint node vn"),
+    (
+        healthy(pending=[pod(tolerations=[], nodeSelector={"type": "virtual-kubelet"})]),
+        "taints", "1 pod lacks a toleration of virtual-kubelet.io/provider=k8s:NoSchedule (shop/web)", "virtual-pod",
+    ),
+    (
+        healthy(nodes=[node(), node("real", virtual=False, taints=())],
+                pending=[pod(tolerations=[], labels={"virtual-pod": "true"})]),
+        "taints", "lacks a toleration", "add the toleration",
+    ),
+    (
+        healthy(kubelets={"vn": Probe(500, "tls: failed to verify certificate: x509: unknown authority")}),
+        "kubeletApi", "its certificate is not trusted", "--kubelet-certificate-authority",
+    ),
+    (
+        healthy(kubelets={"vn": Probe(503, "dial tcp 10.0.0.1:10250: connect: connection refused")}),
+        "kubeletApi", "nothing listens there", "$KUBELET_PORT",
+    ),
+    (healthy(kubelets={"vn": Probe(503, "dial tcp: i/o timeout")}), "kubeletApi", "no way there", "firewalls"),
+    (healthy(kubelets={"vn": Probe(401, "Unauthorized")}), "kubeletApi", "(401)", "--client-verify-ca"),
+    (healthy(kubelets={"vn": Probe(403, "Forbidden (user=x)")}), "kubeletApi", "(403)", "kubelet-api-admin"),
+    (
+        healthy(kubelets={"vn": Probe(500, "remote error: tls: unknown certificate authority")}),
+        "kubeletApi", "the TLS handshake fails", "--client-verify-ca",
+    ),
+    (healthy(kubelets={"vn": Probe(500, "dial: no such host")}), "kubeletApi", "resolved", "$VKUBELET_POD_IP"),
+    (healthy(kubelets={"vn": Probe(500, "internal error")}), "kubeletApi", "500 internal error", "log"),
+    (
+        healthy(webhook=Webhook(), pending=[pod(labels={"virtual-pod": "true"})]),
+        "webhook", "there is none, and 1 pod waits with the label virtual-pod=true (shop/web)", "--register",
+    ),
+    (healthy(webhook=webhook(configurations=[_expired()])), "webhook", "expired on 2025-12-24", "running"),
+    (healthy(webhook=_bundle("bm9uc2Vuc2U=")), "webhook", "cannot be read", "leader writes"),
+    (healthy(webhook=_bundle("%%%")), "webhook", "cannot be read", "leader writes"),
+    (
+        healthy(webhook=webhook(configurations=[configuration({"service": {"namespace": "n", "name": "s"}})])),
+        "webhook", "its caBundle is empty", "leader writes",
+    ),
+    (healthy(webhook=webhook(endpoints={})), "webhook", "no ready endpoints", "get pods"),
+    (healthy(webhook=webhook(dry_run_pod={"metadata": {}})), "mutation", "passes unchanged", "objectSelector"),
+    (healthy(webhook=webhook(dry_run=Probe(500, REFUSED))), "mutation", "nothing listens there", "running"),
+    (healthy(webhook=webhook(dry_run=Probe(500, X509))), "mutation", "not trusted", "restart the webhook"),
+    (
+        healthy(webhook=webhook(dry_run=Probe(500, REFUSED.replace("connection refused", "i/o timeout")))),
+        "mutation", "no way there", "firewalls",
+    ),
+    (
+        healthy(webhook=webhook(dry_run=Probe(500, 'failed calling webhook "pods.virtual-node.io": 500'))),
+        "mutation", "it fails", "virtual-node-webhook's log",
+    ),
+    (
+        healthy(webhook=webhook(dry_run=Probe(400, 'admission webhook "other.io" denied the request: no'))),
+        "mutation", "webhook other.io denies", "log",
+    ),
+    (healthy(scheduler=lease(60, duration=15)), "scheduler", "renewed 60 s ago", "kube-scheduler running"),
+    (healthy(scheduler=lease(holder="")), "scheduler", "held by nobody", "kube-scheduler running"),
+    (healthy(scheduler=None, pending=[_unseen()]), "scheduler", "default-scheduler has looked at 1 pod", "lease"),
+    (healthy(pending=[_unseen(schedulerName="mine")]), "scheduler", "named mine", "spec.schedulerName"),
+    (
+        healthy(pending=[_said('Post "http://h:8888/filter": dial tcp: connect: connection refused')]),
+        "extender", "no good answer from http://h:8888/filter", "virtual-node-multi-scheduler running",
+    ),
+    (
+        healthy(pending=[_said("failed filter with extender at URL http://h/filter, code 500")]),
+        "extender", "no good answer from http://h/filter", "log",
+    ),
+    (healthy(nodes=[node("big"), {**node(), "status": conditions("Ready", "True")}],
+             leases={"vn": lease(), "big": lease()}, pending=[pod(containers=asking(cpu="9"))]),
+     "capacity", "no virtual node has as much: 1 pod such as shop/web (cpu 9)", "add lower nodes"),
+    (healthy(pending=[pod(containers=asking(cpu="7500m"))]), "capacity", "as much left", "virtual-node status"),
+    (healthy(pending=[pod(containers=asking(gpu="1"))]), "capacity", "(gpu 1)", "ask for less"),
+    (healthy(nodes=[{**node(), "status": conditions("Ready", "True")}]), "capacity", "promise nothing", "get nodes"),
+    (
+        healthy(pending=[_said("0/3 nodes are available: 1 lower cluster a: 0/3 nodes are available")]),
+        "scheduled", "Pod shop/web: 0/3 nodes are available", "virtual-node diagnose pod shop/web",
+    ),
+    (
+        healthy(pending=[bound(status=conditions("PodScheduled", "False", "Unschedulable", "0/3 nodes"))]),
+        "lowerVerdict", "Pod shop/web: Unschedulable: 0/3 nodes", "the descheduler moves such pods",
+    ),
+    (
+        healthy(installation=Installation(pods=[_crashing()])),
+        "components", "Pod shop/vn-0 is in CrashLoopBackOff (exit code 1)", "logs vn-0 -c c --previous",
+    ),
+    (
+        healthy(leases={"vn": {**lease(), "metadata": {"annotations": {"virtual-node.io/faults": REPORT}}}}),
+        "configuration", "Configuration is not applied: unknown field lables", "correct it",
+    ),
+    (healthy(lower=[lower_cluster(answer=Probe(0, "connection refused"))]), "lowerApi", "a.yaml: nothing listens there", "up"),
+    (
+        healthy(lower=[lower_cluster(answer=Probe(0, "kubeconfig a.yaml: no such file"), usable=False)]),
+        "lowerApi", "kubeconfig a.yaml: no such file", "correct that kubeconfig",
+    ),
+    (healthy(lower=[lower_cluster(answer=Probe(401, "no"))]), "lowerApi", "a.yaml: no", "register"),
+    (healthy(lower=[lower_cluster(nodes=[node(unschedulable=True)])]), "lowerApi", "none of its 1 nodes", "get nodes"),
+    (healthy(descheduler=lease(99, duration=15)), "descheduler", "renewed 99 s ago", "not moved"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "name", "detail", "step"), BROKEN)
+def test_what_is_wrong_breaks_its_link(facts: Facts, name: str, detail: str, step: str):
+    """The first broken link is the one at fault; it says what was seen and what to do."""
+    links = examine(facts)
+    found = first_broken(links)
+    assert found is not None
+    assert (found.name, found.state) == (name, State.BROKEN)
+    assert detail in found.detail
+    assert step in found.next
+    assert sentence(links) == f"The broken link: {found.title}: {found.detail}; next: {found.next}"
+
+
+def test_every_link_can_break():
+    """No link of the chain is decoration: the table above breaks each."""
+    assert {name for _, name, _, _ in BROKEN} == {rule.name for rule in CHAIN}
+
+
+def test_a_link_needs_those_before_it_only():
+    """What follows from a broken link is skipped and says from which; what does not is looked at all the same."""
+    links = links_of(healthy(nodes=[], descheduler=lease(99)))
+    assert links["nodeReady"].detail == "because of: virtual nodes"
+    assert {name for name, link in links.items() if link.state is State.SKIPPED} == {
+        "components", "configuration", "nodeReady", "taints", "kubeletApi", "capacity", "scheduled", "lowerApi", "lowerVerdict",
+    }  # fmt: skip
+    assert links["descheduler"].state is State.BROKEN
+    away = links_of(healthy(trouble=Trouble("away", "")))
+    assert {link.state for name, link in away.items() if name != "upperApi"} == {State.SKIPPED}
+
+
+@pytest.mark.parametrize(
+    "name", ["nodes", "pending", "bound", "leases", "installation", "webhook", "descheduler"]
+)
+def test_what_cannot_be_read_is_neither_well_nor_ill(name: str):
+    """A link whose facts are out of reach is unknown and says why, and the doctor does not say that all is well."""
+    facts = healthy(unread={name: "events is forbidden (403 Forbidden)"})
+    links = links_of(facts)
+    unseen = [rule.name for rule in CHAIN if name in rule.reads]
+    assert unseen
+    assert all(links[one].state is State.UNKNOWN and "403" in links[one].detail for one in unseen)
+    assert not holds(examine(facts))
+    assert sentence(examine(facts)).startswith("No link is seen to be broken, but these could not be seen: ")
+
+
+def test_a_missing_right_is_named_once():
+    """Ten links need the same right: the others point to the link that names it."""
+    refused = "pods is forbidden: User cannot list resource"
+    facts = healthy(denied=["list pods"], unread=dict.fromkeys(("pending", "bound", "installation"), refused))
+    text = " ".join(link.detail for link in examine(facts))
+    assert refused not in text
+    assert text.count("list pods") == 1
+
+
+def test_leases_that_cannot_be_read_accuse_nobody():
+    """Ready is what is left to go by, and not enough to call a node healthy."""
+    links = links_of(healthy(leases={}, unread={"leases": "no"}))
+    assert links["nodeReady"].state is State.UNKNOWN
+    assert links["nodeReady"].detail == "all are Ready; their Leases cannot be seen: no"
+
+
+def test_what_is_broken_comes_before_what_only_this_person_may_not_see():
+    """Rights to look are no link of a pod's way; they are named last, and alone they are still named."""
+    links = examine(healthy(denied=["list events"], nodes=[]))
+    found = first_broken(links)
+    assert found is not None
+    assert found.name == "virtualNodes"

@@ -1,0 +1,150 @@
+"""The doctor accuses only on evidence, and counts what lower clusters say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.virtual_node.commands.doctor_facts import (
+    bound,
+    conditions,
+    configuration,
+    container,
+    healthy,
+    lease,
+    links_of,
+    lower_cluster,
+    node,
+    pod,
+    webhook,
+)
+from virtual_node.commands.common.probe import Probe
+from virtual_node.commands.doctor.chain import examine, first_broken
+from virtual_node.commands.doctor.facts import Facts, Webhook
+from virtual_node.commands.doctor.links import State, some
+from virtual_node.health.connections import Failure, failure
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        # A pod for real nodes that waits for room there.
+        healthy(nodes=[node(), node("real", virtual=False, taints=())], pending=[pod(tolerations=[])]),
+        # One that is just being scheduled, is held back on purpose, or is going.
+        healthy(pending=[pod(age=10, status={})]),
+        healthy(pending=[pod(status={}, schedulingGates=[{"name": "g"}], tolerations=[])]),
+        healthy(
+            pending=[{**pod(tolerations=[]), "metadata": {**pod()["metadata"], "deletionTimestamp": "x"}}]
+        ),
+        # One that is bound and starts.
+        healthy(pending=[bound(age=5, status={})]),
+        # A taint that merely prefers.
+        healthy(
+            nodes=[node(taints=[{"key": "a", "effect": "PreferNoSchedule"}])], pending=[pod(tolerations=[])]
+        ),
+        # The API server cannot be asked for that, or not by us.
+        healthy(kubelets={"vn": Probe(400, "address not allowed")}),
+        healthy(kubelets={"vn": Probe(403, 'nodes "vn" is forbidden: cannot get resource "nodes/proxy"')}),
+        # The probe pod is refused by somebody else.
+        healthy(webhook=webhook(dry_run=Probe(403, "exceeded quota: pods"))),
+        # Not installed, and nobody needs it.
+        healthy(webhook=Webhook(), scheduler=None, descheduler=None),
+        healthy(lower=[lower_cluster()]),
+    ],
+)
+def test_what_is_no_fault_breaks_nothing(facts: Facts):
+    """The doctor accuses only on evidence."""
+    assert first_broken(examine(facts)) is None
+
+
+def test_a_node_that_is_ready_but_silent_for_long_may_have_another_clock():
+    """Kubernetes times renewals by its own clock: what it calls Ready has been renewed."""
+    links = links_of(healthy(leases={"vn": lease(600)}))
+    assert "last renewed 600 s ago (it lasts 40 s); it is Ready all the same" in links["nodeReady"].detail
+    assert "clocks" not in links_of(healthy(leases={"vn": lease(90)}))["nodeReady"].detail
+
+
+def test_the_url_of_a_webhook_need_not_answer_to_us():
+    """The API server may be the only one who gets there; the dry run decides."""
+    client = {"url": "https://x/mutate", "caBundle": ""}
+    facts = webhook(configurations=[configuration(client)], urls={"https://x/mutate": Probe(0, "refused")})
+    links = links_of(healthy(webhook=facts))
+    assert links["webhook"].state is State.OK
+    assert "the system's CAs; https://x/mutate does not answer from here" in links["webhook"].detail
+
+
+def _event(reason: str, message: str) -> dict[str, Any]:
+    involved = {"namespace": "shop", "name": "web", "uid": "web"}
+    return {"reason": reason, "message": message, "involvedObject": involved}
+
+
+def test_events_speak_of_the_extender_too():
+    """A condition may have been overwritten since; events of other pods do not count."""
+    said = _event("FailedScheduling", 'Post "https://h/prioritize": x509: unknown authority')
+    links = links_of(healthy(pending=[pod()], events=[said]))
+    assert links["extender"].state is State.BROKEN
+    assert "tlsConfig" in links["extender"].next
+    other = {**said, "involvedObject": {"namespace": "shop", "name": "other"}}
+    assert links_of(healthy(pending=[pod()], events=[other]))["extender"].state is State.OK
+
+
+def test_the_verdict_of_lower_clusters_counts_reasons():
+    """Pods with the same fault together, the first three faults, and the next step fits the first."""
+    unschedulable = conditions("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")
+    refused = conditions("virtual-node.io/Admitted", "False", "ExceededQuota", "quota cpu")
+    image = container({"waiting": {"reason": "ImagePullBackOff", "message": "not found"}})
+    facts = healthy(
+        pending=[
+            *(bound(name=f"u{number}", status=unschedulable) for number in range(3)),
+            *(bound(name=f"q{number}", status=refused) for number in range(2)),
+            bound(name="i", status=image),
+            bound(name="web", status={}),
+            bound(name="else", status={}),
+            pod(name="real", nodeName="real"),
+        ],
+        events=[_event("FailedMount", "no volume")],
+    )
+    found = links_of(facts)["lowerVerdict"]
+    assert found.state is State.BROKEN
+    assert found.detail == (
+        "Pod shop/u0, shop/u1, shop/u2: Unschedulable: 0/3 nodes are available; "
+        "Pod shop/q0, shop/q1: ExceededQuota: quota cpu; "
+        "Pod shop/else, shop/web: Pending; and 1 more"
+    )
+    assert "virtual-node diagnose pod shop/u0" in found.next
+    assert "descheduler" in found.next
+    one = links_of(healthy(pending=[bound(status={})], events=[_event("FailedMount", "no volume")]))
+    assert one["lowerVerdict"].detail == "Pod shop/web: Pending: FailedMount: no volume"
+    assert links_of(healthy(pending=[bound(status={})]))["lowerVerdict"].detail == "Pod shop/web: Pending"
+
+
+def test_lower_pods_have_the_last_word():
+    """With a lower kubeconfig the lower pod says what has not come up yet."""
+    below = {
+        "metadata": {"name": "web", "labels": {"virtual-node.io/upper-uid": "web"}},
+        "status": {"phase": "Pending", "reason": "NodeLost", "message": "gone"},
+    }
+    found = links_of(healthy(pending=[bound(status={})], lower=[lower_cluster(pods=[below])]))["lowerVerdict"]
+    assert "NodeLost: gone" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("remote error: tls: bad certificate x509", Failure.TLS),
+        ("Cannot connect: certificate verify failed: self-signed", Failure.UNTRUSTED),
+        ("no endpoints available for service webhook", Failure.NO_ENDPOINTS),
+        ("context deadline exceeded", Failure.SILENT),
+        ("lookup x: no such host", Failure.NO_NAME),
+        ("what", Failure.OTHER),
+    ],
+)
+def test_texts_of_failures_are_told_apart(text: str, kind: Failure):
+    """In the words of Go and aiohttp."""
+    assert failure(text) is kind
+
+
+def test_many_names_are_cut():
+    """A line stays a line."""
+    assert some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

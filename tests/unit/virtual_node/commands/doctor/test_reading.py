@@ -1,0 +1,314 @@
+"""Looking at an installation over a real connection: what is asked for, and what becomes of refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.client.client import Client
+from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
+from tests.unit.virtual_node.commands.doctor_facts import NOW, configuration, node, pod
+from virtual_node.commands.doctor import reading
+from virtual_node.commands.doctor.facts import Facts
+from virtual_node.commands.doctor.installation import installation_trouble
+from virtual_node.commands.doctor.read_webhook import trial_pod
+
+CORE = "/api/v1"
+ALL_LEASES = "/apis/coordination.k8s.io/v1/leases"
+EVENTS = f"{CORE}/events"
+HEALTHZ = f"{CORE}/nodes/vn/proxy/healthz"
+LOG = f"{CORE}/namespaces/shop/pods/web/log"
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+TRIAL = f"{CORE}/namespaces/shop/pods"
+Answer = Callable[[web.Request], web.StreamResponse]
+
+
+def _vn() -> dict[str, Any]:
+    found = node()
+    found["status"]["addresses"] = [{"type": "InternalIP", "address": "127.0.0.1"}]
+    found["status"]["daemonEndpoints"] = {"kubeletEndpoint": {"Port": 10250}}
+    return found
+
+
+def _listed(*items: dict[str, Any]) -> Answer:
+    return lambda _request: reply({"kind": "List", "metadata": {}, "items": list(items)})
+
+
+def _running() -> dict[str, Any]:
+    found = pod(nodeName="vn", containers=[{"name": "c", "resources": {"requests": {"cpu": "2"}}}])
+    found["status"] = {"phase": "Running"}
+    return found
+
+
+def _pods(request: web.Request) -> web.StreamResponse:
+    """The pods that the selectors ask for."""
+    selected = request.query.get("fieldSelector", "")
+    items = [_running()] if selected == "spec.nodeName=vn" else []
+    return _listed(*items)(request)
+
+
+ANSWERS: dict[str, Answer] = {
+    "/version": lambda _request: reply({"gitVersion": "v1.34.1"}, Date="Thu, 01 Jan 2026 00:00:00 GMT"),
+    f"{CORE}/nodes": _listed(_vn(), node("real", virtual=False)),
+    f"{CORE}/pods": _pods,
+    EVENTS: _listed(
+        {"metadata": {"name": "b"}, "lastTimestamp": "2026-01-01T00:00:02Z"},
+        {"metadata": {"name": "a"}, "eventTime": "2026-01-01T00:00:01.000000Z"},
+    ),
+    REVIEWS: lambda _request: reply({"status": {"allowed": True}}),
+    HEALTHZ: lambda _request: web.Response(text="ok"),
+    "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases": _listed({"metadata": {"name": "vn"}}),
+    ALL_LEASES: _listed(),
+    "/apis/apps/v1/deployments": _listed(),
+    WEBHOOKS: _listed(),
+}
+
+
+async def _look(**answers: Answer) -> tuple[Facts, Server]:
+    table = {**ANSWERS, **answers}
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        answer = table.get(request.path)
+        return answer(request) if answer else failure(404, "NotFound", "no such thing")
+
+    async with serve(script) as server, Client(ClusterConfig(server.url)) as client:
+        return await reading.look(client, namespace="shop"), server
+
+
+async def test_everything_is_read_once():
+    """Nodes, leases, pods, events and Leases, by the server's clock; what a virtual node holds is counted."""
+    facts, server = await _look()
+    assert facts.now == datetime(2026, 1, 1, tzinfo=UTC)
+    assert (facts.answer.text, facts.denied, facts.unread) == ("v1.34.1", [], {})
+    assert len(facts.nodes) == 2
+    assert facts.leases.keys() == {"vn"}
+    assert [one["metadata"]["name"] for one in facts.bound["vn"]] == ["web"]
+    assert facts.kubelets["vn"].ok
+    assert [event["metadata"]["name"] for event in facts.events] == ["a", "b"]
+    assert (facts.scheduler, facts.descheduler, facts.webhook.dry_run) == (None, None, None)
+    assert {asked.method for asked in server.asked if asked.path != REVIEWS} == {"GET"}
+
+
+async def test_rights_that_are_missing_are_named():
+    """As RBAC spells them, with their namespace; `nodes/proxy` is asked for the virtual nodes alone."""
+
+    def review(request: web.Request) -> web.StreamResponse:
+        return reply({"status": {"allowed": False}})
+
+    facts, server = await _look(**{REVIEWS: review})
+    assert {"list nodes", "get nodes/vn/proxy", "create pods in shop"} <= set(facts.denied)
+    asked = [one.json["spec"]["resourceAttributes"] for one in server.asked if one.path == REVIEWS]
+    assert {"nodes/vn/proxy", "pods//log"} <= {
+        f"{one['resource']}/{one['name']}/{one['subresource']}" for one in asked
+    }
+
+
+async def test_a_refusal_is_noted_and_the_rest_is_read():
+    """One list that is forbidden costs one fact."""
+    facts, _ = await _look(**{EVENTS: lambda _request: failure(403, "Forbidden", "events is forbidden")})
+    assert facts.unread == {"events": "events is forbidden (403 Forbidden)"}
+    assert len(facts.nodes) == 2
+
+
+async def test_an_apiserver_that_refuses_us_ends_the_look():
+    """Nothing else is asked of who does not know us."""
+    facts, server = await _look(**{"/version": lambda _request: failure(401, "Unauthorized", "Unauthorized")})
+    assert facts.answer.code == 401
+    assert {asked.path for asked in server.asked} == {"/version"}
+
+
+async def test_nobody_there_is_an_answer_too():
+    """The error says where nobody was."""
+    async with Client(ClusterConfig("http://127.0.0.1:1")) as client:
+        facts = await reading.look(client, namespace="shop")
+        below = await reading.look_below(client, "a.yaml")
+    assert (facts.answer.code, below.answer.code) == (0, 0)
+    assert "127.0.0.1:1" in facts.answer.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (web.Response, 200),
+        # What comes from behind the virtual node has got through to it.
+        (lambda: failure(500, "InternalError", "dial tcp 10.9.9.9:10250: connection refused"), 200),
+        (lambda: failure(500, "InternalError", "dial tcp 127.0.0.1:10250: connection refused"), 500),
+        (lambda: failure(403, "Forbidden", "Forbidden (user=x)"), 403),
+    ],
+)
+async def test_a_log_is_tried_where_nothing_is_proxied(answer: Callable[[], web.Response], code: int):
+    """The API server proxies to no loopback address, but reads logs from it."""
+    facts, server = await _look(
+        **{
+            HEALTHZ: lambda _request: failure(400, "BadRequest", "address not allowed"),
+            LOG: lambda _request: answer(),
+        }
+    )
+    assert facts.kubelets["vn"].code == code
+    assert [asked.query["container"] for asked in server.asked if asked.path == LOG] == ["c"]
+
+
+async def test_a_failing_installation_is_asked_for_its_last_words():
+    """The log of the container before this one, as it is waiting to be started again."""
+    mine = pod("vn", labels={"app.kubernetes.io/name": "virtual-node"})
+    mine["status"] = {
+        "containerStatuses": [{"name": "c", "lastState": {"terminated": {"exitCode": 1}}, "state": {}}]
+    }
+
+    def pods(request: web.Request) -> web.StreamResponse:
+        wanted = request.query.get("labelSelector") == "app.kubernetes.io/name=virtual-node"
+        return _listed(*([mine] if wanted else []))(request)
+
+    log = f"{CORE}/namespaces/shop/pods/vn/log"
+    facts, server = await _look(
+        **{f"{CORE}/pods": pods, log: lambda _request: web.Response(text="one\ntwo\n")}
+    )
+    assert facts.installation.logs == {"shop/vn": ["one", "two"]}
+    assert [one.query for one in server.asked if one.path == log] == [
+        {"container": "c", "tailLines": "5", "previous": "true"}
+    ]
+    facts, _ = await _look(**{f"{CORE}/pods": pods})
+    assert facts.installation.logs == {"shop/vn": []}
+
+
+async def test_a_replica_that_waits_is_asked_for_its_events():
+    """One that rejects its configuration runs, is not Ready, and has said why in an event; the probe's failure is none."""
+    mine = pod("vn", labels={"app.kubernetes.io/name": "virtual-node"})
+    mine["status"] = {"containerStatuses": [{"name": "c", "state": {"running": {}}}]}
+
+    def event(reason: str, second: int) -> dict[str, Any]:
+        metadata = {"name": reason.lower(), "namespace": "shop", "uid": reason}
+        when = f"2026-01-01T00:00:0{second}Z"
+        return {
+            "metadata": metadata,
+            "reason": reason,
+            "type": "Warning",
+            "message": f"{reason} message",
+            "lastTimestamp": when,
+        }
+
+    events = _listed(event("ConfigurationRejected", 1), event("Unhealthy", 2))
+    facts, _ = await _look(**{f"{CORE}/pods": _listed(mine), f"{CORE}/namespaces/shop/events": events})
+    assert facts.installation.logs == {"shop/vn": ["ConfigurationRejected message"]}
+
+
+@pytest.mark.parametrize("label", ["app.kubernetes.io/name", "app.kubernetes.io/part-of"])
+async def test_only_what_runs_virtual_nodes_is_looked_at(label: str):
+    """Neither a failed `helm test` nor a descheduler that is scaled to 0 says why there is no virtual node.
+
+    With the chart's nameOverride the name is another, and they are found by what they are a part of.
+    """
+
+    def labelled(name: str, component: str) -> dict[str, Any]:
+        return pod(name, labels={label: "virtual-node", "app.kubernetes.io/component": component})
+
+    found = [
+        labelled(name, name) for name in ("descheduler", "scheduler", "test", "uninstall", "virtual-node")
+    ]
+
+    def answer(request: web.Request) -> web.StreamResponse:
+        wanted = request.query.get("labelSelector") == f"{label}=virtual-node"
+        return _listed(*(found if wanted else []))(request)
+
+    facts, _ = await _look(**{f"{CORE}/pods": answer, "/apis/apps/v1/deployments": answer})
+    assert len(facts.installation.pods) == 5
+    facts.installation.pods[-1]["spec"]["nodeName"] = "real"
+    assert "its pod shop/virtual-node is Pending" in installation_trouble(facts.installation, NOW)[0]
+
+
+async def _webhook(**table: Answer) -> tuple[Facts, Server]:
+    endpoints = {
+        "metadata": {"name": "webhook-1"},
+        "endpoints": [{"conditions": {"ready": True}}, {"conditions": {"ready": False}}, {}],
+    }
+    return await _look(
+        **{
+            WEBHOOKS: _listed(configuration(), {"metadata": {"name": "other"}, "webhooks": []}),
+            "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices": _listed(endpoints),
+            **table,
+        }
+    )
+
+
+async def test_a_labelled_pod_is_tried_and_not_made():
+    """A server-side dry run; endpoints that say nothing of readiness are ready."""
+    facts, server = await _webhook(
+        **{TRIAL: lambda _request: reply({"metadata": {"name": "tried"}}, status=201)}
+    )
+    assert facts.webhook.endpoints == {"kube-system/webhook": 2}
+    assert facts.webhook.dry_run is not None
+    assert facts.webhook.dry_run.ok
+    assert facts.webhook.dry_run_pod["metadata"]["name"] == "tried"
+    (trial,) = [asked for asked in server.asked if asked.path == TRIAL]
+    assert (trial.method, trial.query["dryRun"]) == ("POST", "All")
+    assert trial.json["metadata"]["labels"] == {"virtual-pod": "true"}
+
+
+async def test_a_webhook_that_fails_is_quoted():
+    """In the API server's words."""
+    facts, _ = await _webhook(
+        **{TRIAL: lambda _request: failure(500, "InternalError", "failed calling webhook")}
+    )
+    assert facts.webhook.dry_run is not None
+    assert (facts.webhook.dry_run.code, facts.webhook.dry_run.text) == (500, "failed calling webhook")
+
+
+async def test_a_url_is_asked_with_the_bundle_that_is_announced():
+    """A bundle that cannot be read, or an address where nobody is, is an answer and not an error."""
+    for client in (
+        {"url": "https://127.0.0.1:1/mutate", "caBundle": ""},
+        {"url": "https://127.0.0.1:1/mutate", "caBundle": "bm9uc2Vuc2U="},
+    ):
+        facts, _ = await _look(**{WEBHOOKS: _listed(configuration(client))})
+        assert facts.webhook.urls["https://127.0.0.1:1/mutate"].code == 0
+
+
+def test_the_trial_pod_is_admitted_everywhere():
+    """By Pod Security's strictest level, and by quotas that want requests and limits."""
+    spec = trial_pod()["spec"]
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+async def test_a_lower_cluster_is_asked_for_nodes_and_our_pending_pods():
+    """By the label that ours carry; a refusal is its answer."""
+    found: list[str] = []
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        if request.path == "/version":
+            return ANSWERS["/version"](request)
+        if request.path == f"{CORE}/pods":
+            found.append(request.query["labelSelector"])
+            return _listed()(request)
+        return _listed(node(virtual=False))(request)
+
+    async def forbidden(request: web.Request) -> web.StreamResponse:
+        return ANSWERS["/version"](request) if request.path == "/version" else failure(403, "Forbidden")
+
+    async with serve(script) as server, Client(ClusterConfig(server.url)) as client:
+        lower = await reading.look_below(client, "a.yaml")
+    assert (lower.file, lower.answer.ok, len(lower.nodes)) == ("a.yaml", True, 1)
+    assert found == ["virtual-node.io/upper-uid"]
+    async with serve(forbidden) as server, Client(ClusterConfig(server.url)) as client:
+        assert (await reading.look_below(client, "a.yaml")).answer.code == 403
+
+
+async def test_a_descheduler_of_the_chart_is_found_in_its_own_namespace():
+    """Only an installation by hand has its Lease in kube-system."""
+    lease = {"metadata": {"name": "virtual-node-descheduler", "namespace": "vn"}, "spec": {}}
+
+    def leases(request: web.Request) -> web.StreamResponse:
+        wanted = request.query.get("fieldSelector") == "metadata.name=virtual-node-descheduler"
+        return _listed(*([lease] if wanted else []))(request)
+
+    facts, _ = await _look(**{ALL_LEASES: leases})
+    assert facts.descheduler is not None
+    assert facts.scheduler is None

@@ -1,0 +1,204 @@
+"""A healthy pair of clusters, and the ways in which they may stop being it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controller_runtime.api import timestamps
+from virtual_node.commands.inspect import rules
+from virtual_node.commands.inspect.facts import FOREIGN_POD, Cluster, Facts, VirtualNode
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner, ownership_labels
+from virtual_node.translate.objects import copies
+from virtual_node.translate.pods import lower_pod as pod_down
+from virtual_node.translate.pods.status import upper_status
+from virtual_node.translate.storage import pv, pvc
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OWNER = Owner("me", "vn")
+OPTIONS = PodOptions(owner=OWNER, service_accounts=False)
+Change = Callable[[Facts], object]
+
+
+def ago(**length: float) -> str:
+    """A time before now, as objects have it."""
+    return timestamps.rfc3339(NOW - timedelta(**length))
+
+
+def meta(name: str, uid: str, **more: Any) -> dict[str, Any]:
+    """Metadata of an object that is a day old."""
+    return {"name": name, "namespace": "shop", "uid": uid, "creationTimestamp": ago(days=1), **more}
+
+
+def ready(status: str = "True") -> dict[str, Any]:
+    """A Ready condition that has not changed for a day."""
+    return {"type": "Ready", "status": status, "lastTransitionTime": ago(days=1)}
+
+
+def node(name: str, *, cpu: str = "4", **labels: str) -> dict[str, Any]:
+    """A node that is well."""
+    allocatable = {"cpu": cpu, "memory": "8Gi", "pods": "10"}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "uid": name, "labels": labels},
+        "spec": {},
+        "status": {"conditions": [ready()], "allocatable": allocatable, "nodeInfo": {"kubeletVersion": "v1.34.1"}},
+    }  # fmt: skip
+
+
+def healthy() -> Facts:
+    """An upper and a lower cluster: one pod with one ConfigMap, mirrored to the letter."""
+    upper_pod = {
+        "kind": "Pod",
+        "metadata": meta("web", "u-web", labels={"app": "web"}),
+        "spec": {
+            "nodeName": "vn",
+            "containers": [{"name": "c", "image": "web:1", "resources": {"requests": {"cpu": "1"}}}],
+        },
+        "status": {},
+    }
+    settings = {"kind": "ConfigMap", "metadata": meta("settings", "u-settings"), "data": {"a": "1"}}
+    lower_pod = copy.deepcopy(pod_down.lower_pod(upper_pod, OPTIONS))
+    lower_pod["metadata"] |= {"uid": "l-web", "creationTimestamp": ago(days=1)}
+    lower_pod["spec"]["nodeName"] = "n1"
+    lower_pod["status"] = {"phase": "Running", "conditions": [ready()]}
+    upper_pod["status"] = upper_status(lower_pod, upper_pod)
+    lower_copy = copies.lower_copy(settings, OPTIONS)
+    lower_copy["metadata"]["creationTimestamp"] = ago(days=1)
+    virtual = node("vn", cpu="8", type="virtual-kubelet")
+    virtual["status"]["allocatable"] |= {"memory": "16Gi", "pods": "20"}
+    lease = {"metadata": {"name": "vn"}, "spec": {"renewTime": ago(seconds=5), "leaseDurationSeconds": 40}}
+    empty: dict[str, list[dict[str, Any]]] = {
+        kind: [] for kind in ("Secret", "Service", "EndpointSlice", "PersistentVolumeClaim", "PersistentVolume")
+    }  # fmt: skip
+    space = {"kind": "Namespace", "metadata": {"name": "shop", "uid": "u-shop"}}
+    below = {
+        "kind": "Namespace",
+        "metadata": {
+            "name": "shop",
+            "uid": "l-shop",
+            "creationTimestamp": ago(days=1),
+            "labels": {"virtual-node.io/upper-cluster": "me"},
+        },
+    }
+    upper = Cluster(
+        name="upper",
+        version="v1.34.1",
+        clock_skew=0.4,
+        objects={
+            **copy.deepcopy(empty),
+            "Pod": [upper_pod],
+            "ConfigMap": [settings],
+            "Namespace": [space],
+            "Node": [virtual],
+            "Lease": [lease],
+        },
+    )
+    lower = Cluster(
+        name="paris",
+        version="v1.34.1",
+        clock_skew=-0.4,
+        nodes={"vn": VirtualNode(options=OPTIONS)},
+        objects={
+            **copy.deepcopy(empty),
+            "Pod": [lower_pod],
+            "ConfigMap": [lower_copy],
+            "Namespace": [below],
+            "Node": [node("n1"), node("n2")],
+            FOREIGN_POD: [],
+        },
+    )
+    return Facts(upper=upper, lowers=[lower], cluster_id="me", now=NOW)
+
+
+def upper(facts: Facts, kind: str = "Pod") -> Any:
+    """The upper object of a kind."""
+    return facts.upper.objects[kind][0]
+
+
+def lower(facts: Facts, kind: str = "Pod") -> Any:
+    """The lower object of a kind."""
+    return facts.lowers[0].objects[kind][0]
+
+
+def worries(change: Change | None = None, facts: Facts | None = None) -> list[tuple[str, str, str, str]]:
+    """Severity, check, kind and object of what is worse than information after a change of the healthy clusters."""
+    facts = facts or healthy()
+    if change is not None:
+        change(facts)
+    found = rules.inspect(facts)
+    return [(one.severity, one.check, one.kind, one.object) for one in found if one.severity != "info"]
+
+
+def leaking(kind: str, **more: Any) -> Change:
+    """Something below, a day old, whose upper uid nobody has."""
+
+    def change(facts: Facts) -> None:
+        metadata = meta("old", "l-old", **{"labels": ownership_labels(OWNER, "gone"), **more})
+        facts.lowers[0].objects[kind].append(
+            {"kind": kind, "metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
+        )
+
+    return change
+
+
+def gone(kind: str) -> Change:
+    """The upper object vanishes."""
+    return lambda facts: facts.upper.objects[kind].clear()
+
+
+def sets(where: Callable[[Facts], Any], *path: Any) -> Change:
+    """Set a field: the path's last part is the value."""
+
+    def change(facts: Facts) -> None:
+        *way, last, value = path
+        target = where(facts)
+        for part in way:
+            target = target[part]
+        target[last] = value
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    """One change after the other."""
+
+    def change(facts: Facts) -> None:
+        for one in changes:
+            one(facts)
+
+    return change
+
+
+def claim(**more: Any) -> Change:
+    """An upper claim with our finalizer, on a node that is gone."""
+    annotations = {pvc.SELECTED_NODE: "vn-gone"}
+    metadata = meta("data", "u-data", finalizers=[pvc.FINALIZER], annotations=annotations, **more)
+    return lambda facts: facts.upper.objects["PersistentVolumeClaim"].append(
+        {"metadata": metadata, "spec": {}}
+    )
+
+
+def bound_claim(facts: Facts) -> None:
+    """The same, told by the mirror of its volume."""
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["vn-gone"]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    spec = {"csi": {"driver": pv.DRIVER}, "nodeAffinity": affinity}
+    facts.upper.objects["PersistentVolume"].append({"metadata": {"name": "pv"}, "spec": spec})
+    metadata = meta("data", "u-data", finalizers=[pvc.FINALIZER])
+    facts.upper.objects["PersistentVolumeClaim"].append({"metadata": metadata, "spec": {"volumeName": "pv"}})
+
+
+def waiting_for(cpu: str) -> Change:
+    """The lower pod has no node yet and asks for so much."""
+
+    def change(facts: Facts) -> None:
+        pod = lower(facts)
+        del pod["spec"]["nodeName"]
+        for one in (pod, upper(facts)):
+            one["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+
+    return change

@@ -1,0 +1,186 @@
+"""Reading: what is refused is noted, what does not answer is left, and nothing that is not compared is kept."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from controller_runtime.auth.connection import ClusterConfig as Connection
+from controller_runtime.client.client import Client, ObjectList
+from controller_runtime.errors import ConnectionFailed, Forbidden, NotFound
+from controller_runtime.objects import from_dict
+from controller_runtime.resources import Resource
+from virtual_node.certificates.expiry import Limits
+from virtual_node.commands.inspect import reading, rules
+from virtual_node.commands.inspect.facts import FOREIGN_POD
+from virtual_node.config.types import ClusterConfig, Config, NamespaceConfig
+
+
+class FakeClient:
+    """A cluster of a few objects by plural; what it refuses, and whether it answers at all."""
+
+    def __init__(
+        self, objects: dict[str, list[dict[str, Any]]], *, refuses: tuple[str, ...] = (), silent: bool = False
+    ) -> None:
+        self.config = Connection("http://127.0.0.1:1")
+        self.timeout = 1.0
+        self.objects = objects
+        self.refuses = refuses
+        self.silent = silent
+        self.asked: list[tuple[str, str | None, str | None, str | None]] = []
+
+    async def version(self, *, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109
+        if self.silent:
+            raise ConnectionFailed("nobody there")
+        return {"gitVersion": "v1.34.1"}
+
+    @contextlib.asynccontextmanager
+    async def stream(self, method: str, path: str, *, head_timeout: float) -> AsyncIterator[SimpleNamespace]:
+        yield SimpleNamespace(headers={"Date": "Thu, 01 Jan 2026 00:00:00 GMT"})
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> ObjectList:
+        self.asked.append((resource.plural, namespace, label_selector, field_selector))
+        if resource.plural in self.refuses:
+            raise Forbidden("no", code=403)
+        foreign = bool(label_selector) and "!=" in str(label_selector)
+        found = self.objects.get("foreign" if foreign else resource.plural, [])
+        return ObjectList([from_dict(one) for one in found], "1")
+
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
+        if self.silent:
+            raise ConnectionFailed("nobody there")
+        if resource.plural in self.refuses:
+            raise Forbidden("no", code=403)
+        if name != "kube-system":
+            raise NotFound("no", code=404)
+        return {"metadata": {"name": name, "uid": "me"}}
+
+
+CONFIG = Config(
+    clusters=[
+        ClusterConfig(name="paris", kubeconfig="p", node_name="vn", namespaces=NamespaceConfig(prefix="x-"))
+    ]
+)
+
+
+def opened(upper: FakeClient, lower: FakeClient, config: Config = CONFIG) -> reading.Opened:
+    """Both clusters, as the command opens them."""
+    clients = [(config.clusters[0], cast("Client", lower))]
+    return reading.Opened(config, cast("Client", upper), clients, [])
+
+
+async def test_only_what_has_a_counterpart_below_is_read_above():
+    """Pods of virtual nodes, and ConfigMaps and Secrets of namespaces that have copies; never all Secrets."""
+    labels = {
+        "virtual-node.io/upper-cluster": "me",
+        "virtual-node.io/upper-uid": "u",
+        "virtual-node.io/node": "vn-old",
+    }
+    metadata = {"name": "key", "namespace": "x-shop", "uid": "l", "labels": labels}
+    secret = {"metadata": {**metadata, "annotations": {"virtual-node.io/upper-namespace": "shop"}}}
+    upper, lower = (
+        FakeClient({}),
+        FakeClient({"secrets": [secret], "pods": [{"metadata": metadata, "spec": {}}]}),
+    )
+    facts = await reading.read(opened(upper, lower), Limits())
+    assert facts.cluster_id == "me"
+    read = {(plural, namespace, fields) for plural, namespace, _, fields in upper.asked}
+    assert ("secrets", "shop", None) in read
+    assert {one for one in read if one[0] in {"secrets", "configmaps"}} == {("secrets", "shop", None)}
+    # Besides, pods of our own components, by their label.
+    assert [labels for plural, _, labels, fields in upper.asked if plural == "pods" and not fields] == [
+        "app.kubernetes.io/part-of=virtual-node"
+    ]
+    assert {fields for plural, _, fields in read if plural == "pods" and fields} == {
+        "spec.nodeName=,status.phase=Pending",
+        "spec.nodeName=vn",
+        "spec.nodeName=vn-old",
+    }
+    assert all(selector for plural, _, selector, _ in lower.asked if plural != "nodes")
+    assert facts.lowers[0].nodes["vn"].options.namespace_map("shop") == "x-shop"
+
+
+async def test_of_foreign_pods_only_requests_are_kept():
+    """A lower cluster may run many thousands of them, with environments that are nobody's business."""
+    container = {
+        "name": "c",
+        "env": [{"name": "PASSWORD", "value": "x"}],
+        "resources": {"requests": {"cpu": "1"}},
+    }
+    pod = {
+        "metadata": {"name": "theirs", "namespace": "n", "uid": "f"},
+        "spec": {"nodeName": "n1", "containers": [container]},
+        "status": {"phase": "Running", "podIP": "1.2.3.4"},
+    }
+    facts = await reading.read(opened(FakeClient({}), FakeClient({"foreign": [pod]})), Limits())
+    (kept,) = facts.lowers[0].objects[FOREIGN_POD]
+    assert kept["spec"] == {"nodeName": "n1", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}
+    assert kept["status"] == {"phase": "Running"}
+
+
+@pytest.mark.parametrize("refused", ["secrets", "persistentvolumeclaims", "leases"])
+async def test_what_is_refused_is_told_and_judges_nothing(refused):
+    """A right that is missing is a warning; objects that nobody could look for are not leaks."""
+    labels = {"virtual-node.io/upper-cluster": "me", "virtual-node.io/upper-uid": "u"}
+    old = "2020-01-01T00:00:00Z"
+    metadata = {"name": "one", "namespace": "x-shop", "uid": "l", "labels": labels, "creationTimestamp": old}
+    below = {
+        "secrets": [{"metadata": metadata}],
+        "persistentvolumeclaims": [{"metadata": metadata, "spec": {}}],
+    }
+    below = {refused: below[refused]} if refused in below else {}
+    facts = await reading.read(opened(FakeClient({}, refuses=(refused,)), FakeClient(below)), Limits())
+    found = rules.inspect(facts)
+    assert [one.kind.lower() + "s" for one in found if one.check == "unread"] == [refused]
+    assert not [one for one in found if one.check == "leaked"]
+    assert rules.exit_code(facts, [one for one in found if one.check == "unread"], fail_on="error") == 0
+
+
+async def test_rights_of_a_controller_that_is_off_are_not_missed():
+    """Who runs without volumes need not let us list claims, and a check for warnings passes all the same."""
+    config = msgspec.structs.replace(CONFIG, enable_controllers=[])
+    refuses = ("persistentvolumeclaims", "persistentvolumes", "endpointslices")
+    clusters = opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=refuses), config)
+    facts = await reading.read(clusters, Limits())
+    assert not [one for one in rules.inspect(facts) if one.check == "unread"]
+    assert not facts.upper.knows("PersistentVolumeClaim")
+
+
+async def test_a_silent_lower_cluster_does_not_hide_the_upper_one():
+    """It is noted by name, and asked for nothing more."""
+    lower = FakeClient({}, silent=True)
+    facts = await reading.read(opened(FakeClient({}), lower), Limits())
+    assert facts.lowers[0].error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
+    assert lower.asked == []
+    assert (facts.upper.error, facts.upper.version) == ("", "v1.34.1")
+    assert rules.exit_code(facts, [], fail_on="never") == rules.INCOMPLETE
+
+
+async def test_a_silent_upper_cluster_leaves_the_nodes_below():
+    """Nothing below can be told to be ours, but lower nodes are looked at, and nothing else is asked for."""
+    lower = FakeClient({"nodes": [{"metadata": {"name": "n1", "uid": "n"}, "spec": {"unschedulable": True}}]})
+    facts = await reading.read(opened(FakeClient({}, silent=True), lower), Limits())
+    assert facts.upper.error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
+    assert [plural for plural, *_ in lower.asked] == ["nodes"]
+    assert [(one.check, one.object) for one in rules.inspect(facts) if one.cluster == "paris"] == [
+        ("clock", "paris"), ("capacity", "n1"),
+    ]  # fmt: skip
+
+
+async def test_an_upper_cluster_that_hides_its_identity():
+    """Without the right to get kube-system the command says so and goes on."""
+    facts = await reading.read(opened(FakeClient({}, refuses=("namespaces",)), FakeClient({})), Limits())
+    assert (facts.cluster_id, facts.upper.error) == ("", "")
+    assert {one.object for one in rules.inspect(facts) if one.check == "unread"} == {"*", "kube-system"}

@@ -1,0 +1,362 @@
+"""Every finding has a state of the clusters in which it speaks, and one close by in which it is silent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.unit.virtual_node.commands.healthy_clusters import (
+    NOW,
+    OWNER,
+    Change,
+    ago,
+    both,
+    bound_claim,
+    claim,
+    gone,
+    healthy,
+    leaking,
+    lower,
+    meta,
+    node,
+    ready,
+    sets,
+    upper,
+    waiting_for,
+    worries,
+)
+from virtual_node.certificates.expiry import Expiry
+from virtual_node.commands.inspect import rules
+from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, Facts
+from virtual_node.translate.base.ownership import ownership_labels
+
+SLICE = {
+    "labels": {**ownership_labels(OWNER, "gone"), "endpointslice.kubernetes.io/managed-by": "virtual-node.io"}
+}
+BINDER = {"labels": {"virtual-node.io/upper-cluster": "me", "virtual-node.io/binder-of": "gone"}}
+TOKEN = {"labels": {**ownership_labels(OWNER, "gone"), "virtual-node.io/token-of": "gone"}}
+LIVE_TOKEN = {"labels": {**ownership_labels(OWNER, "u-web"), "virtual-node.io/token-of": "u-web"}}
+REFUSED = {"type": "virtual-node.io/Admitted", "status": "False", "message": "exceeded quota"}
+POD, NODE = "shop/web", "vn"
+
+
+def native_namespace(adopt: bool | list[str] = False) -> Change:  # noqa: FBT001, FBT002 - the setting, which is both
+    """The lower namespace of the pods is not ours."""
+
+    def change(facts: Facts) -> None:
+        facts.lowers[0].objects["Namespace"].clear()
+        facts.lowers[0].adopt = adopt
+
+    return change
+
+
+def test_namespaces_to_adopt_are_listed_with_the_setting():
+    """As it is to be written, with the patterns that are there already."""
+    facts = healthy()
+    native_namespace(["team-*"])(facts)
+    (found,) = [one for one in rules.inspect(facts) if one.check == "adopt"]
+    assert "shop (1)" in found.message
+    assert "clusters[].namespaces.adopt of paris to [team-*, shop]" in found.next_step
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (None, []),
+        # --- leaked
+        (leaking("Pod"), [("error", "leaked", "Pod", "shop/old")]),
+        (leaking("Pod", creationTimestamp=ago(minutes=4)), []),
+        (leaking("Pod", labels={"virtual-node.io/upper-cluster": "somebody"}), []),
+        (leaking("Pod", **BINDER), [("error", "leaked", "Pod", "shop/old")]),
+        (leaking("ConfigMap"), [("warning", "leaked", "ConfigMap", "shop/old")]),
+        (leaking("Secret"), [("warning", "leaked", "Secret", "shop/old")]),
+        (
+            both(
+                leaking("Secret"),
+                lambda facts: facts.lowers[0].objects["Pod"][0]["spec"].update(
+                    imagePullSecrets=[{"name": "old"}]
+                ),
+            ),
+            [],
+        ),
+        (leaking("Secret", **TOKEN), [("warning", "leaked", "Secret", "shop/old")]),
+        (leaking("Secret", **LIVE_TOKEN), []),
+        (leaking("Service"), [("warning", "leaked", "Service", "shop/old")]),
+        (leaking("EndpointSlice"), []),
+        (leaking("EndpointSlice", **SLICE), [("warning", "leaked", "EndpointSlice", "shop/old")]),
+        (leaking("PersistentVolumeClaim"), [("warning", "leaked", "PersistentVolumeClaim", "shop/old")]),
+        (leaking("ConfigMap", deletionTimestamp=ago(seconds=1)), []),
+        (both(leaking("Secret"), lambda facts: facts.upper.objects.pop("Secret")), []),
+        (gone("Namespace"), [("warning", "leaked", "Namespace", "shop")]),
+        (both(gone("Namespace"), lambda facts: setattr(facts.lowers[0], "removes_namespaces", False)), []),
+        (leaking("Pod", labels=ownership_labels(OWNER, "u-web")), [("error", "doubled", "Pod", "shop/old")]),
+        # --- adopt
+        (native_namespace(), [("warning", "adopt", "Cluster", "paris")]),
+        (native_namespace(["team-*"]), [("warning", "adopt", "Cluster", "paris")]),
+        (native_namespace(["sh*"]), []),
+        (native_namespace(adopt=True), []),
+        # --- missing
+        (lambda facts: facts.lowers[0].objects["Pod"].clear(), [("error", "missing", "Pod", POD)]),
+        (
+            both(lambda facts: facts.lowers[0].objects["Pod"].clear(), sets(upper, "status", {"phase": "Failed"})),
+            [],
+        ),
+        (
+            both(
+                lambda facts: facts.lowers[0].objects["Pod"].clear(),
+                sets(upper, "status", "conditions", [REFUSED]),
+            ),
+            [("warning", "pods", "Pod", POD)],
+        ),
+        (
+            both(
+                lambda facts: facts.lowers[0].objects["Pod"].clear(),
+                sets(upper, "metadata", "creationTimestamp", ago(minutes=4)),
+            ),
+            [],
+        ),
+        (lambda facts: facts.lowers[0].objects.pop("Pod"), []),
+        # --- policy
+        (sets(upper, "spec", "hostNetwork", True), [("warning", "policy", "Cluster", "paris")]),
+        # --- drift
+        (sets(upper, "spec", "containers", 0, "image", "web:2"), [("error", "drift", "Pod", POD)]),
+        (sets(upper, "spec", "tolerations", [{"key": "gpu"}]), [("error", "drift", "Pod", POD)]),
+        (sets(upper, "spec", "activeDeadlineSeconds", 9), [("error", "drift", "Pod", POD)]),
+        (sets(upper, "metadata", "labels", "app", "shop"), [("warning", "drift", "Pod", POD)]),
+        (sets(upper, "metadata", "annotations", {"a": "b"}), [("warning", "drift", "Pod", POD)]),
+        (sets(lower, "metadata", "labels", "injected", "by-others"), []),
+        (
+            sets(upper, "spec", "containers", 0, "resources", {"requests": {"cpu": "2"}}),
+            [("error", "drift", "Pod", POD)],
+        ),
+        (sets(upper, "spec", "resources", {"requests": {"cpu": "2"}}), [("error", "drift", "Pod", POD)]),
+        # ... and where the very thing was asked for: admission's doing, or a resize that was refused.
+        (sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1"), []),
+        (
+            sets(lower, "spec", "containers", 0, "resources", {"requests": {"cpu": "500m"}}),
+            [("warning", "drift", "Pod", POD)],
+        ),
+        (
+            sets(lambda facts: lower(facts, "ConfigMap"), "data", {"a": "2"}),
+            [("error", "drift", "ConfigMap", "shop/settings")],
+        ),
+        (
+            sets(lambda facts: upper(facts, "ConfigMap"), "immutable", True),
+            [("error", "drift", "ConfigMap", "shop/settings")],
+        ),
+        (sets(lambda facts: lower(facts, "ConfigMap")["metadata"], "labels", "x", "y"), []),
+        # --- status
+        (
+            sets(upper, "status", "phase", "Pending"),
+            [("error", "status", "Pod", POD), ("warning", "pods", "Pod", POD)],
+        ),
+        (sets(lower, "status", "conditions", [ready("False")]), [("error", "status", "Pod", POD)]),
+        (
+            sets(lower, "status", "conditions", [{**ready("False"), "lastTransitionTime": ago(minutes=4)}]),
+            [],
+        ),
+        (
+            both(
+                sets(upper, "status", "conditions", [ready("False")]),
+                sets(lambda facts: upper(facts, "Node"), "status", "conditions", [ready("Unknown")]),
+            ),
+            [("error", "node", "Node", NODE)],
+        ),
+        # --- skew
+        (lambda facts: setattr(facts.upper, "clock_skew", -6.0), [("warning", "clock", "Cluster", "upper")]),
+        (lambda facts: setattr(facts.lowers[0], "clock_skew", 31.0), [("error", "clock", "Cluster", "paris")]),
+        (
+            both(
+                lambda facts: setattr(facts.lowers[0], "version", "v1.30.4+k3s1"),
+                sets(lambda facts: upper(facts, "Node"), "status", "nodeInfo", "kubeletVersion", "v1.30.4+k3s1"),
+            ),
+            [("warning", "version", "Cluster", "paris")],
+        ),
+        (lambda facts: setattr(facts.lowers[0], "version", "v1.33.0"), [("warning", "version", "Node", NODE)]),
+        # --- nodes
+        (gone("Node"), [("error", "node", "Node", NODE)]),
+        (sets(lambda facts: upper(facts, "Node"), "status", "conditions", []), [("error", "node", "Node", NODE)]),
+        (
+            sets(lambda facts: upper(facts, "Lease"), "spec", "renewTime", ago(seconds=41)),
+            [("error", "node", "Node", NODE)],
+        ),
+        (gone("Lease"), [("error", "node", "Node", NODE)]),
+        (lambda facts: facts.upper.objects.pop("Lease"), []),
+        # --- capacity
+        (
+            both(
+                sets(lambda facts: lower(facts, "Node"), "spec", "unschedulable", True),
+                sets(lambda facts: upper(facts, "Node"), "status", "allocatable", {"cpu": "4"}),
+            ),
+            [("warning", "capacity", "Node", "n1"), ("warning", "capacity", "Node", NODE)],
+        ),
+        (
+            sets(lambda facts: upper(facts, "Node"), "status", "allocatable", "cpu", "9"),
+            [("warning", "capacity", "Node", NODE)],
+        ),
+        (waiting_for("2"), []),
+        (waiting_for("5"), [("error", "capacity", "Pod", POD)]),
+        # --- stuck
+        (
+            both(*(sets(one, "metadata", "deletionTimestamp", ago(minutes=6)) for one in (upper, lower))),
+            [("warning", "stuck", "Pod", POD), ("warning", "stuck", "Pod", POD)],
+        ),
+        (sets(upper, "metadata", "deletionTimestamp", ago(minutes=4)), []),
+        (claim(), [("warning", "stuck", "PersistentVolumeClaim", "shop/data")]),
+        (claim(deletionTimestamp=ago(hours=1)), [("error", "stuck", "PersistentVolumeClaim", "shop/data")]),
+        (bound_claim, [("warning", "stuck", "PersistentVolumeClaim", "shop/data")]),
+        (both(claim(), lambda facts: facts.upper.objects["Node"].append(node("vn-gone"))), []),
+        # --- what could not be read
+        (lambda facts: setattr(facts.lowers[0], "error", "refused"), [("error", "unread", "Cluster", "paris")]),
+        (lambda facts: facts.upper.unread.update(Lease="no"), [("warning", "unread", "Lease", "*")]),
+    ],
+)  # fmt: skip
+def test_finding(change, expected):
+    """A state of the clusters and what is said of it; two healthy ones have nothing to be told."""
+    assert worries(change) == expected
+
+
+def test_images_that_admission_below_rewrites_are_told_once_per_cluster():
+    """The virtual node does not insist on what it has asked for; a registry mirror is no fault of anybody's."""
+    facts = healthy()
+    sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1")(facts)
+    (told,) = [one for one in rules.inspect(facts) if one.check == "drift"]
+    assert (told.severity, told.cluster, told.kind) == ("info", "paris", "Cluster")
+    assert "of 1 pod, which" in told.message
+    assert POD in told.message
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("vn", []), ("vn-old", [("warning", "leaked", "Service", "shop/dns")])]
+)
+def test_a_service_that_is_kept_for_a_virtual_node_of_an_old_name_is_told_of(name, expected):
+    """A renamed virtual node marks what it always wants anew; the old mark would keep the Service for ever."""
+    facts = healthy()
+    dns = meta("dns", "u-dns")
+    mark = {f"always.virtual-node.io/{name}": "true"}
+    facts.upper.objects["Service"].append({"kind": "Service", "metadata": dns})
+    below = meta("dns", "l-dns", labels=ownership_labels(OWNER, "u-dns"), annotations=mark)
+    facts.lowers[0].objects["Service"].append({"kind": "Service", "metadata": below})
+    assert worries(facts=facts) == expected
+
+
+@pytest.mark.parametrize(("whose", "told"), [("u-web", True), ("u-original", False)])
+def test_only_a_pods_own_mark_says_that_it_was_below_once(whose, told):
+    """A copy of a pod, restored from a backup, brings its original's mark along: that proves nothing."""
+    facts = healthy()
+    facts.lowers[0].objects["Pod"].clear()
+    sets(upper, "metadata", "annotations", {"virtual-node.io/lower-uid": f"l-web/{whose}"})(facts)
+    (finding,) = [one for one in rules.inspect(facts) if one.check == "missing"]
+    assert ("was there once" in finding.message) is told
+
+
+@pytest.mark.parametrize(
+    ("left", "life", "renewed", "expected"),
+    [
+        (timedelta(days=31), timedelta(days=365), False, []),
+        (timedelta(days=29), timedelta(days=365), False, ["warning"]),
+        (timedelta(days=6), timedelta(days=365), True, ["error"]),
+        (timedelta(days=-1), timedelta(days=365), False, ["error"]),
+        (timedelta(minutes=30), timedelta(hours=1), True, []),
+        (timedelta(minutes=5), timedelta(hours=1), True, ["warning"]),
+        (timedelta(minutes=-5), timedelta(hours=1), True, ["error"]),
+        (timedelta(minutes=30), timedelta(hours=1), False, ["error"]),
+    ],
+)
+def test_expiry(left, life, renewed, expected):
+    """Days decide, but for what lives shorter and is renewed by somebody: there the last tenth does."""
+    facts = healthy()
+    expiry = Expiry("paris", "Token", "file", ends=NOW + left, starts=NOW + left - life, renewed=renewed)
+    facts = Facts(upper=facts.upper, lowers=facts.lowers, cluster_id="me", now=NOW, expiries=[expiry])
+    assert [severity for severity, check, _, _ in worries(facts=facts) if check == "expiry"] == expected
+
+
+def _released(node: str, component: str = "", of: str = "0.2.0") -> Facts:
+    """A virtual node's release, and that of a component's pod; this command is 0.2.0."""
+    facts = replace(healthy(), release="0.2.0")
+    facts.upper.objects["Node"][0]["metadata"]["labels"]["virtual-node.io/version"] = node
+    facts.upper.objects[COMPONENT_POD] = [
+        {
+            "metadata": {
+                **meta(name, name),
+                "labels": {"app.kubernetes.io/component": name, "app.kubernetes.io/version": release},
+            },
+            "spec": {},
+            "status": {"conditions": [ready()]},
+        }
+        for name, release in (("virtual-node", of), (component, "0.2.0"))
+        if name
+    ]
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (_released("0.2.0", "webhook"), []),
+        (_released("0.1.0"), [("warning", "release", "Node", "vn")]),
+        (_released(""), [("warning", "release", "Node", "vn")]),
+        (_released("0.2.0", "webhook", of="0.1.0"), [("warning", "release", "Namespace", "shop")]),
+        (_released("0.2.0", of="0.1.0"), []),
+    ],
+)
+def test_releases_of_ours_that_differ_are_told(facts: Facts, expected: list[tuple[str, str, str, str]]):
+    """Between this command and the virtual nodes, and between components; a rollout on its way is seen twice first."""
+    assert worries(facts=facts) == expected
+    found = [one for one in rules.inspect(facts) if one.check == "release"]
+    assert all(one.transient for one in found)
+
+
+def test_the_faults_of_the_health_model_are_findings():
+    """A replica that crashes, a report on a Lease and a pod without a node, each with its check."""
+    facts = _released("0.2.0")
+    component = facts.upper.objects[COMPONENT_POD][0]
+    component["status"] = {
+        "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    }
+    report = {"virtual-node.io/faults": json.dumps({"rejected": {"": "unknown field lables"}})}
+    upper(facts, "Lease")["metadata"]["annotations"] = report
+    waiting = {"metadata": meta("later", "u-later", labels={"virtual-pod": "true"}), "spec": {}, "status": {}}
+    facts.upper.objects[WAITING_POD] = [waiting]
+    assert worries(facts=facts) == [
+        ("error", "component", "Pod", "shop/virtual-node"),
+        ("error", "configuration", "Configuration", "configuration"),
+        ("warning", "pods", "Pod", "shop/later"),
+    ]
+
+
+def test_a_lost_cluster_is_a_finding_of_that_cluster():
+    """Told by its virtual node, although this machine may reach it."""
+    facts = healthy()
+    lost = {**ready("False"), "reason": "LowerClusterUnreachable", "message": "no answer"}
+    upper(facts, "Node")["metadata"]["labels"]["virtual-node.io/lower-cluster"] = "paris"
+    sets(lambda facts: upper(facts, "Node"), "status", "conditions", [lost])(facts)
+    assert worries(facts=facts) == [("error", "cluster", "Cluster", "paris")]
+
+
+def test_pods_that_cannot_be_listed_are_one_finding():
+    """Three lists of pods fail for one reason; no name of ours for a kind is shown."""
+    facts = healthy()
+    facts.upper.unread = dict.fromkeys(("Pod", COMPONENT_POD, WAITING_POD), "pods is forbidden")
+    assert worries(facts=facts) == [("warning", "unread", "Pod", "*")]
+
+
+def test_a_strangers_virtual_node_has_a_release_of_its_own():
+    """Another provider's node tells none, and is not ours to upgrade."""
+    facts = _released("0.2.0")
+    facts.upper.objects["Node"].append(node("vk", type="virtual-kubelet"))
+    assert [one for one in worries(facts=facts) if one[1] == "release"] == []
+
+
+def test_running_pods_that_break_the_policy_are_listed_by_rule():
+    """An upgrade, or a stricter policy, refuses their successors."""
+    facts = healthy()
+    sets(upper, "spec", "hostPID", True)(facts)
+    sets(upper, "spec", "priorityClassName", "system-node-critical")(facts)
+    (found,) = [one for one in rules.inspect(facts) if one.check == "policy"]
+    assert found.message.startswith("its policy would refuse running pods (1)")
+    assert found.message.endswith("hostNamespaces (shop/web); priorityClasses (shop/web)")
+    assert "clusters[].policy of paris" in found.next_step

@@ -1,0 +1,210 @@
+"""``virtual-node status``: what can be seen is shown, what cannot is named, and the exit code means Ready."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from controller_runtime.api import timestamps
+from tests.unit.virtual_node.commands.doctor_facts import conditions, container, node, pod
+from tests.unit.virtual_node.commands.run_command import EVENTS, LEASES, NODES, PODS, SHOP, Person
+
+
+def _objects(*nodes: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    running = pod(nodeName="vn", status={"phase": "Running"})
+    found = list(nodes) or [node()]
+    leases = [_renewed(one["metadata"]["name"]) for one in found]
+    return {NODES: found, LEASES: leases, SHOP: [running]}
+
+
+def _renewed(name: str) -> dict[str, Any]:
+    """A Lease that is fresh by the API server's clock, which is this machine's."""
+    now = timestamps.micro_time(datetime.now(UTC))
+    return {"metadata": {"name": name}, "spec": {"renewTime": now, "leaseDurationSeconds": 40}}
+
+
+async def test_everything_is_shown_to_whoever_may_see_it(person: Person):
+    """A line for each, sorted by name, and nothing on stderr."""
+    code, out, err = await person.types(
+        "status", objects=_objects(node("vn"), node("vn-a"), node("other", virtual=False))
+    )
+    lines = [line.split() for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert lines[0][:2] == ["NODE", "READY"]
+    assert [line[0] for line in lines[1:]] == ["vn", "vn-a"]
+    assert lines[1][4] == "1/1"
+
+
+async def test_what_may_not_be_seen_is_a_question_mark_and_the_right_is_named(person: Person):
+    """Without pods and Leases there is still Ready, which is what the exit code says."""
+    code, out, err = await person.types("status", objects=_objects(), forbidden=(PODS, LEASES))
+    row = out.splitlines()[1].split()
+    assert (code, row[0], row[1], row[4], row[5], row[9]) == (0, "vn", "True", "?", "?", "?")
+    assert len(err.splitlines()) == 1
+    assert "kubectl auth can-i list pods --all-namespaces" in err
+    assert "kubectl auth can-i list leases.coordination.k8s.io --namespace=kube-node-lease" in err
+
+
+async def test_quantities_are_in_units_that_people_use(person: Person):
+    """Cores and GiB in the table, without blanks that would break its columns; exact values in data."""
+    one = node()
+    one["status"]["allocatable"] = {"cpu": "7500m", "memory": "24632884Ki", "pods": "110"}
+    _, out, _ = await person.types("status", objects=_objects(one), forbidden=(PODS,))
+    assert out.splitlines()[1].split()[6:8] == ["?/7.5", "?/23.5GiB"]
+    _, out, _ = await person.types("status", "-o", "json", objects=_objects(one))
+    assert json.loads(out)["nodes"][0]["resources"]["memory"]["allocatable"] == "24632884Ki"
+
+
+async def test_data_names_the_missing_rights_too(person: Person):
+    """For programs, that would take zero for an answer."""
+    code, out, err = await person.types("status", "-o", "json", objects=_objects(), forbidden=(PODS,))
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["nodes"][0]["pods"] is None
+    assert found["nodes"][0]["resources"]["cpu"] == {"used": None, "allocatable": "8"}
+    assert found["missingRights"] == [
+        {"right": "list pods", "check": "kubectl auth can-i list pods --all-namespaces"}
+    ]
+
+
+async def test_without_the_nodes_there_is_nothing_to_show(person: Person):
+    """One line: the right that it takes."""
+    code, out, err = await person.types("status", objects=_objects(), forbidden=(NODES,))
+    assert (code, out) == (2, "")
+    assert err == (
+        "virtual-node: nothing can be said without the right to list nodes: kubectl auth can-i list nodes\n"
+    )
+
+
+async def test_metrics_that_the_api_server_does_not_pass_on_cost_the_lag_only(person: Person):
+    """nodes/proxy is a right of administrators."""
+    code, out, err = await person.types("status", objects=_objects(), forbidden=(f"{NODES}/vn/proxy/*",))
+    assert (code, out.splitlines()[1].split()[8]) == (0, "-")
+    assert "kubectl auth can-i get nodes --subresource=proxy\n" in err
+
+
+@pytest.mark.parametrize(
+    ("broken", "cell"),
+    [({"status": conditions("Ready", "False", "X", "m\nn")}, "False"), ({"status": {}}, "Unknown")],
+)
+async def test_a_node_that_is_not_ready_is_exit_code_1(person: Person, broken: dict[str, Any], cell: str):
+    """So a script can wait for it; its last error is in the wide table, in one line."""
+    code, out, _ = await person.types("status", "-o", "wide", objects=_objects({**node(), **broken}))
+    assert (code, len(out.splitlines()), out.splitlines()[1].split()[1]) == (1, 2, cell)
+
+
+async def test_a_node_that_is_not_ready_says_why_and_what_to_do(person: Person):
+    """In a line on stderr, for five of them at most; the table stays a table."""
+    away = [
+        {**node(f"vn-{n}"), "status": conditions("Ready", "False", "X", f"cluster {n} is away")}
+        for n in range(9)
+    ]
+    code, out, err = await person.types("status", objects=_objects(*away))
+    assert (code, len(out.splitlines())) == (1, 10)
+    assert err.splitlines() == [
+        *(
+            f"error: Node vn-{n} is not Ready: X: cluster {n} is away (virtual-node diagnose node vn-{n})"
+            for n in range(5)
+        ),
+        "and 4 more faults: virtual-node doctor",
+    ]
+
+
+async def test_a_cordoned_node_says_so_as_kubectl_does(person: Person):
+    """It is Ready, and takes nothing."""
+    code, out, _ = await person.types("status", objects=_objects(node(unschedulable=True)))
+    assert (code, out.splitlines()[1].split()[1]) == (0, "True,SchedulingDisabled")
+
+
+async def test_our_release_is_in_the_wide_table(person: Person):
+    """Beside the lower cluster's version, which is the kubelet's."""
+    told = node()
+    told["metadata"]["labels"]["virtual-node.io/version"] = "1.2.3"
+    told["status"]["nodeInfo"] = {"kubeletVersion": "v1.34.1"}
+    _, out, _ = await person.types("status", "-o", "wide", objects=_objects(told))
+    headings, row = (line.split() for line in out.splitlines())
+    assert (row[headings.index("VERSION")], row[headings.index("AGE") + 2]) == ("v1.34.1", "1.2.3")
+
+
+async def test_names_and_labels_choose(person: Person):
+    """As with kubectl get; a name that is not there is guessed."""
+    objects = _objects(node("vn-tokyo"), node("vn-paris"))
+    objects[NODES][0]["metadata"]["labels"]["zone"] = "asia"
+    assert (await person.types("status", "-o", "name", objects=objects))[
+        1
+    ] == "node/vn-paris\nnode/vn-tokyo\n"
+    assert (await person.types("status", "vn-tokyo", "-o", "name", objects=objects))[1] == "node/vn-tokyo\n"
+    both = await person.types("status", "vn-tokyo", "-o", "name", "vn-paris", objects=objects)
+    assert both == (0, "node/vn-paris\nnode/vn-tokyo\n", "")
+    assert (await person.types("status", "-l", "zone=asia", "-o", "name", objects=objects))[
+        1
+    ] == "node/vn-tokyo\n"
+    code, _, err = await person.types("status", "vn-tokio", objects=objects)
+    assert (code, err) == (2, "virtual-node: there is no virtual node 'vn-tokio', did you mean vn-tokyo?\n")
+
+
+async def test_headings_can_be_left_out(person: Person):
+    """For awk."""
+    _, out, _ = await person.types("status", "--no-headers", objects=_objects())
+    assert [line.split()[0] for line in out.splitlines()] == ["vn"]
+
+
+async def test_an_empty_cluster_is_told_where_to_look_next(person: Person):
+    """On stderr, so that a script reads no table; and data is an empty list."""
+    code, out, err = await person.types("status", objects={NODES: [], LEASES: []})
+    assert (code, out) == (1, "")
+    assert (
+        "There are no virtual nodes (label type=virtual-kubelet) in this cluster; virtual-node doctor" in err
+    )
+    code, out, _ = await person.types("status", "-o", "json", objects={NODES: [], LEASES: []})
+    assert (code, json.loads(out)["nodes"]) == (1, [])
+
+
+UNPLACED = {"conditions": conditions("PodScheduled", "False", "Unschedulable", "0/2 nodes")["conditions"]}
+
+
+async def test_faults_are_told_below_the_table(person: Person):
+    """A pod without a node is a warning, which changes no exit code; a replica that crashes is an error."""
+    objects = _objects()
+    objects[SHOP].append(pod("later", status=UNPLACED))
+    code, _, err = await person.types("status", objects=objects)
+    assert code == 0
+    assert err == "warning: Pod shop/later: 0/2 nodes (virtual-node diagnose pod shop/later)\n"
+    crash = container({"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": {"exitCode": 1}})
+    replica = pod("vn-0", labels={"app.kubernetes.io/part-of": "virtual-node"}, nodeName="real", status=crash)
+    log = {f"{SHOP}/vn-0/log": lambda _request: web.Response(text="starting\nno such file: b.yaml\n")}
+    objects[SHOP] = [replica]
+    code, _, err = await person.types("status", objects=objects, answers=log)
+    assert code == 1
+    assert err.startswith(
+        "error: Pod shop/vn-0 is in CrashLoopBackOff (exit code 1): no such file: b.yaml (kubectl"
+    )
+    code, out, err = await person.types("status", "-o", "json", objects=objects, answers=log)
+    assert (code, err) == (1, "")
+    assert [one["kind"] for one in json.loads(out)["health"]["faults"]] == ["ReplicaFailing"]
+
+
+async def test_a_replica_that_cannot_mount_names_the_secret(person: Person):
+    """By the last warning about it, as it has no log."""
+    replica = pod("vn-0", labels={"app.kubernetes.io/part-of": "virtual-node"}, nodeName="real", status={})
+    event = {
+        "metadata": {"name": "e", "namespace": "shop"},
+        "type": "Warning",
+        "message": 'secret "tokoy" not found',
+    }
+    code, _, err = await person.types("status", objects={**_objects(), SHOP: [replica], EVENTS: [event]})
+    assert code == 1
+    assert 'Pod shop/vn-0 is Pending: secret "tokoy" not found' in err
+
+
+async def test_a_chosen_node_is_not_blamed_for_others(person: Person):
+    """Faults of other nodes and clusters are left out, those of its own lower cluster are not."""
+    away = {**node("vn-b"), "status": conditions("Ready", "False", "LowerClusterUnreachable", "no answer")}
+    objects = _objects(node("vn-a"), away)
+    assert await person.types("status", "vn-a", "-o", "name", objects=objects) == (0, "node/vn-a\n", "")
+    code, _, err = await person.types("status", "vn-b", objects=objects)
+    assert (code, err.startswith("error: Cluster vn-b: no answer")) == (1, True)

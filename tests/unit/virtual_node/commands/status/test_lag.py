@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+from controller_runtime.objects import from_dict
+from virtual_node.commands.status import lag
+
+
+def _metrics(*seconds: float, cluster: str = "tokyo", direction: str = "down") -> str:
+    registry = CollectorRegistry()
+    histogram = Histogram(
+        "virtual_node_mirror_seconds",
+        "Lag.",
+        ["cluster", "direction"],
+        buckets=(0.01, 0.1, 1, 10),
+        registry=registry,
+    )
+    for one in seconds:
+        histogram.labels(cluster, direction).observe(one)
+    return generate_latest(registry).decode()
+
+
+def test_quantiles_are_the_bounds_of_their_buckets():
+    """A histogram knows no more than the bucket, and that is what is told."""
+    assert lag.parse(_metrics(*[0.005] * 98, 0.5, 0.5), "tokyo") == {"down": {"p50": 0.01, "p99": 1.0}}
+
+
+def test_what_lies_beyond_the_last_bucket_is_at_least_its_bound():
+    """Infinity is no answer in JSON."""
+    assert lag.parse(_metrics(100.0), "tokyo") == {"down": {"p50": 10.0, "p99": 10.0}}
+
+
+def test_other_clusters_of_the_process_do_not_count():
+    """One process serves many clusters; each node shows its own."""
+    assert lag.parse(_metrics(1.0, cluster="paris"), "tokyo") == {}
+
+
+def test_nothing_mirrored_yet_is_no_lag():
+    """A fresh process has measured nothing."""
+    assert lag.parse(_metrics(), "tokyo") == {}
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (None, "-"),
+        ({}, "-"),
+        ({"down": {"p50": 0.025, "p99": 0.5}, "up": {"p50": 0.01, "p99": 0.1}}, "≤25ms (p99 ≤500ms)"),
+        ({"up": {"p50": 1.0, "p99": 30.0}}, "≤1s (p99 ≤30s)"),
+    ],
+)
+def test_the_table_shows_the_worse_direction(found, text: str):
+    """One column is enough to see who is behind."""
+    assert lag.shown(found) == text
+
+
+VN = from_dict({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "vn"}})
+
+
+class _Upper:
+    """An upper API server behind which somebody else's kubelet answers."""
+
+    def __init__(self, metrics: str) -> None:
+        self._metrics = metrics
+
+    async def request(self, _verb, _path, **_more):
+        return self._metrics.encode()
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        'virtual_node_mirror_seconds_bucket{le="0.1",cluster="vn",direction="up"} x\n',
+        'virtual_node_mirror_seconds_bucket{le="0.1",cluster="vn\n',
+        'virtual_node_mirror_seconds_bucket{le="0.1",cluster="vn"} 1\n',
+        'virtual_node_mirror_seconds_bucket{le="+Inf",cluster="vn",direction="up"} 5\n',
+    ],
+)
+async def test_metrics_that_are_not_as_ours_are_no_lag(metrics: str):
+    """One node's odd answer must not cost the table of all."""
+    upper: Any = _Upper(metrics)
+    assert await lag.of_node(upper, VN) is None

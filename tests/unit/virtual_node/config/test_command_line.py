@@ -1,0 +1,142 @@
+"""The command line keeps tensile-kube's flags and environment, and says clearly what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller_runtime.errors import ConfigError
+from virtual_node.config import command_line
+from virtual_node.config.types import Taint
+
+MINIMAL = ["--client-kubeconfig", "/lower.yaml"]
+
+
+def parse(*arguments: str, **environment: str) -> command_line.Options:
+    """Parse flags beside the one that is always needed."""
+    return command_line.parse([*MINIMAL, *arguments], environment)
+
+
+def test_defaults_are_those_of_tensile_kube():
+    """Without further flags the node, QPS, labels and controllers are tensile-kube's."""
+    config = parse().config
+    cluster = config.clusters[0]
+    node = cluster.virtual_nodes()[0]
+    assert (node.name, cluster.client_qps, cluster.client_burst) == ("virtual-kubelet", 500, 1000)
+    assert config.enable_controllers == ["PVControllers", "ServiceControllers"]
+    assert config.ignore_labels == ["group.batch.scheduler.tencent.com"]
+    assert config.enable_serviceaccount is True
+    assert node.taints == [Taint(key="virtual-kubelet.io/provider", value="k8s", effect="NoSchedule")]
+    assert config.kubelet.port == 10250
+
+
+def test_a_tensile_kube_manifest_parses_word_for_word():
+    """The flags and variables of tensile-kube's own manifest are taken as they are."""
+    options = parse(
+        "--nodename=vn-a",
+        "--provider=k8s",
+        "--kubeconfig=/upper.yaml",
+        "--client-qps=700",
+        "--client-burst",
+        "1500",
+        "--kube-api-qps=300",
+        "--kube-api-burst=600",
+        "--enable-controllers=PVControllers",
+        "--enable-serviceaccount=false",
+        "--ignore-labels=a.b/c,d.e/f",
+        "--log-level=debug",
+        "--klog.v=4",
+        "--klog.logtostderr",
+        "--disable-taint=true",
+        KUBELET_PORT="10350",
+        APISERVER_CERT_LOCATION="/crt.pem",
+        APISERVER_KEY_LOCATION="/key.pem",
+        APISERVER_CA_CERT_LOCATION="/ca.pem",
+        VKUBELET_POD_IP="10.1.2.3",
+        VKUBELET_EXTERNAL_POD_IP="1.2.3.4",
+        VKUBELET_NODE_LABEL="zone: east",
+    )
+    config = options.config
+    cluster, kubelet = config.clusters[0], config.kubelet
+    assert (cluster.client_qps, cluster.client_burst) == (700, 1500)
+    assert (config.kube_api_qps, config.kube_api_burst) == (300, 600)
+    assert config.enable_controllers == ["PVControllers"]
+    assert config.enable_serviceaccount is False
+    assert config.ignore_labels == ["a.b/c", "d.e/f"]
+    assert (options.log_level, options.klog.verbosity) == ("debug", 4)
+    assert cluster.virtual_nodes()[0].taints == []
+    assert cluster.labels == {"zone": "east"}
+    assert (kubelet.port, kubelet.node_ip, kubelet.external_ip) == (10350, "10.1.2.3", "1.2.3.4")
+    assert (kubelet.tls_cert_file, kubelet.tls_private_key_file) == ("/crt.pem", "/key.pem")
+    assert kubelet.client_ca_file == "/ca.pem"
+
+
+def test_taint_comes_from_the_environment():
+    """VKUBELET_TAINT_* replace the default taint."""
+    config = parse(
+        VKUBELET_TAINT_KEY="role", VKUBELET_TAINT_VALUE="vk", VKUBELET_TAINT_EFFECT="NoExecute"
+    ).config
+    assert config.clusters[0].taints == [Taint(key="role", value="vk", effect="NoExecute")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "message"),
+    [
+        (["--provider=aws"], {}, "--provider aws"),
+        (["--client-qps=0"], {}, "--client-qps"),
+        (["--klog.v=much"], {}, "--klog.v"),
+        ([], {"KUBELET_PORT": "http"}, "KUBELET_PORT: 'http'"),
+        ([], {"KUBELET_PORT": "70000"}, "KUBELET_PORT"),
+        ([], {"VKUBELET_TAINT_EFFECT": "Never"}, "VKUBELET_TAINT_EFFECT"),
+        (["--nodename=No_Good"], {}, "node name 'No_Good'"),
+        ([], {"APISERVER_CERT_LOCATION": "/only-cert"}, "tlsCertFile and tlsPrivateKeyFile"),
+    ],
+)
+def test_bad_values_name_their_flag(arguments, environment, message):
+    """A wrong value is one clear error that names the flag or variable."""
+    with pytest.raises(ConfigError, match=message):
+        command_line.parse([*MINIMAL, *arguments], environment)
+
+
+def test_lower_kubeconfig_is_required():
+    """Without a lower cluster there is nothing to stand for; tensile-kube panics here."""
+    with pytest.raises(ConfigError, match="--client-kubeconfig: required"):
+        command_line.parse([], {})
+
+
+def test_adopted_namespaces_are_a_list_of_patterns():
+    """None by default; a file has a setting of its own."""
+    assert parse().config.clusters[0].namespaces.adopt == []
+    adopting = parse("--adopt-namespaces=default,team-*").config.clusters[0].namespaces
+    assert adopting.adopt == ["default", "team-*"]
+
+
+def test_the_preset_of_the_policy_is_a_flag():
+    """The default is the policy's own; a file has a setting of its own."""
+    assert parse().config.clusters[0].policy.preset is None
+    assert parse("--policy-preset=privileged").config.clusters[0].policy.preset == "privileged"
+
+
+def test_unknown_controller_and_bad_label_warn():
+    """As with tensile-kube, an unknown controller or an odd label is skipped, but not silently."""
+    options = parse("--enable-controllers=PVControllers,Foo", VKUBELET_NODE_LABEL="a:b:c")
+    assert options.config.enable_controllers == ["PVControllers"]
+    assert len(options.warnings) == 2
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--provider-config=/etc/provider.json",
+        "--authentication-token-webhook-cache-ttl=2m",
+        "--authorization-webhook-cache-authorized-ttl=5m0s",
+        "--authorization-webhook-cache-unauthorized-ttl=30s",
+    ],
+)
+def test_flags_of_tensile_kube_without_effect_are_taken_with_a_warning(flag):
+    """A manifest that gives them starts as it is, and the log says what holds instead; others are not warned."""
+    options = parse(flag)
+    assert [warning.partition(" has no effect: ")[0] for warning in options.warnings] == [
+        flag.partition("=")[0]
+    ]
+    assert options.config == parse().config
+    assert parse().warnings == ()

@@ -1,0 +1,185 @@
+"""The copies of ConfigMaps across a restart: a pod that runs already keeps what it names."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import Invalid
+from controller_runtime.objects import Object, from_dict
+from tests.unit.background import working
+from virtual_node.config import types as configuration
+from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner
+
+pytestmark = pytest.mark.looptime
+
+CLUSTER = "upper-1"
+
+
+class Lower:
+    """A lower apiserver that notes what is deleted and patched in it."""
+
+    cluster = "lower"
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+        self.patched: list[str] = []
+        self.uids: list[str] = []
+        self.refusal: Exception | None = None
+
+    async def list(self, _resource, **_selection):
+        return SimpleNamespace(items=[])
+
+    async def delete(self, _resource, name, *, namespace=None, uid=None):
+        self.deleted.append(f"{namespace}/{name}")
+
+    async def patch(self, _resource, name, patch, *, namespace=None):
+        self.uids.append(patch["metadata"]["uid"])
+        if self.refusal is not None:
+            raise self.refusal
+        self.patched.append(f"{namespace}/{name}")
+
+
+class Watches:
+    """The upper objects, without an upper cluster."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Object] = {}
+
+    async def get(self, key):
+        return self.objects.get(f"{key.namespace}/{key.name}")
+
+    def stop(self, _key) -> None:
+        pass
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Scene:
+    """A dependency controller that finds one copy below when it starts."""
+
+    def __init__(self) -> None:
+        self.lower = Lower()
+        client: Any = self.lower
+        owner = Owner(CLUSTER, "vn")
+        options = PodOptions(owner=owner, namespace_map=NamespaceMap())
+        context: Any = SimpleNamespace(
+            name="lower1", cluster_id=CLUSTER, upper=SimpleNamespace(cluster="upper"), lower=client,
+            nodes={"vn": None}, options={"vn": options}, log=structlog.get_logger(),
+            settings=configuration.Config(enable_serviceaccount=False), lower_namespace=options.namespace_map,
+        )  # fmt: skip
+        self.copies = Informer(client, resources.CONFIG_MAPS)
+        namespaces: Any = SimpleNamespace()
+        self.controller = DependencyController(
+            context, namespaces=namespaces, config_maps=self.copies, secrets=Informer(client, resources.SECRETS),
+            wake=lambda _uid: None,
+        )  # fmt: skip
+        self.watches = Watches()
+        self.controller._watches = self.watches  # type: ignore[assignment]
+        self.watches.objects["shop/settings"] = config_map("settings", {"a": "1"})
+        copy = config_map("settings", {"a": "1"}).to_dict()
+        copy["metadata"]["labels"] = {
+            names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_UPPER_UID: "u-settings", names.LABEL_NODE: "vn",
+        }  # fmt: skip
+        self.copies._store(from_dict(copy), initial=True)
+
+
+@contextlib.asynccontextmanager
+async def running() -> AsyncIterator[Scene]:
+    """A controller that runs. Not a fixture: those live outside of virtual time."""
+    made = Scene()
+    async with working(made.controller.run()):
+        yield made
+
+
+def config_map(name: str, data: dict[str, str]) -> Object:
+    """An upper ConfigMap."""
+    return from_dict(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": "shop", "uid": f"u-{name}", "resourceVersion": "1"},
+            "data": data,
+        }
+    )
+
+
+def user() -> Object:
+    """An upper pod that names the ConfigMap."""
+    volume = {"name": "s", "configMap": {"name": "settings"}}
+    return from_dict(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "web", "namespace": "shop", "uid": "p-1", "resourceVersion": "1"},
+            "spec": {"nodeName": "vn", "containers": [], "volumes": [volume]},
+        }
+    )
+
+
+async def test_a_copy_that_nobody_claims_after_a_restart_goes():
+    """What no pod names any more does not stay below for ever."""
+    async with running() as scene:
+        await asyncio.sleep(120)
+        assert scene.lower.deleted == ["shop/settings"]
+
+
+async def test_a_running_pod_keeps_its_copy_across_a_restart():
+    """A container that restarts next week must still find its ConfigMap."""
+    async with running() as scene:
+        scene.controller.claim(user())
+        await asyncio.sleep(600)
+        assert scene.lower.deleted == []
+
+
+async def test_a_claimed_copy_catches_up_with_what_changed_meanwhile():
+    """A change above while nobody looked arrives below after the restart."""
+    async with running() as scene:
+        scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
+        scene.controller.claim(user())
+        await asyncio.sleep(1)
+        assert scene.lower.patched == ["shop/settings"]
+
+
+async def test_a_claimed_copy_goes_when_its_pod_is_gone():
+    """Claiming is not for ever: the pod's end lets the copy go."""
+    async with running() as scene:
+        scene.controller.claim(user())
+        await asyncio.sleep(1)
+        scene.controller.release("p-1")
+        await asyncio.sleep(120)
+        assert scene.lower.deleted == ["shop/settings"]
+
+
+async def test_a_copy_is_patched_under_its_uid():
+    """The API server can refuse the patch for any other object of that name."""
+    async with running() as scene:
+        scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
+        scene.controller.claim(user())
+        await asyncio.sleep(1)
+        assert scene.lower.uids == ["u-settings"]
+
+
+async def test_a_stranger_in_the_place_of_a_copy_is_not_replaced():
+    """A patch that is refused for its uid is no reason to delete and create: whose it is has to be seen first."""
+    async with running() as scene:
+        causes = {"details": {"causes": [{"field": "metadata.uid"}]}}
+        scene.lower.refusal = Invalid("metadata.uid: field is immutable", status=causes)
+        scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
+        scene.controller.claim(user())
+        await asyncio.sleep(5)
+        assert scene.lower.deleted == []
+        assert len(scene.lower.uids) > 1  # it is tried again

@@ -1,0 +1,102 @@
+"""A credential that has ended, while what gives a new one fails: one side is unreachable, and nothing else ends."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.errors import ConfigError, NotFound
+from tests.unit.background import working
+from virtual_node.controllers.events.mirror import EventMirror
+from virtual_node.controllers.nodes.health import HealthController
+from virtual_node.controllers.nodes.lease import NodeLeaseController
+
+
+class _NoCredentials:
+    """A client whose credential plugin fails."""
+
+    cluster = "no-credentials"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.outage = Outage()
+        self.turn = asyncio.Lock()
+
+    async def ping(self, **_more: Any) -> None:
+        self._refuse()
+
+    async def get(self, *_what: Any, **_more: Any) -> None:
+        self._refuse()
+
+    async def list(self, *_what: Any, **_more: Any) -> None:
+        self._refuse()
+
+    def _refuse(self) -> None:
+        self.asked += 1
+        raise ConfigError("plugin: exit code 1")
+
+
+def _context(client: _NoCredentials) -> Any:
+    settings = SimpleNamespace(ping_timeout=1.0, ping_interval=5.0, lease_duration=40.0)
+    return SimpleNamespace(
+        name="no-credentials", lower=client, upper=client, settings=settings, log=structlog.get_logger()
+    )
+
+
+async def _goes_on(work: Any, client: _NoCredentials) -> None:
+    async with working(work) as task:
+        await asyncio.sleep(300)
+        assert not task.done()
+        assert client.asked > 2
+
+
+@pytest.mark.looptime
+async def test_the_lower_cluster_is_unreachable_and_the_reason_is_told():
+    """The Node says why it is not Ready, instead of falling silent with its controllers."""
+    client = _NoCredentials()
+    health = HealthController(_context(client), changed=lambda: None)
+    await _goes_on(health.run(), client)
+    assert health.reachable is False
+    assert health.error == "plugin: exit code 1"
+
+
+@pytest.mark.looptime
+async def test_the_lease_is_tried_again():
+    """The upper cluster's credential comes back; until then the Node's lease runs out, and nothing is started anew."""
+    client = _NoCredentials()
+    registered = asyncio.Event()
+    registered.set()
+    node: Any = SimpleNamespace(registered=registered, uid="u")
+    await _goes_on(NodeLeaseController(_context(client), "vn", node=node).run(), client)
+
+
+@pytest.mark.looptime
+async def test_a_missing_namespace_for_leases_is_not_asked_for_in_a_loop():
+    """An upper cluster without kube-node-lease answers NotFound to everything."""
+    client = _NoCredentials()
+
+    async def missing(*_what: Any, **_more: Any) -> None:
+        client.asked += 1
+        raise NotFound('namespaces "kube-node-lease" not found', code=404)
+
+    client.get = client.create = missing  # type: ignore[method-assign, attr-defined]
+    registered = asyncio.Event()
+    registered.set()
+    node: Any = SimpleNamespace(registered=registered, uid="u")
+    await _goes_on(NodeLeaseController(_context(client), "vn", node=node).run(), client)
+    assert client.asked < 400
+
+
+@pytest.mark.looptime
+async def test_events_are_followed_again():
+    """Events of pods are no reason to start a cluster anew."""
+    client = _NoCredentials()
+    mirror = EventMirror(
+        _context(client), find_lower=lambda _namespace, _name: None, find_upper=lambda _pod: None
+    )
+    await _goes_on(mirror.run(), client)

@@ -1,0 +1,224 @@
+"""A lower pod reads no ConfigMap or Secret that we did not make, whatever its references name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from tests.unit.virtual_node.controllers.pod_controller_setup import (
+    CLUSTER,
+    Scene,
+    clusters,
+    mirroring,
+    running,
+)
+
+pytestmark = pytest.mark.looptime
+
+KEY = "shop/native"
+OPTIONAL: dict[str, Any] = {"volumes": [{"name": "s", "secret": {"secretName": "native", "optional": True}}]}
+MANDATORY: dict[str, Any] = {"volumes": [{"name": "s", "secret": {"secretName": "native"}}]}
+PULL_SECRET: dict[str, Any] = {"imagePullSecrets": [{"name": "native"}]}
+ENVIRONMENT: dict[str, Any] = {
+    "containers": [
+        {"name": "main", "image": "i", "envFrom": [{"secretRef": {"name": "native", "optional": True}}]}
+    ]
+}
+WITHOUT_ORIGINAL = pytest.mark.parametrize(
+    "spec", [OPTIONAL, PULL_SECRET, ENVIRONMENT], ids=["volume", "pull secret", "environment"]
+)
+
+
+def secret(value: str = "cGFzc3dvcmQ=") -> dict[str, Any]:
+    """A Secret."""
+    metadata = {"name": "native", "namespace": "shop"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"a": value}}
+
+
+@WITHOUT_ORIGINAL
+async def test_a_pod_does_not_start_beside_a_native_object_of_that_name(spec):
+    """The attack: name a Secret of the lower cluster, optional or to pull images, and have no upper one."""
+    async with running() as scene:
+        scene.lower.put("secrets", secret())
+        scene.bind(**spec)
+        await asyncio.sleep(120)
+        assert not scene.is_below()
+        assert [reason for reason, _ in scene.events] == ["DependencyConflict"]
+        assert scene.lower.the("secrets", KEY)["data"] == {"a": "cGFzc3dvcmQ="}
+
+
+@WITHOUT_ORIGINAL
+async def test_the_name_of_a_missing_object_is_held_before_the_pod_starts(spec):
+    """A native object that comes later finds the name taken, so the pod never reads it."""
+    async with running() as scene:
+        scene.bind(**spec)
+        await asyncio.sleep(1)
+        created = [(plural, key) for verb, plural, key in scene.lower.calls if verb == "create"]
+        assert created.index(("secrets", KEY)) < created.index(("pods", "shop/web"))
+        held = scene.lower.the("secrets", KEY)
+        assert not held.get("data")
+        assert names.LABEL_UPPER_CLUSTER in held["metadata"]["labels"]
+
+
+async def test_an_original_that_comes_later_fills_the_placeholder():
+    """A kubelet mounts an optional Secret when it appears."""
+    async with running() as scene:
+        scene.bind(**OPTIONAL)
+        await asyncio.sleep(1)
+        scene.upper.put("secrets", secret())
+        await asyncio.sleep(1)
+        filled = scene.lower.the("secrets", KEY)
+        assert filled["data"] == {"a": "cGFzc3dvcmQ="}
+        assert names.ANNOTATION_PLACEHOLDER not in filled["metadata"]["annotations"]
+
+
+async def test_a_placeholder_is_deleted_after_the_last_pod():
+    """Nothing of ours stays when nobody needs it."""
+    async with running() as scene:
+        scene.bind(**OPTIONAL)
+        await asyncio.sleep(1)
+        scene.upper.vanish("pods", "shop/web")
+        scene.lower.vanish("pods", "shop/web")
+        await asyncio.sleep(120)
+        assert scene.lower.find("secrets", KEY) is None
+
+
+async def test_a_placeholder_stays_while_the_lower_pod_ends():
+    """A long grace period must not outlive our hold on the name."""
+    async with running() as scene:
+        scene.bind(**OPTIONAL)
+        await asyncio.sleep(1)
+        scene.upper.vanish("pods", "shop/web")  # the lower pod has 30 s of grace, which the test extends
+        await asyncio.sleep(300)
+        assert scene.lower.find("secrets", KEY) is not None
+        scene.lower.vanish("pods", "shop/web")
+        await asyncio.sleep(120)
+        assert scene.lower.find("secrets", KEY) is None
+
+
+async def test_a_placeholder_that_somebody_deletes_is_made_again():
+    """The pod may start a container again at any time."""
+    async with running() as scene:
+        scene.bind(**OPTIONAL)
+        await asyncio.sleep(1)
+        scene.lower.vanish("secrets", KEY)
+        await asyncio.sleep(1)
+        assert scene.lower.find("secrets", KEY) is not None
+
+
+async def test_a_copy_stays_while_a_pod_uses_it_that_cannot_do_without():
+    """A kubelet keeps the files of a mandatory volume whose Secret is deleted; the name must not become free."""
+    async with running() as scene:
+        scene.upper.put("secrets", secret())
+        scene.bind(**MANDATORY)
+        await asyncio.sleep(1)
+        scene.upper.vanish("secrets", KEY)
+        await asyncio.sleep(120)
+        assert scene.lower.the("secrets", KEY)["data"] == {"a": "cGFzc3dvcmQ="}
+        scene.upper.vanish("pods", "shop/web")
+        scene.lower.vanish("pods", "shop/web")
+        await asyncio.sleep(120)
+        assert scene.lower.find("secrets", KEY) is None
+
+
+async def test_a_missing_mandatory_object_gets_no_placeholder():
+    """Its pod waits and reads nothing."""
+    async with running() as scene:
+        scene.bind(**MANDATORY)
+        await asyncio.sleep(10)
+        assert scene.lower.find("secrets", KEY) is None
+        assert not scene.is_below()
+
+
+async def test_a_running_pod_of_an_earlier_release_gets_its_placeholders():
+    """Earlier releases started pods beside missing objects; an upgrade holds the names and stops nothing."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind(**OPTIONAL)
+        await asyncio.sleep(1)
+    lower.vanish("secrets", KEY)
+    async with mirroring(Scene(upper, lower)) as scene:
+        await asyncio.sleep(1)
+        assert lower.find("secrets", KEY) is not None
+        assert scene.is_below()
+
+
+async def test_a_debug_container_waits_for_what_it_references():
+    """The attack: add one to a running pod that names a native Secret. Others are added all the same."""
+    async with running() as scene:
+        scene.lower.put("secrets", secret())
+        scene.bind()
+        await asyncio.sleep(1)
+        thief = {"name": "thief", "image": "t", "envFrom": [{"secretRef": {"name": "native"}}]}
+        early = {"name": "early", "image": "t", "envFrom": [{"secretRef": {"name": "later"}}]}
+        plain = {"name": "plain", "image": "t"}
+        scene.upper.change("pods", "shop/web", spec={"ephemeralContainers": [thief, early, plain]})
+        await asyncio.sleep(30)
+        assert [one["name"] for one in scene.below()["spec"]["ephemeralContainers"]] == ["plain"]
+        (event,) = scene.events
+        assert event[0] == "Failed"
+        assert "Debug container thief waits" in event[1]
+        scene.upper.put("secrets", {**secret(), "metadata": {"name": "later", "namespace": "shop"}})
+        await asyncio.sleep(5)
+        names_below = [one["name"] for one in scene.below()["spec"]["ephemeralContainers"]]
+        assert sorted(names_below) == ["early", "plain"]
+        scene.upper.put("secrets", secret())
+        await asyncio.sleep(5)
+        assert len(scene.below()["spec"]["ephemeralContainers"]) == 2
+        assert scene.events[-1][0] == "DependencyConflict"
+
+
+FORGED = {
+    "labels": {names.LABEL_TOKEN_OF: "victim", "app": "web", "always.virtual-node.io/x": "true"},
+    "annotations": {names.ANNOTATION_TOKEN_EXPIRES: "2099-01-01T00:00:00Z", "note": "kept"},
+}
+
+
+async def test_no_label_of_ours_is_copied_from_a_users_object():
+    """The attack (M2): we would read it in the lower cluster as our own record."""
+    async with running() as scene:
+        body = secret()
+        body["metadata"] |= FORGED
+        scene.upper.put("secrets", body)
+        scene.bind(**MANDATORY)
+        await asyncio.sleep(1)
+        copy = scene.lower.the("secrets", KEY)["metadata"]
+        assert names.LABEL_TOKEN_OF not in copy["labels"]
+        assert "always.virtual-node.io/x" not in copy["labels"]
+        assert names.ANNOTATION_TOKEN_EXPIRES not in copy["annotations"]
+        assert (copy["labels"]["app"], copy["annotations"]["note"]) == ("web", "kept")
+
+
+async def test_a_label_of_ours_that_an_earlier_release_copied_is_removed():
+    """An upgrade repairs what was forged before, and the copy is followed again."""
+    async with running() as scene:
+        body = secret()
+        scene.upper.put("secrets", body)
+        scene.bind(**MANDATORY)
+        await asyncio.sleep(1)
+        scene.lower.change("secrets", KEY, metadata=FORGED)
+        await asyncio.sleep(1)
+        copy = scene.lower.the("secrets", KEY)["metadata"]
+        assert names.LABEL_TOKEN_OF not in copy["labels"]
+        assert names.ANNOTATION_TOKEN_EXPIRES not in copy["annotations"]
+
+
+async def test_a_users_secret_does_not_replace_the_tokens_of_a_pod():
+    """The attack: a Secret with the name of another pod's token Secret, which carries our ownership label, too."""
+    async with running() as scene:
+        victim = "12345678-aaaa"
+        scene.bind("native", uid=victim)
+        tokens = secret("dG9rZW4=")
+        name = tokens["metadata"]["name"] = f"native-token-{victim[:8]}"
+        ours = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_NODE: "vn", names.LABEL_TOKEN_OF: victim}
+        tokens["metadata"]["labels"] = ours
+        scene.lower.put("secrets", tokens)
+        scene.upper.put("secrets", {**secret(), "metadata": {"name": name, "namespace": "shop"}})
+        scene.bind(volumes=[{"name": "s", "secret": {"secretName": name}}])
+        await asyncio.sleep(10)
+        assert scene.lower.the("secrets", f"shop/{name}")["data"] == {"a": "dG9rZW4="}
+        assert not scene.is_below()

@@ -1,0 +1,137 @@
+"""Events of the lower cluster go up, from servers that do not keep their watches, too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from controller_runtime.client.client import Batch, ObjectList
+from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.errors import Expired
+from controller_runtime.objects import Object, WatchEvent, from_dict
+from tests.unit.background import working
+from virtual_node.controllers.events.mirror import EventMirror
+
+pytestmark = pytest.mark.looptime
+
+
+def _event(uid: str, *, pod: str = "ours", pod_uid: str = "below", kind: str = "Warning") -> Object:
+    return from_dict(
+        {
+            "metadata": {"name": uid, "namespace": "n", "uid": uid, "resourceVersion": "1"},
+            "involvedObject": {"kind": "Pod", "namespace": "n", "name": pod, "uid": pod_uid},
+            "type": kind,
+            "reason": "R",
+            "message": uid,
+        }
+    )
+
+
+def _pod(uid: str) -> Object:
+    return from_dict(
+        {
+            "kind": "Pod",
+            "metadata": {"name": "ours", "namespace": "n", "uid": uid},
+            "spec": {"nodeName": "vn"},
+        }
+    )
+
+
+class _Server:
+    """Lists the events that it is given; every watch has one change and ends at once, well or with an error."""
+
+    cluster = "a"
+
+    def __init__(
+        self, *there: Object, change: WatchEvent | None = None, error: Exception | None = None
+    ) -> None:
+        self.outage = Outage()
+        self.turn = asyncio.Lock()
+        self.there = list(there)
+        self.asked = self.lists = 0
+        self._change = change
+        self._error = error
+
+    async def list(self, *_what: Any, **_more: Any) -> ObjectList:
+        self.asked += 1
+        self.lists += 1
+        return ObjectList(self.there, "1")
+
+    async def watch_batches(self, *_what: Any, **_more: Any) -> AsyncIterator[Batch]:
+        self.asked += 1
+        await asyncio.sleep(0.001)
+        yield [] if self._change is None else [self._change]
+        if self._error is not None:
+            raise self._error
+
+
+class _Mirroring:
+    """A mirror of one pod's events, and the messages that it has sent up."""
+
+    def __init__(self, server: _Server) -> None:
+        self.sent: list[str] = []
+        recorder = SimpleNamespace(record=lambda event: self.sent.append(event["message"]))
+        context: Any = SimpleNamespace(name="a", lower=server, recorder=recorder, log=structlog.get_logger())
+        self.mirror = EventMirror(
+            context,
+            find_lower=lambda _namespace, name: _pod("below") if name == "ours" else None,
+            find_upper=lambda _pod_below: _pod("above"),
+        )
+
+    async def run(self, seconds: float) -> list[str]:
+        """What has been sent after some seconds."""
+        async with working(self.mirror.run()) as task:
+            await asyncio.sleep(seconds)
+            assert not task.done()
+        return self.sent
+
+
+async def test_what_is_there_and_what_comes_goes_up():
+    """Events from before we began, and those that follow."""
+    server = _Server(_event("old"), change=WatchEvent("ADDED", _event("new")))
+    assert (await _Mirroring(server).run(0.05))[:2] == ["old", "new"]
+
+
+async def test_events_of_others_stay_below():
+    """Of pods that are not ours, and of one that had the name of ours before."""
+    server = _Server(_event("stranger", pod="other"), _event("before", pod_uid="earlier"), _event("ours"))
+    assert await _Mirroring(server).run(0.05) == ["ours"]
+
+
+async def test_forgotten_event_is_no_news():
+    """Servers delete events after an hour."""
+    server = _Server(change=WatchEvent("DELETED", _event("old")))
+    assert await _Mirroring(server).run(0.05) == []
+
+
+async def test_warnings_overtake_normal_events():
+    """In a burst of a thousand Normal ones, what went wrong is told at once."""
+    burst = [_event(f"scheduled-{number}", kind="Normal") for number in range(1000)]
+    sent = await _Mirroring(_Server(*burst, _event("failed"))).run(1)
+    assert "failed" in sent[:51]
+    assert 50 <= len(sent) <= 100
+
+
+async def test_history_that_is_missing_is_read_again():
+    """What happened meanwhile goes up, too."""
+    server = _Server(error=Expired("too old", code=410))
+    mirroring = _Mirroring(server)
+    async with working(mirroring.mirror.run()):
+        await asyncio.sleep(0.0005)
+        assert server.lists == 1
+        server.there.append(_event("meanwhile"))
+        await asyncio.sleep(5)
+    assert "meanwhile" in mirroring.sent
+
+
+@pytest.mark.parametrize("error", [None, Expired("too old", code=410)])
+async def test_a_server_that_ends_watches_at_once_is_not_asked_in_a_loop(error: Exception | None):
+    """One that is misled by a proxy, or whose history always expires, has other things to do."""
+    server = _Server(error=error)
+    await _Mirroring(server).run(60)
+    assert 2 <= server.asked <= 30

@@ -1,0 +1,87 @@
+"""Attacks and accidents: two upper namespaces, or two upper clusters, lead to one lower namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, mirroring
+from virtual_node.config.types import NamespaceConfig
+
+pytestmark = pytest.mark.looptime
+
+BOTH = NamespaceConfig(map={"shop": "both", "market": "both"}, adopt=True)
+KEY = "both/db"
+
+
+def secret(namespace: str, value: str) -> dict[str, Any]:
+    """A Secret of one of the two tenants."""
+    metadata = {"name": "db", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"of": value}}
+
+
+def naming(name: str) -> dict[str, Any]:
+    """A spec that mounts a Secret."""
+    return {"volumes": [{"name": "v", "secret": {"secretName": name}}]}
+
+
+@contextlib.asynccontextmanager
+async def native_namespace() -> AsyncIterator[Scene]:
+    """Both upper namespaces lead to a lower one that was there before."""
+    upper, lower = clusters()
+    upper.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "market"}})
+    lower.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "both"}})
+    async with mirroring(Scene(upper, lower, namespaces=BOTH)) as scene:
+        yield scene
+
+
+async def test_another_tenants_secret_does_not_overwrite_a_copy():
+    """Tenant 2 has a Secret of the same name: its pod waits with a reason, tenant 1's copy stays as it is."""
+    async with native_namespace() as scene:
+        scene.upper.put("secrets", secret("shop", "one"))
+        scene.upper.put("secrets", secret("market", "two"))
+        scene.bind("one", uid="u-1", **naming("db"))
+        await asyncio.sleep(10)
+        scene.bind("two", uid="u-2", namespace="market", **naming("db"))
+        await asyncio.sleep(120)
+        copy = scene.lower.the("secrets", KEY)
+        assert copy["data"] == {"of": "one"}
+        assert copy["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE] == "shop"
+        assert scene.lower.find("pods", "both/two") is None
+        assert [reason for reason, _ in scene.events] == ["DependencyConflict"]
+
+
+async def test_another_tenants_pod_that_ends_does_not_delete_a_copy():
+    """Tenant 2 named it and names it no more; nothing of tenant 1 is removed for that."""
+    async with native_namespace() as scene:
+        scene.upper.put("secrets", secret("shop", "one"))
+        scene.upper.put("secrets", secret("market", "two"))
+        scene.bind("one", uid="u-1", **naming("db"))
+        await asyncio.sleep(10)
+        scene.bind("two", uid="u-2", namespace="market", **naming("db"))
+        await asyncio.sleep(10)
+        scene.upper.vanish("pods", "market/two")
+        scene.upper.vanish("secrets", "market/db")
+        await asyncio.sleep(1200)
+        assert scene.lower.asked("delete", "secrets") == []
+
+
+async def test_copy_whose_namespace_annotation_was_changed_is_repaired():
+    """Its uid label still names the original."""
+    async with native_namespace() as scene:
+        scene.upper.put("secrets", secret("shop", "one"))
+        scene.bind("one", uid="u-1", **naming("db"))
+        await asyncio.sleep(10)
+        scene.lower.change(
+            "secrets", KEY, metadata={"annotations": {names.ANNOTATION_UPPER_NAMESPACE: "nowhere"}}
+        )
+        scene.upper.change("secrets", "shop/db", data={"of": "new"})
+        await asyncio.sleep(60)
+        copy = scene.lower.the("secrets", KEY)
+        assert copy["data"] == {"of": "new"}
+        assert copy["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE] == "shop"

@@ -1,0 +1,53 @@
+"""The Lease of a virtual node: renewed, and the place where its process reports what only it knows."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from tests.unit.background import working
+from virtual_node.controllers.nodes.lease import NodeLeaseController
+from virtual_node.health.reports import Report
+
+KEY = "virtual-node.io/faults"
+
+
+class _Upper:
+    """An API server with the Lease."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] = {"metadata": {"name": "vn", "annotations": {"theirs": ""}}}
+
+    async def get(self, _resource: Any, _name: str, **_more: Any) -> dict[str, Any]:
+        return copy.deepcopy(self.lease)
+
+    async def update(self, _resource: Any, lease: dict[str, Any]) -> dict[str, Any]:
+        self.lease = copy.deepcopy(lease)
+        return lease
+
+
+@pytest.mark.looptime
+async def test_publishes_a_report_and_takes_it_back():
+    """With the next renewal. Annotations of others stay, and the spec is known to the process."""
+    upper = _Upper()
+    found = Report({"": "unknown field"})
+    registered = asyncio.Event()
+    registered.set()
+    node: Any = SimpleNamespace(registered=registered, uid="u")
+    context: Any = SimpleNamespace(
+        upper=upper, settings=SimpleNamespace(lease_duration=40.0), log=structlog.get_logger()
+    )
+    lease = NodeLeaseController(context, "vn", node=node, report=lambda: found)
+    assert lease.spec == {}
+    async with working(lease.run()):
+        await asyncio.sleep(1)
+        assert upper.lease["metadata"]["annotations"] == {"theirs": "", KEY: found.text()}
+        assert lease.spec["renewTime"] == upper.lease["spec"]["renewTime"]
+        found = Report()
+        await asyncio.sleep(11)
+        assert upper.lease["metadata"]["annotations"] == {"theirs": ""}

@@ -1,0 +1,199 @@
+"""The pod controller with everything that works for it, between two clusters in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import structlog
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.api.policy.config import Policy
+from controller_runtime.cache.informer import Informer
+from tests.unit.virtual_node.controllers.memory_apiserver import Api, Body
+from virtual_node.config import types as configuration
+from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
+from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
+from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.pods.controller import PodController
+from virtual_node.controllers.pods.creator import PodCreator
+from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.services.environment import INDEX_NAMESPACE, ServiceLinks
+
+CLUSTER = "upper-1"
+KEY = "shop/web"
+"""The pod that a test has unless it says another name."""
+
+
+class Scene:
+    """Two clusters, one virtual node ``vn``, and pods that are mirrored between them."""
+
+    def __init__(
+        self,
+        upper: Api,
+        lower: Api,
+        *,
+        node: str = "vn",
+        namespaces: configuration.NamespaceConfig | None = None,
+        policy: Policy | None = None,
+        **settings: Any,
+    ) -> None:
+        self.upper, self.lower, self.node = upper, lower, node
+        self.events: list[tuple[str, str]] = []
+        recorder: Any = SimpleNamespace(
+            event=lambda _involved, _kind, reason, message: self.events.append((reason, message))
+        )
+        clients: Any = (upper, lower)
+        self.context = context = ClusterContext(
+            name="lower1", cluster_id=CLUSTER, upper=clients[0], lower=clients[1],
+            settings=configuration.Config(**{"enable_serviceaccount": False, **settings}),
+            config=configuration.ClusterConfig(
+                name="lower1", kubeconfig="k", node_name=node,
+                namespaces=namespaces or configuration.NamespaceConfig(), policy=policy or Policy(),
+            ),
+            nodes={node: configuration.NodeConfig(name=node)}, recorder=recorder, log=structlog.get_logger(),
+        )  # fmt: skip
+        ours = f"{names.LABEL_UPPER_CLUSTER}={CLUSTER}"
+        self.caches = PodCaches(
+            upper={
+                node: Informer(
+                    context.upper, resources.PODS, field_selector=f"spec.nodeName={node}",
+                    indexers={INDEX_UID: lambda pod: (pod.uid,)},
+                )
+            },
+            lower=Informer(
+                context.lower, resources.PODS, label_selector=f"{ours},{names.LABEL_NODE} in ({node})",
+                indexers={INDEX_UPPER_UID: lambda pod: (pod.labels.get(names.LABEL_UPPER_UID, ""),)},
+            ),
+        )  # fmt: skip
+        config_maps, secrets = (
+            Informer(context.lower, resource, label_selector=ours)
+            for resource in (resources.CONFIG_MAPS, resources.SECRETS)
+        )
+        upper_namespaces = Informer(context.upper, resources.NAMESPACES)
+        lower_namespaces = Informer(context.lower, resources.NAMESPACES, label_selector=ours)
+        self.namespaces = Namespaces(
+            context,
+            upper=upper_namespaces,
+            lower=lower_namespaces,
+            pods=self.caches.lower,
+            config=context.config.namespaces,
+        )
+        self.dependencies = DependencyController(
+            context, namespaces=self.namespaces, config_maps=config_maps, secrets=secrets,
+            wake=lambda uid: self.pods.enqueue(uid),  # noqa: PLW0108 - the controller comes after
+        )  # fmt: skip
+        self.identities = IdentityController(
+            context, secrets=secrets, find_upper=self.caches.upper_pod, find_lower=self.caches.lower_pod
+        )
+        status = StatusWriter(context)
+        upper_services = Informer(
+            context.upper,
+            resources.SERVICES,
+            indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)},
+        )
+        lower_services = Informer(context.lower, resources.SERVICES, label_selector=ours)
+        links = ServiceLinks(context, upper=upper_services, lower=lower_services, settled=_nothing)
+        creator = PodCreator(
+            context, namespaces=self.namespaces, dependencies=self.dependencies, identities=self.identities,
+            volumes=None, service_links=links, status=status,
+        )  # fmt: skip
+        self.pods = PodController(context, self.caches, creator=creator, status=status)
+        self.informers = [
+            *self.caches.upper.values(), self.caches.lower, config_maps, secrets, upper_namespaces, lower_namespaces,
+            upper_services, lower_services,
+        ]  # fmt: skip
+
+    async def run(self) -> None:
+        """Mirror until cancelled, in the order of a real start."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self.informers:
+                group.create_task(informer.run())
+            for informer in self.informers:
+                await informer.wait_synced()
+            await self.pods.adopt_all()
+            for part in (self.pods.controller, self.namespaces, self.dependencies, self.identities):
+                group.create_task(part.run())
+
+    # --- what a test does and sees ----------------------------------------------------------------
+
+    def bind(self, name: str = "web", *, uid: str = "u-1", namespace: str = "shop", **spec: Any) -> Body:
+        """An upper pod is bound to the virtual node."""
+        return self.upper.put("pods", pod(name, uid=uid, namespace=namespace, nodeName=self.node, **spec))
+
+    def above(self, name: str = "web") -> Body:
+        """The upper pod; KeyError where there is none."""
+        return self.upper.the("pods", f"shop/{name}")
+
+    def below(self, name: str = "web") -> Body:
+        """The lower pod; KeyError where there is none."""
+        return self.lower.the("pods", f"shop/{name}")
+
+    def is_above(self, name: str = "web") -> bool:
+        """Whether there is an upper pod."""
+        return self.upper.find("pods", f"shop/{name}") is not None
+
+    def is_below(self, name: str = "web") -> bool:
+        """Whether there is a lower pod."""
+        return self.lower.find("pods", f"shop/{name}") is not None
+
+
+async def _nothing(*_what: Any) -> None:
+    pass
+
+
+def pod(name: str, *, uid: str, namespace: str = "shop", **spec: Any) -> Body:
+    """A pod as the API server gives it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": namespace, "uid": uid, "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {"containers": [{"name": "main", "image": "web:1"}], **spec},
+        "status": {"phase": "Pending", "qosClass": "BestEffort"},
+    }  # fmt: skip
+
+
+def lower_pod(uid: str, *, node: str = "vn", namespace: str = "shop", name: str = "web") -> Body:
+    """A pod below that was made for the upper pod of that uid."""
+    body = pod(name, uid=f"l-of-{uid}")
+    body["metadata"]["labels"] = {
+        names.LABEL_UPPER_CLUSTER: CLUSTER,
+        names.LABEL_UPPER_UID: uid,
+        names.LABEL_NODE: node,
+    }
+    body["metadata"]["annotations"] = {names.ANNOTATION_UPPER_NAMESPACE: namespace}
+    return body
+
+
+def clusters() -> tuple[Api, Api]:
+    """An upper and a lower cluster with a namespace above."""
+    upper, lower = Api("upper"), Api("lower")
+    upper.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    return upper, lower
+
+
+@contextlib.asynccontextmanager
+async def mirroring(*scenes: Scene) -> AsyncIterator[Scene]:
+    """Scenes that run; yields the first. Ends them all."""
+    tasks = [asyncio.create_task(scene.run()) for scene in scenes]
+    try:
+        yield scenes[0]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def running(**settings: Any) -> AsyncIterator[Scene]:
+    """One scene between two new clusters. Not a fixture: those live outside of virtual time."""
+    async with mirroring(Scene(*clusters(), **settings)) as scene:
+        yield scene

@@ -1,0 +1,72 @@
+"""The pod controller where one half of its work fails."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import Forbidden
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
+from virtual_node.controllers.pods.controller import PodController
+from virtual_node.controllers.pods.refusals import Refusals
+
+
+def _pod(uid: str, **labels: str) -> Object:
+    return from_dict(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "web",
+                "namespace": "shop",
+                "uid": uid,
+                "resourceVersion": "1",
+                "labels": labels,
+            },
+            "spec": {"nodeName": "vn"},
+            "status": {},
+        }
+    )
+
+
+class _Status:
+    """Notes what would be written upstream."""
+
+    def __init__(self) -> None:
+        self.mirrored: list[str] = []
+
+    async def mirror(self, upper: Object, _lower: Object, _record: Any) -> None:
+        self.mirrored.append(upper.uid)
+
+
+async def test_a_change_that_is_refused_below_holds_no_status_up(monkeypatch: pytest.MonkeyPatch):
+    """A policy that forbids a label below: the pod's end is still told, or its Job would wait for ever."""
+    client: Any = SimpleNamespace(cluster="a")
+    caches = PodCaches(
+        upper={"vn": Informer(client, resources.PODS, indexers={INDEX_UID: lambda pod: (pod.uid,)})},
+        lower=Informer(
+            client,
+            resources.PODS,
+            indexers={INDEX_UPPER_UID: lambda pod: (pod.labels["virtual-node.io/upper-uid"],)},
+        ),
+    )
+    context: Any = SimpleNamespace(name="a", settings=SimpleNamespace(pod_sync_workers=1))
+    creator: Any = SimpleNamespace(adopt=lambda _upper: None, refusals=Refusals())
+    status: Any = _Status()
+    pods = PodController(context, caches, creator=creator, status=status)
+    upper, lower = _pod("u-1"), _pod("l-1", **{"virtual-node.io/upper-uid": "u-1"})
+    caches.upper["vn"].store.put(upper.key, upper)
+    caches.lower.store.put(lower.key, lower)
+
+    async def refuse(*_what: Any) -> None:
+        raise Forbidden("a policy says no", code=403)
+
+    monkeypatch.setattr(pods._updater, "follow", refuse)
+    with pytest.raises(Forbidden):
+        await pods.reconcile("u-1")
+    assert status.mirrored == ["u-1"]

@@ -1,0 +1,353 @@
+"""Changes of a running upper pod, carried below."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_runtime.api import names
+from controller_runtime.errors import Forbidden, Invalid, NotFound
+from tests.unit.virtual_node.controllers.memory_apiserver import Body, refusing
+from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, clusters, mirroring, running
+
+pytestmark = pytest.mark.looptime
+
+OWN_WRITES = 40.0
+"""Seconds after which a pod is reconciled though the cache does not show our last write (``consistency``)."""
+
+
+def service(name: str, address: str, port: int) -> Body:
+    """A Service of the upper cluster."""
+    return {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"clusterIP": address, "ports": [{"port": port, "protocol": "TCP"}]},
+    }  # fmt: skip
+
+
+def resize(scene: Scene, *, cpu: str = "2", image: str = "web:1") -> None:
+    """The upper pod gets so many CPUs, a label, and perhaps another image."""
+    resized = {"name": "main", "image": image, "resources": {"requests": {"cpu": cpu}}}
+    labels = {"labels": {"new": "label"}, "generation": 2}
+    scene.upper.change("pods", KEY, spec={"containers": [resized]}, metadata=labels)
+
+
+def config_map(name: str, **data: str) -> Body:
+    """A ConfigMap of the upper cluster."""
+    return {
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "shop"}, "data": data,
+    }  # fmt: skip
+
+
+async def test_a_restart_leaves_alone_what_admission_below_has_changed():
+    """A registry mirror below rewrites images: to write ours again would restart every container there is."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind()
+        await asyncio.sleep(10)
+        lower.change("pods", KEY, spec={"containers": [{"name": "main", "image": "mirror.local/web:1"}]})
+    async with mirroring(Scene(upper, lower)) as second:
+        await asyncio.sleep(10)
+        upper.change("pods", KEY, metadata={"labels": {"new": "label"}})
+        await asyncio.sleep(10)
+        below = second.below()
+        assert below["metadata"]["labels"]["new"] == "label"
+        assert below["spec"]["containers"][0]["image"] == "mirror.local/web:1"
+        upper.change("pods", KEY, spec={"containers": [{"name": "main", "image": "web:2"}]})
+        await asyncio.sleep(10)
+        assert second.below()["spec"]["containers"][0]["image"] == "web:2"
+
+
+@pytest.mark.parametrize(("generation", "image"), [(1, "mirror.local/web:1"), (2, "web:1")])
+async def test_an_upgrade_leaves_alone_what_admission_below_has_changed(generation, image):
+    """An earlier release noted nothing of what it asked for; it was the same if nothing above has changed since."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind()
+        await asyncio.sleep(10)
+    lower.change(
+        "pods", KEY, spec={"containers": [{"name": "main", "image": "mirror.local/web:1"}]},
+        metadata={"annotations": {names.ANNOTATION_APPLIED: '{"labels":[],"annotations":[]}'}},
+    )  # fmt: skip
+    upper.change("pods", KEY, metadata={"generation": generation})
+    async with mirroring(Scene(upper, lower)) as second:
+        await asyncio.sleep(10)
+        assert second.below()["spec"]["containers"][0]["image"] == image
+
+
+async def test_an_ephemeral_container_finds_what_it_names():
+    """Kubectl debug with a profile that reads a ConfigMap: the copy follows, and upper values are upper ones."""
+    async with running() as scene:
+        scene.upper.put("configmaps", config_map("tools", a="b"))
+        scene.bind()
+        await asyncio.sleep(10)
+        node = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+        debugger = {
+            "name": "d",
+            "image": "t",
+            "env": [node],
+            "envFrom": [{"configMapRef": {"name": "tools"}}],
+        }
+        scene.upper.change("pods", KEY, spec={"ephemeralContainers": [debugger]})
+        await asyncio.sleep(10)
+        assert scene.below()["spec"]["ephemeralContainers"][0]["env"] == [{"name": "NODE", "value": "vn"}]
+        assert scene.lower.find("configmaps", "shop/tools") is not None
+
+
+@pytest.mark.parametrize("links", [True, False])
+async def test_a_debug_container_gets_the_service_variables_of_its_pods_containers(links):
+    """As a kubelet starts every container of a pod; what the user sets wins, and so does what ``envFrom`` brings."""
+    async with running() as scene:
+        scene.upper.put("services", service("front", "10.0.0.9", 80))
+        scene.upper.put("configmaps", config_map("tools", FRONT_PORT="from the ConfigMap"))
+        scene.bind(enableServiceLinks=links)
+        await asyncio.sleep(10)
+        debugger = {
+            "name": "d",
+            "image": "t",
+            "env": [{"name": "FRONT_SERVICE_PORT", "value": "mine"}],
+            "envFrom": [{"configMapRef": {"name": "tools"}}],
+        }
+        scene.upper.change("pods", KEY, spec={"ephemeralContainers": [debugger]})
+        await asyncio.sleep(10)
+        below = scene.below()
+        main, debug = (
+            {one["name"]: one["value"] for one in below["spec"][kind][0].get("env") or ()}
+            for kind in ("containers", "ephemeralContainers")
+        )
+        if links:
+            assert main["FRONT_SERVICE_HOST"] == "10.0.0.9"
+            assert debug["FRONT_SERVICE_HOST"] == "10.0.0.9"
+            assert debug["FRONT_SERVICE_PORT"] == "mine"
+            assert set(main) - set(debug) == {"FRONT_PORT"}
+        else:
+            assert (main, debug) == ({}, {"FRONT_SERVICE_PORT": "mine"})
+
+
+async def test_a_debug_container_added_before_the_pod_could_start_follows_it():
+    """A pod cannot be created with one: it is added as soon as the pod is there."""
+    async with running() as scene:
+        needed = {"name": "c", "image": "web:1", "envFrom": [{"configMapRef": {"name": "tools"}}]}
+        scene.bind(containers=[needed])
+        await asyncio.sleep(10)
+        assert not scene.is_below()
+        scene.upper.change("pods", KEY, spec={"ephemeralContainers": [{"name": "d", "image": "t"}]})
+        await asyncio.sleep(10)
+        scene.upper.put("configmaps", config_map("tools"))
+        await asyncio.sleep(10)
+        assert [one["name"] for one in scene.below()["spec"]["ephemeralContainers"]] == ["d"]
+
+
+async def test_a_refused_resize_does_not_hold_up_the_rest():
+    """The event says what is refused; a label goes down all the same, and the change is not claimed as observed."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.change("pods", KEY, status={"phase": "Running", "observedGeneration": 1})
+        await asyncio.sleep(10)
+        assert scene.above()["status"]["observedGeneration"] == 1
+        scene.lower.fault = refusing(Invalid("no"), "pods/resize")
+        resize(scene)
+        await asyncio.sleep(10)
+        below, above = scene.below(), scene.above()
+        assert below["metadata"]["labels"]["new"] == "label"
+        assert [reason for reason, _ in scene.events] == ["UpdateRefused"]
+        assert above["status"]["observedGeneration"] == 1
+
+
+async def test_a_resize_that_a_quota_forbids_is_told_and_tried_again():
+    """Meanwhile a label goes down all the same; as soon as the quota has room, the pod has its size."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.fault = refusing(Forbidden("exceeded quota: tight", code=403), "pods/resize")
+        resize(scene)
+        await asyncio.sleep(10)
+        below = scene.below()
+        assert below["metadata"]["labels"]["new"] == "label"
+        assert "resources" not in below["spec"]["containers"][0]
+        assert set(scene.events) == {("UpdateRefused", "Lower cluster lower1: exceeded quota: tight")}
+        scene.lower.fault = lambda _verb, _plural, _key: None
+        await asyncio.sleep(120)
+        assert scene.below()["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+
+
+@pytest.mark.parametrize("forbidden", ["pods/resize", "pods/ephemeralcontainers"])
+async def test_a_change_that_is_taken_back_while_a_part_of_it_is_forbidden_is_taken_back_below(forbidden):
+    """What could go down has gone, be it the image or the size: the old ones are a change again."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        resize(scene, cpu="1")
+        await asyncio.sleep(10)
+        before = scene.below()["spec"]["containers"]
+        scene.lower.fault = refusing(Forbidden("no", code=403), forbidden)
+        scene.upper.change("pods", KEY, spec={"ephemeralContainers": [{"name": "d", "image": "t"}]})
+        resize(scene, cpu="2", image="web:2")
+        await asyncio.sleep(10)
+        assert scene.below()["spec"]["containers"][0]["image"] == "web:2"
+        resize(scene, cpu="1")
+        await asyncio.sleep(120)
+        assert scene.below()["spec"]["containers"] == before
+
+
+async def test_a_debug_container_that_a_policy_forbids_is_told():
+    """Pod Security below says no with 403, long after kubectl has taken its leave."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.fault = refusing(
+            Forbidden('violates PodSecurity "restricted:latest"', code=403), "pods/ephemeralcontainers"
+        )
+        scene.upper.change("pods", KEY, spec={"ephemeralContainers": [{"name": "d", "image": "t"}]})
+        await asyncio.sleep(10)
+        assert scene.events[0] == (
+            "UpdateRefused",
+            'Lower cluster lower1: violates PodSecurity "restricted:latest"',
+        )
+
+
+async def test_a_resize_is_observed_once_the_lower_kubelet_has_seen_it():
+    """The number above follows the kubelet, not our patch."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.change("pods", KEY, status={"phase": "Running", "observedGeneration": 1})
+        await asyncio.sleep(10)
+        resized = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "2"}}}
+        scene.upper.change("pods", KEY, spec={"containers": [resized]}, metadata={"generation": 5})
+        await asyncio.sleep(10)
+        assert scene.above()["status"]["observedGeneration"] == 1
+        scene.lower.change("pods", KEY, status={"observedGeneration": 2})
+        await asyncio.sleep(10)
+        above = scene.above()
+        assert above["status"]["observedGeneration"] == 5
+        assert above["metadata"]["annotations"][names.ANNOTATION_LOWER_UID]
+
+
+async def test_a_lower_cluster_that_cannot_resize_gets_the_rest_of_a_change():
+    """It is older than pods/resize and says NotFound, as it would of a pod that is gone."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        scene.lower.fault = refusing(
+            NotFound("the server could not find the requested resource", code=404), "pods/resize"
+        )
+        resize(scene, image="web:2")
+        await asyncio.sleep(60)
+        below = scene.below()
+        assert below["metadata"]["labels"]["new"] == "label"
+        assert below["spec"]["containers"][0]["image"] == "web:2"
+        assert [reason for reason, _ in scene.events] == ["UpdateRefused"]
+        assert len(scene.lower.asked("patch", "pods/resize")) == 1
+
+
+async def test_a_change_that_is_taken_back_before_the_cache_below_shows_it_is_taken_back_below():
+    """As an operator moves its leader's label: next to the pod as the cache has it there would be nothing to change."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        resize(scene, cpu="1")
+        await asyncio.sleep(10)
+        before = scene.below()
+        scene.lower.held.add("pods")
+        resize(scene, cpu="2", image="web:2")
+        scene.upper.change("pods", KEY, metadata={"labels": {"new": "leader"}})
+        await asyncio.sleep(OWN_WRITES)
+        assert scene.below()["metadata"]["labels"]["new"] == "leader"
+        resize(scene, cpu="1")
+        await asyncio.sleep(OWN_WRITES)
+        scene.lower.release("pods")
+        await asyncio.sleep(10)
+        assert scene.below()["spec"] == before["spec"]
+        assert scene.below()["metadata"]["labels"] == before["metadata"]["labels"]
+
+
+async def test_metadata_that_is_changed_in_the_lower_cluster_is_restored_but_not_in_a_loop():
+    """Somebody below who changes a label at once after every restoration costs a patch in thirty seconds at most."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        expected = scene.below()["metadata"]
+        for change in (
+            {"labels": {names.LABEL_VIRTUAL_POD: None}},
+            {"annotations": {names.ANNOTATION_APPLIED: "x"}},
+        ):
+            scene.lower.change("pods", KEY, metadata=change)
+            await asyncio.sleep(60)
+            assert {field: scene.below()["metadata"][field] for field in change} == {
+                field: expected[field] for field in change
+            }
+        before = len(scene.lower.asked("patch", "pods"))
+        for number in range(60):
+            scene.lower.change("pods", KEY, metadata={"labels": {names.LABEL_VIRTUAL_POD: str(number)}})
+            await asyncio.sleep(1)
+        assert 1 <= len(scene.lower.asked("patch", "pods")) - before <= 3
+
+
+async def test_a_changed_label_does_not_make_a_running_lower_pod_an_orphan():
+    """The other mark still names its upper pod: the label is restored, and nothing is deleted."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        before = scene.below()
+        scene.lower.change("pods", KEY, metadata={"labels": {names.LABEL_UPPER_UID: "another"}})
+        await asyncio.sleep(60)
+        after = scene.below()
+        assert (after["metadata"]["uid"], after["metadata"]["labels"]) == (
+            before["metadata"]["uid"], before["metadata"]["labels"],
+        )  # fmt: skip
+        assert "deletionTimestamp" not in after["metadata"]
+
+
+@pytest.mark.parametrize("label", [names.LABEL_UPPER_CLUSTER, names.LABEL_UPPER_UID, names.LABEL_NODE])
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_finished_pod_gets_its_labels_back(label, is_restarted):
+    """Without them nobody would delete it in the lower cluster when its upper pod goes."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    async with mirroring(first):
+        first.bind()
+        await asyncio.sleep(10)
+        lower.change("pods", KEY, status={"phase": "Succeeded"})
+        await asyncio.sleep(10)
+        if not is_restarted:
+            lower.change("pods", KEY, metadata={"labels": {label: None}})
+            await asyncio.sleep(60)
+    if is_restarted:
+        lower.change("pods", KEY, metadata={"labels": {label: None}})
+    async with mirroring(Scene(upper, lower)):
+        await asyncio.sleep(60)
+        assert label in lower.the("pods", KEY)["metadata"]["labels"]
+        upper.vanish("pods", KEY)
+        await asyncio.sleep(10)
+        below = lower.find("pods", KEY)
+        assert below is None or "deletionTimestamp" in below["metadata"]
+
+
+async def test_a_resize_is_taken_back_after_a_refused_image_and_a_restart():
+    """The lower pod notes that it is not what was last asked for: the process that resized it is gone."""
+    upper, lower = clusters()
+    first = Scene(upper, lower)
+    container = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "1"}}}
+    async with mirroring(first):
+        first.bind(containers=[container])
+        await asyncio.sleep(10)
+        patch = lower.patch
+
+        async def refusing_patch(*arguments, **options):
+            if "bad image" in str(arguments):
+                raise Invalid("spec.containers[0].image: Invalid value")
+            return await patch(*arguments, **options)
+
+        lower.patch = refusing_patch  # type: ignore[method-assign]
+        resize(first, cpu="2", image="bad image")
+        await asyncio.sleep(10)
+        assert first.below()["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "2"
+    async with mirroring(Scene(upper, lower)):
+        await asyncio.sleep(10)
+        upper.change("pods", KEY, spec={"containers": [container]}, metadata={"generation": 3})
+        await asyncio.sleep(10)
+        assert lower.the("pods", KEY)["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "1"

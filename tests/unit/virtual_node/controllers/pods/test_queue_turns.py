@@ -1,0 +1,43 @@
+"""Namespaces take turns in the queues of what pods need: a tenant with thousands of objects delays no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
+from tests.unit.virtual_node.controllers.services import service_controller_setup as services
+from virtual_node.controllers.base.object_key import ObjectKey
+
+pytestmark = pytest.mark.looptime
+
+
+async def first_two(queue: Any, noisy: list[Any], quiet: Any) -> list[Any]:
+    """The first two keys that workers get."""
+    for key in [*noisy, quiet]:
+        queue.add(key)
+    return [await queue.get(), await queue.get()]
+
+
+async def test_dependencies() -> None:
+    """ConfigMaps and Secrets."""
+    noisy = [ObjectKey("Secret", "noisy", f"s{number}") for number in range(100)]
+    quiet = ObjectKey("Secret", "quiet", "s")
+    queue = Scene(*clusters()).dependencies.controller.queue
+    assert await first_two(queue, noisy, quiet) == [noisy[0], quiet]
+
+
+async def test_identities() -> None:
+    """Token Secrets, whose keys are the uids of their pods."""
+    identities = Scene(*clusters()).identities
+    noisy = [f"u{number}" for number in range(100)]
+    identities._named.update({uid: ("noisy", f"{uid}-token") for uid in noisy} | {"q": ("quiet", "q-token")})
+    assert await first_two(identities.controller.queue, noisy, "q") == ["u0", "q"]
+
+
+async def test_services() -> None:
+    """Services and their endpoints."""
+    queue = services.Scene().controller.controller.queue
+    noisy = [f"noisy/s{number}" for number in range(100)]
+    assert await first_two(queue, noisy, "quiet/s") == ["noisy/s0", "quiet/s"]

@@ -1,0 +1,42 @@
+"""Every write of a controller names the very object that it is for; the source itself is held to it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import virtual_node.controllers
+
+FOLDER = Path(virtual_node.controllers.__file__).parent
+_HELPER = "preconditions.py"
+
+
+def _calls(method: str) -> list[tuple[str, str, ast.Call]]:
+    """Calls of that method on a client: file, line by line; the client's name; the call."""
+    found = []
+    for file in sorted(FOLDER.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == method
+            ):
+                client = ast.unparse(node.func.value).rpartition(".")[2]
+                if client in {"lower", "upper", "client"}:
+                    found.append((f"{file.name}:{node.lineno}", client, node))
+    return found
+
+
+def test_every_deletion_has_a_uid_precondition():
+    """A successor of the same name is never hit, above or below."""
+    calls = _calls("delete")
+    assert len(calls) > 8
+    assert [
+        where for where, _, call in calls if "uid" not in {keyword.arg for keyword in call.keywords}
+    ] == []
+
+
+def test_patches_below_go_through_the_helper():
+    """``patch_only`` puts the uid into the patch and tells another object from a bad patch."""
+    direct = [where for where, client, _ in _calls("patch") if client != "upper"]
+    assert [where for where in direct if not where.startswith(_HELPER)] == []

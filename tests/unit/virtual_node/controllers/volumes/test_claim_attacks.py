@@ -1,0 +1,226 @@
+"""What a user of the upper cluster can write about claims never reaches volumes and namespaces that are not the user's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from controller_runtime.objects import from_dict
+from tests.unit.virtual_node.controllers.memory_apiserver import Body
+from tests.unit.virtual_node.controllers.pod_controller_setup import clusters, pod, running
+from tests.unit.virtual_node.controllers.volumes.test_facade import KEY, OURS, VolumeScene, claim, following
+from virtual_node.config.types import NamespaceConfig
+from virtual_node.translate.storage import binder_pod, pvc
+
+pytestmark = pytest.mark.looptime
+
+CHOSEN = {pvc.SELECTED_NODE: "vn"}
+USES = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+CLAIMS = "persistentvolumeclaims"
+
+
+def waiting(*names_of_claims: str, namespace: str = "shop") -> Body:
+    """An upper pod that no scheduler has bound yet."""
+    volumes = [
+        {"name": f"v-{name}", "persistentVolumeClaim": {"claimName": name}} for name in names_of_claims
+    ]
+    body = pod("web", uid="u-1", volumes=volumes, nodeName="")
+    body["metadata"]["namespace"] = namespace
+    return body
+
+
+async def problems(scene: VolumeScene, *, volumes: Any = USES) -> list[str]:
+    """Why a pod of our virtual node waits: reasons."""
+    body = scene.scene.bind(volumes=volumes)
+    return [problem.event_reason for problem in await scene.volumes.ensure(from_dict(body), body)]
+
+
+async def test_a_pod_waits_while_its_claims_lower_name_is_taken():
+    """The attack: name an upper claim like a native lower one, and have a pod mount its volume."""
+    upper, lower = clusters()
+    lower.put(CLAIMS, claim(uid="native", bound_to="pv-native", status={"phase": "Bound"}))
+    upper.put(CLAIMS, claim(uid="c-1"))
+    async with following(scene := VolumeScene(upper, lower)):
+        assert await problems(scene) == ["ClaimConflict"]
+        assert [reason for reason, _ in scene.scene.events] == ["ClaimConflict"]
+        lower.vanish(CLAIMS, KEY)
+        await asyncio.sleep(1)
+        assert await problems(scene) == []
+
+
+async def test_a_pod_waits_while_the_lower_claim_is_that_of_an_earlier_claim():
+    """An orphan keeps its data; a new claim of its name must not get it."""
+    upper, lower = clusters()
+    orphan = {**OURS, names.LABEL_UPPER_UID: "earlier"}
+    lower.put(CLAIMS, claim(uid="l-1", bound_to="pv-1", labels=orphan, status={"phase": "Bound"}))
+    upper.put(CLAIMS, claim(uid="c-1"))
+    async with following(scene := VolumeScene(upper, lower)):
+        assert await problems(scene) == ["ClaimConflict"]
+
+
+async def test_a_pod_waits_for_a_claim_that_another_node_was_selected_for():
+    """We make no lower claim then, so whatever has its name is not ours."""
+    upper, lower = clusters()
+    lower.put(CLAIMS, claim(uid="native"))
+    upper.put(CLAIMS, claim(uid="c-1", annotations={pvc.SELECTED_NODE: "worker-1"}))
+    async with following(scene := VolumeScene(upper, lower)):
+        assert await problems(scene) == ["FailedMount"]
+
+
+async def test_a_pod_with_claims_is_refused_where_claims_do_not_follow():
+    """Without PVControllers its claim's name would mean a native lower claim."""
+    async with running() as scene:
+        scene.bind(volumes=USES)
+        await asyncio.sleep(10)
+        assert not scene.is_below()
+        assert [reason for reason, _ in scene.events] == ["NotMirrored"]
+
+
+@pytest.mark.parametrize("namespace", ["bank", "kube-system"])
+async def test_an_annotation_makes_nothing_in_a_namespace_that_may_not_come(namespace):
+    """The attack (M3): every user may write selected-node on a claim; a pod that waits for it is made as easily."""
+    upper, lower = clusters()
+    scene = VolumeScene(upper, lower)
+    config: NamespaceConfig = scene.scene.namespaces._config
+    config.allowed = ["shop", "kube-*"]
+    upper.put(CLAIMS, claim(uid="c-1", annotations=CHOSEN, namespace=namespace))
+    upper.put("pods", waiting("data", namespace=namespace))
+    async with following(scene):
+        await asyncio.sleep(120)
+    assert [call for call in lower.calls if call[0] == "create"] == []
+    assert upper.asked("patch", CLAIMS) == []
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+async def test_a_selected_node_counts_only_while_a_pod_waits_for_the_claim(is_awaited):
+    """A scheduler selects a node for a pod; an annotation without one is somebody's own."""
+    upper, lower = clusters()
+    upper.put(CLAIMS, claim(uid="c-1", annotations=CHOSEN))
+    if is_awaited:
+        upper.put("pods", waiting("data"))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+    assert (lower.find(CLAIMS, KEY) is not None) is is_awaited
+
+
+async def test_a_placeholder_uses_no_claim_that_is_not_ours():
+    """A pod names two claims; the lower name of one is taken."""
+    upper, lower = clusters()
+    lower.put(CLAIMS, {**claim(uid="native"), "metadata": {"name": "native", "namespace": "shop"}})
+    upper.put(CLAIMS, claim(uid="c-1", annotations=CHOSEN))
+    second = claim(uid="c-2", annotations=CHOSEN)
+    second["metadata"]["name"] = "native"
+    upper.put(CLAIMS, second)
+    upper.put("pods", waiting("data", "native"))
+    async with following(scene := VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+        assert lower.find(CLAIMS, KEY) is not None
+        assert lower.find("pods", f"shop/{binder_pod.binder_name('u-1')}") is None
+        assert {reason for reason, _ in scene.scene.events} == {"ClaimConflict"}
+
+
+SNAPSHOT = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "nightly"}
+ELSEWHERE = {"kind": "PersistentVolumeClaim", "name": "ours", "namespace": "bank"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"dataSource": {"kind": "PersistentVolumeClaim", "name": "native"}},
+        {"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "native"}},
+        {"dataSource": SNAPSHOT},
+        {"dataSourceRef": SNAPSHOT},
+        {"dataSourceRef": ELSEWHERE},
+    ],
+    ids=["claim", "claim by reference", "snapshot", "snapshot by reference", "another namespace"],
+)
+async def test_no_volume_of_others_is_cloned(source):
+    """The attack: a claim whose data source is the name of a native lower claim or snapshot."""
+    upper, lower = clusters()
+    lower.put(CLAIMS, {**claim(uid="native"), "metadata": {"name": "native", "namespace": "shop"}})
+    body = claim(uid="c-1")
+    body["spec"] |= source
+    upper.put(CLAIMS, body)
+    async with following(scene := VolumeScene(upper, lower)):
+        assert await problems(scene) == ["ProvisioningFailed"]
+        assert lower.find(CLAIMS, KEY) is None
+
+
+async def test_a_claim_of_ours_is_cloned():
+    """Its lower claim is there under the same name."""
+    upper, lower = clusters()
+    source = claim(uid="c-0")
+    source["metadata"]["name"] = "ours"
+    upper.put(CLAIMS, source)
+    body = claim(uid="l-0", labels={**OURS, names.LABEL_UPPER_UID: "c-0"}, bound_to="pv-0")
+    body["metadata"]["name"] = "ours"
+    lower.put(CLAIMS, body)
+    clone = claim(uid="c-1")
+    clone["spec"]["dataSource"] = {"kind": "PersistentVolumeClaim", "name": "ours"}
+    upper.put(CLAIMS, clone)
+    async with following(scene := VolumeScene(upper, lower)):
+        assert await problems(scene) == []
+        assert lower.the(CLAIMS, KEY)["spec"]["dataSource"]["name"] == "ours"
+
+
+@pytest.mark.parametrize("has_lower_claim", [False, True])
+@pytest.mark.parametrize("adopt", [False, True])
+async def test_a_namespace_that_is_not_adopted_gets_neither_claim_nor_placeholder(adopt, has_lower_claim):
+    """A claim from before an upgrade that waits for its pod does not have one started in its place either."""
+    upper, lower = clusters()
+    lower.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    upper.put(CLAIMS, claim(uid="c-1", annotations=CHOSEN))
+    upper.put("pods", waiting("data"))
+    if has_lower_claim:
+        lower.put(CLAIMS, claim(uid="l-1", labels=OURS))
+    async with following(VolumeScene(upper, lower, namespaces=NamespaceConfig(adopt=adopt))):
+        await asyncio.sleep(60)
+        assert bool(lower.asked("create", CLAIMS)) is (adopt and not has_lower_claim)
+        assert bool(lower.asked("create", "pods")) is adopt
+
+
+REFUSED = [{"priorityClassName": "system-node-critical"}, {"hostNetwork": True}]
+
+
+@pytest.mark.parametrize("spec", REFUSED)
+async def test_makes_no_claim_and_namespace_for_a_pod_that_the_policy_refuses(spec):
+    """The upper scheduler has selected our node for the pod; the lower cluster will never take it."""
+    upper, lower = clusters()
+    upper.put(CLAIMS, claim(uid="c-1", annotations=CHOSEN))
+    body = waiting("data")
+    body["spec"] |= spec
+    upper.put("pods", body)
+    async with following(scene := VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+        assert [reason for reason, _ in scene.scene.events] == ["ProvisioningFailed"]
+    assert [call for call in lower.calls if call[0] == "create"] == []
+    assert pvc.SELECTED_NODE not in upper.the(CLAIMS, KEY)["metadata"]["annotations"]
+
+
+async def test_release_of_one_pod_leaves_other_pods_waiting_for_its_claim():
+    """Two pods wait for one claim; the first is deleted, then the claim can be made."""
+    upper, lower = clusters()
+    lower.put(CLAIMS, claim(uid="native"))
+    upper.put(CLAIMS, claim(uid="c-1"))
+    scene = VolumeScene(upper, lower)
+    woken: list[str] = []
+    scene.volumes._claims._wake = woken.append
+    async with following(scene):
+        for uid in ("u-1", "u-2"):
+            body = pod(f"web-{uid}", uid=uid, volumes=USES)
+            await scene.volumes.ensure(from_dict(body), body)
+            await asyncio.sleep(1)
+        scene.volumes.release("u-1")
+        await asyncio.sleep(1)
+        woken.clear()
+        lower.vanish(CLAIMS, KEY)
+        await asyncio.sleep(10)
+        assert "u-2" in woken
+        assert "u-1" not in woken
+        scene.volumes.release("u-2")
+        users = scene.volumes._claims._users
+        assert not users._users
+        assert not users._blocked

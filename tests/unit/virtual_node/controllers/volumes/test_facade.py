@@ -1,0 +1,451 @@
+"""Claims and volumes between two clusters in memory: nothing with data in it goes on the word of a cache."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import ApiError, Forbidden, Unavailable
+from tests.unit.virtual_node.controllers.memory_apiserver import Api, Body
+from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, clusters, pod
+from virtual_node.config.types import NamespaceConfig, NodeConfig
+from virtual_node.controllers.volumes.facade import Volumes
+from virtual_node.translate.storage import binder_pod, pv, pvc
+
+pytestmark = pytest.mark.looptime
+
+KEY = "shop/data"
+OURS = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_UPPER_UID: "c-1", names.LABEL_NODE: "vn"}
+MIRROR = "lower1-pv-1"
+
+
+class VolumeScene:
+    """The controllers of claims and volumes."""
+
+    def __init__(self, upper: Api, lower: Api, **settings: Any) -> None:
+        self.upper, self.lower = upper, lower
+        self.scene = Scene(upper, lower, **settings)
+        self.nodes = Informer(self.scene.context.lower, resources.NODES)
+        self.volumes = Volumes(
+            self.scene.context,
+            namespaces=self.scene.namespaces,
+            lower_nodes=self.nodes,
+            wake=lambda _uid: None,
+        )
+
+    async def run(self) -> None:
+        """Follow both clusters until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.nodes.run())
+            group.create_task(self.volumes.run())
+
+
+@contextlib.asynccontextmanager
+async def following(scene: VolumeScene) -> AsyncIterator[None]:
+    """Controllers that run, and whose end is the test's."""
+    task = asyncio.create_task(scene.run())
+    try:
+        await asyncio.sleep(1)
+        yield
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def claim(*, uid: str, status: dict[str, Any] | None = None, **metadata: Any) -> Body:
+    """A PersistentVolumeClaim; ``volumeName`` by ``bound_to``."""
+    volume = metadata.pop("bound_to", None)
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "shop", "uid": uid, **metadata},
+        "spec": {**spec, "volumeName": volume} if volume else spec,
+        "status": status or {"phase": "Pending"},
+    }
+
+
+def volume(name: str, **spec: Any) -> Body:
+    """A PersistentVolume."""
+    spec = {"capacity": {"storage": "1Gi"}, "storageClassName": "fast", **spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": spec,
+        "status": {"phase": "Available"},
+    }
+
+
+def mirror(name: str = MIRROR, *, cluster: str = "lower1", **spec: Any) -> Body:
+    """The mirror of a lower volume."""
+    handle = f"{cluster}/{name.removeprefix(f'{cluster}-')}"
+    body = volume(name, csi={"driver": pv.DRIVER, "volumeHandle": handle}, **spec)
+    body["metadata"]["labels"] = {names.LABEL_LOWER_CLUSTER: cluster}
+    return body
+
+
+async def test_an_outage_above_at_the_start_ends_nothing():
+    """The CSIDriver is created when the upper apiserver answers again; pods without volumes have noticed nothing."""
+    upper, lower = clusters()
+    upper.fault = lambda _verb, plural, _key: Unavailable("down") if plural == "csidrivers" else None
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        upper.fault = lambda _verb, _plural, _key: None
+        await asyncio.sleep(60)
+        assert upper.find("csidrivers", pv.DRIVER) is not None
+
+
+async def test_uses_the_csi_driver_that_the_chart_made():
+    """There is no right to create one then; a table from before has no right to look, and creates."""
+    for right, is_there in (("create", True), ("get", False)):
+        upper, lower = clusters()
+        if is_there:
+            upper.put("csidrivers", pv.csi_driver())
+
+        def refuse(verb: str, plural: str, _key: str, right: str = right) -> ApiError | None:
+            return Forbidden("no", code=403) if (verb, plural) == (right, "csidrivers") else None
+
+        upper.fault = refuse
+        async with following(VolumeScene(upper, lower)):
+            await asyncio.sleep(10)
+            assert upper.find("csidrivers", pv.DRIVER) is not None
+
+
+async def test_a_pod_does_not_wait_for_ever_for_claims_that_cannot_be_read():
+    """A right is missing: each pod with a claim would keep a worker, until none is left for the others."""
+    upper, lower = clusters()
+    upper.fault = lambda _verb, plural, _key: Forbidden("no") if plural == "storageclasses" else None
+    scene = VolumeScene(upper, lower)
+    async with following(scene):
+        pod = scene.scene.bind(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}])
+        with pytest.raises(Unavailable, match="storageclasses"):
+            await scene.volumes.ensure(scene.scene.caches.upper["vn"].store.get("x"), pod)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("phase", ["Bound", "Pending"])
+async def test_a_placeholder_does_not_keep_a_claim_that_is_being_deleted(phase):
+    """It uses the lower claim, which the cluster protects as long as somebody does: neither would ever go."""
+    upper, lower = clusters()
+    going: Body = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 0}
+    annotations = {pvc.SELECTED_NODE: "vn"}
+    upper.put(
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[pvc.FINALIZER], annotations=annotations, **going),
+    )
+    lower.put(
+        "persistentvolumeclaims",
+        claim(uid="l-1", labels=OURS, finalizers=[pvc.PROTECTION], status={"phase": phase}),
+    )
+    placeholder = pod("volume-binder-u-1", uid="b-1", nodeName="node-1")
+    placeholder["metadata"] |= {
+        "labels": {names.LABEL_UPPER_CLUSTER: CLUSTER, binder_pod.LABEL_BINDER_OF: "u-1"},
+        "annotations": {binder_pod.ANNOTATION_CLAIMS: "data", names.ANNOTATION_UPPER_NAMESPACE: "shop"},
+    }
+    lower.put("pods", placeholder)
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+    assert lower.asked("delete", "pods") == ["shop/volume-binder-u-1"]
+
+
+async def test_a_claim_goes_below_first_though_the_cache_does_not_show_it_yet():
+    """Else the upper one would be gone, and the lower one would stay with its volume, for nobody."""
+    upper, lower = clusters()
+    async with following(VolumeScene(upper, lower)):
+        lower.held.add("persistentvolumeclaims")
+        lower.put("persistentvolumeclaims", claim(uid="l-1", labels=OURS, finalizers=[pvc.PROTECTION]))
+        going: Body = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 0}
+        upper.put(
+            "persistentvolumeclaims", claim(uid="c-1", finalizers=[pvc.FINALIZER], annotations={}, **going)
+        )
+        await asyncio.sleep(30)
+        [below] = [body for (plural, _), body in lower.objects.items() if plural == "persistentvolumeclaims"]
+        assert "deletionTimestamp" in below["metadata"]
+        assert upper.asked("patch", "persistentvolumeclaims") == []
+
+
+async def test_a_claim_of_another_processs_node_is_left_to_that_process():
+    """Both have this lower cluster: one would delete for ever what the other makes, and no volume would be bound."""
+    upper, lower = clusters()
+    annotations = {pvc.SELECTED_NODE: "vn-other"}
+    upper.put("persistentvolumeclaims", claim(uid="c-1", finalizers=[pvc.FINALIZER], annotations=annotations))
+    lower.put("persistentvolumeclaims", claim(uid="l-1", labels={**OURS, names.LABEL_NODE: "vn-other"}))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+    assert lower.asked("delete", "persistentvolumeclaims") == []
+    assert upper.asked("patch", "persistentvolumeclaims") == []
+
+
+@pytest.mark.parametrize(("wanted", "is_of_use"), [("cpu", True), ("gpu", False)])
+async def test_no_volume_is_bound_for_a_pod_that_selects_nodes_of_another_pool(wanted, is_of_use):
+    """The upper scheduler is told to choose another virtual node; the volume would be where the pod cannot go."""
+    upper, lower = clusters()
+    scene = VolumeScene(upper, lower)
+    scene.scene.context.nodes["vn"] = NodeConfig(name="vn", node_selector={"pool": "cpu"})
+    upper.put(
+        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
+    )
+    waiting = pod(
+        "web", uid="u-1", volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}], nodeName=""
+    )
+    selector = json.dumps({"nodeSelector": {"pool": wanted}})
+    waiting["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_SELECTOR: selector}
+    upper.put("pods", waiting)
+    async with following(scene):
+        await asyncio.sleep(30)
+        placeholder = lower.find("pods", f"shop/{binder_pod.binder_name('u-1')}")
+        if is_of_use:
+            assert placeholder is not None
+            assert placeholder["spec"]["nodeSelector"] == {"pool": "cpu"}
+        else:
+            assert placeholder is None
+            above = upper.find("persistentvolumeclaims", KEY)
+            assert above is not None
+            assert pvc.SELECTED_NODE not in above["metadata"]["annotations"]
+            ((reason, message), *_) = scene.scene.events
+            assert reason == "ProvisioningFailed"
+            assert "pool=gpu" in message
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"hostNetwork": True},
+        {"priorityClassName": "system-node-critical"},
+        {"tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]},
+    ],
+)
+async def test_no_volume_is_bound_for_a_pod_that_the_policy_refuses(spec):
+    """Its placeholder would have the same scheduling, and preempt pods of other tenants."""
+    upper, lower = clusters()
+    upper.put(
+        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
+    )
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes, **spec))
+    scene = VolumeScene(upper, lower)
+    async with following(scene):
+        await asyncio.sleep(30)
+        assert lower.asked("create", "pods") == []
+        ((reason, message), *_) = scene.scene.events
+        assert reason == "ProvisioningFailed"
+        assert "clusters[lower1].policy" in message
+
+
+async def test_a_placeholder_is_kept_off_control_plane_nodes_as_its_pod_is():
+    """The volume would be where the pod cannot go."""
+    upper, lower = clusters()
+    upper.put(
+        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
+    )
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    tolerations = [{"operator": "Exists"}]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes, tolerations=tolerations))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(30)
+        placeholder = lower.the("pods", f"shop/{binder_pod.binder_name('u-1')}")
+        assert "DoesNotExist" in json.dumps(placeholder["spec"]["affinity"])
+
+
+async def test_a_claim_that_was_bound_meanwhile_is_not_deleted_as_unbound():
+    """The cache is behind since an outage below: the orphan has a volume by now, and perhaps data."""
+    upper, lower = clusters()
+    lower.put("persistentvolumeclaims", claim(uid="l-1", labels=OURS))
+    chosen = {pvc.SELECTED_NODE: "vn"}
+    upper.put("persistentvolumeclaims", claim(uid="c-1", finalizers=[pvc.FINALIZER], annotations=chosen))
+    async with following(VolumeScene(upper, lower)):
+        lower.held.add("persistentvolumeclaims")
+        lower.change("persistentvolumeclaims", KEY, spec={"volumeName": "pv-1"}, status={"phase": "Bound"})
+        upper.vanish("persistentvolumeclaims", KEY)
+        await asyncio.sleep(120)
+        assert lower.find("persistentvolumeclaims", KEY) is not None
+        lower.release("persistentvolumeclaims")
+        await asyncio.sleep(120)
+        assert lower.find("persistentvolumeclaims", KEY) is not None
+
+
+async def test_of_claims_that_are_gone_no_lock_is_left():
+    """A virtual node that runs for a year sees very many names."""
+    upper, lower = clusters()
+    scene = VolumeScene(upper, lower)
+    upper.put("persistentvolumeclaims", claim(uid="c-1"))
+    async with following(scene):
+        upper.vanish("persistentvolumeclaims", KEY)
+        await asyncio.sleep(60)
+        assert not scene.volumes._claims._locks
+
+
+async def test_an_unbound_orphan_goes():
+    """Nothing is lost with it."""
+    upper, lower = clusters()
+    lower.put("persistentvolumeclaims", claim(uid="l-1", labels=OURS))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+        assert lower.find("persistentvolumeclaims", KEY) is None
+
+
+@pytest.mark.parametrize("made_for", ["shop", "market"])
+async def test_claim_made_for_another_upper_namespace_is_no_orphan_of_this_one(made_for):
+    """Two upper namespaces lead to one lower one; the claim of one of them goes, the lower claim may be the other's."""
+    upper, lower = clusters()
+    both = NamespaceConfig(map={"shop": "both", "market": "both"})
+    scene = VolumeScene(upper, lower, namespaces=both)
+    scene.scene.context.config.volumes.orphans = "Delete"
+    upper.put("persistentvolumeclaims", claim(uid="c-1"))
+    upper.put("persistentvolumeclaims", claim(uid="c-2", namespace="market"))
+    told = {names.ANNOTATION_UPPER_NAMESPACE: made_for}
+    below = claim(uid="l-1", namespace="both", labels=OURS, annotations=told, bound_to="pv-1")
+    lower.put("persistentvolumeclaims", {**below, "status": {"phase": "Bound"}})
+    async with following(scene):
+        upper.vanish("persistentvolumeclaims", "market/data")
+        await asyncio.sleep(60)
+        expected = ["both/data"] if made_for == "market" else []
+        assert lower.asked("delete", "persistentvolumeclaims") == expected
+
+
+@pytest.mark.parametrize(
+    ("upper_volume", "goes"),
+    [
+        (volume("pv-real", hostPath={"path": "/x"}), True),
+        (mirror("lower2-pv-1", cluster="lower2"), False),
+    ],
+    ids=["a real node's volume", "another lower cluster's volume"],
+)
+async def test_a_claim_that_went_elsewhere_in_the_end_can_be_deleted(upper_volume, goes):
+    """The scheduler chose us, then a real node: our finalizer must not hold the claim for ever.
+
+    Another lower cluster of ours takes it off itself, once its own claim is gone.
+    """
+    upper, lower = clusters()
+    upper.put("persistentvolumes", upper_volume)
+    ending = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [pvc.FINALIZER]}
+    name = upper_volume["metadata"]["name"]
+    upper.put("persistentvolumeclaims", claim(uid="c-1", bound_to=name, status={"phase": "Bound"}, **ending))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+        assert (upper.find("persistentvolumeclaims", KEY) is None) == goes
+
+
+@pytest.mark.parametrize(
+    ("chosen", "goes"),
+    [("vn-other", False), ("worker-1", True), ("vn-gone", True), ("", True)],
+)
+async def test_an_unbound_claim_that_ends_is_its_nodes_to_end(chosen, goes):
+    """Another cluster's volume may be on its way: without our finalizer nobody there would delete it."""
+    upper, lower = clusters()
+    upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower2"}}})
+    upper.put("nodes", {"metadata": {"name": "worker-1"}})
+    ending: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [pvc.FINALIZER]}
+    annotations = {pvc.SELECTED_NODE: chosen} if chosen else {}
+    upper.put("persistentvolumeclaims", claim(uid="c-1", annotations=annotations, **ending))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        assert (upper.find("persistentvolumeclaims", KEY) is None) == goes
+        upper.vanish("nodes", "vn-other")
+        await asyncio.sleep(60)
+        assert upper.find("persistentvolumeclaims", KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("made_by", "is_created"),
+    [("vn", True), ("vn-other", False), ("vn-gone", True), ("worker-1", True)],
+)
+async def test_mirror_of_claimed_volume_is_created_by_the_process_that_made_the_claim(made_by, is_created):
+    """A mirror's node affinity never changes: another process would allow its own nodes for another node's pod."""
+    upper, lower = clusters()
+    upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower1"}}})
+    upper.put("nodes", {"metadata": {"name": "worker-1"}})
+    upper.put("persistentvolumeclaims", claim(uid="c-1", finalizers=[pvc.FINALIZER]))
+    lower.put(
+        "persistentvolumes", volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"})
+    )
+    labels, bound = {**OURS, names.LABEL_NODE: made_by}, {"phase": "Bound"}
+    lower.put("persistentvolumeclaims", claim(uid="l-1", labels=labels, bound_to="pv-1", status=bound))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        assert (upper.find("persistentvolumes", MIRROR) is not None) == is_created
+        upper.vanish("nodes", "vn-other")
+        await asyncio.sleep(60)
+        created = upper.find("persistentvolumes", MIRROR)
+        assert created is not None
+        [term] = created["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        assert term["matchExpressions"][0]["values"] == ["vn"]
+
+
+async def test_virtual_node_of_another_process_is_asked_for_once_for_all_its_volumes():
+    """It may have thousands, each with several events."""
+    upper, lower = clusters()
+    upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower1"}}})
+    labels, bound = {**OURS, names.LABEL_NODE: "vn-other"}, {"phase": "Bound"}
+    for number in range(20):
+        upper.put("persistentvolumeclaims", claim(uid="c-1", name=f"data-{number}"))
+        reference = {"namespace": "shop", "name": f"data-{number}", "uid": f"l-{number}"}
+        lower.put("persistentvolumes", volume(f"pv-{number}", claimRef=reference))
+        body = claim(
+            uid=f"l-{number}", name=f"data-{number}", labels=labels, bound_to=f"pv-{number}", status=bound
+        )
+        lower.put("persistentvolumeclaims", body)
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        assert 1 <= len(upper.asked("get", "nodes")) <= 4  # as many as there are workers
+
+
+async def test_no_mirror_is_created_for_a_claim_that_is_bound_to_another_volume():
+    """Another process has the lower cluster under another name; a second volume of the claim would be released."""
+    upper, lower = clusters()
+    upper.put("persistentvolumeclaims", claim(uid="c-1", bound_to="lower2-pv-1", status={"phase": "Bound"}))
+    lower.put(
+        "persistentvolumes", volume("pv-1", claimRef={"namespace": "shop", "name": "data", "uid": "l-1"})
+    )
+    lower.put(
+        "persistentvolumeclaims", claim(uid="l-1", labels=OURS, bound_to="pv-1", status={"phase": "Bound"})
+    )
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(60)
+        assert upper.find("persistentvolumes", MIRROR) is None
+
+
+async def test_a_mirror_goes_with_its_volume():
+    """What is not below can hold nobody's data above."""
+    upper, lower = clusters()
+    upper.put("persistentvolumes", mirror())
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        assert upper.find("persistentvolumes", MIRROR) is None
+
+
+async def test_a_mirror_stays_while_only_our_cache_lacks_its_volume():
+    """Another process of the same lower cluster was quicker; a volume that is deleted above never comes back."""
+    upper, lower = clusters()
+    async with following(VolumeScene(upper, lower)):
+        lower.held.add("persistentvolumes")
+        lower.put("persistentvolumes", volume("pv-1"))
+        upper.put("persistentvolumes", mirror(claimRef={"namespace": "shop", "name": "data"}))
+        await asyncio.sleep(60)
+        assert upper.find("persistentvolumes", MIRROR) is not None
+
+
+async def test_a_free_mirror_that_was_bound_meanwhile_stays():
+    """The upper controller has given it to a claim, and our cache does not show that yet."""
+    upper, lower = clusters()
+    upper.put(
+        "storageclasses",
+        {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"}},
+    )
+    lower.put("persistentvolumes", volume("pv-1"))
+    async with following(VolumeScene(upper, lower)):
+        assert upper.find("persistentvolumes", MIRROR) is not None
+        upper.held.add("persistentvolumes")
+        upper.change("persistentvolumes", MIRROR, spec={"claimRef": {"namespace": "shop", "name": "data"}})
+        lower.change("persistentvolumes", "pv-1", status={"phase": "Bound"})
+        await asyncio.sleep(60)
+        assert upper.find("persistentvolumes", MIRROR) is not None

@@ -1,0 +1,223 @@
+"""The way to a lower apiserver: proxies, server names and time limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import warnings
+from collections.abc import AsyncIterator
+
+import pytest
+
+from controller_runtime.auth.kubeconfig import ClusterConfig
+from tests.unit.virtual_node.kubelet.conftest import Pki, Token
+from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer
+from virtual_node.kubelet.streams.dial import DialError, UpgradeRequest, dial, read_error_body
+
+REQUEST = UpgradeRequest("POST", "/api/v1/x?command=a", (("Upgrade", "SPDY/3.1"),))
+
+
+async def switch(exchange: Exchange) -> None:
+    """Answer 101 and wait for the end."""
+    await exchange.switch(behind=b"behind")
+    await exchange.read_to_end()
+
+
+async def test_a_server_name_of_its_own(pki: Pki) -> None:
+    """The certificate is verified against ``tls-server-name`` where the kubeconfig has one."""
+    async with LowerServer(switch, tls=pki.server_context()) as lower:
+        url = f"https://127.0.0.1:{lower.port}"
+        good = ClusterConfig(url, ssl_context=pki.client_context(), tls_server_name="lower.example")
+        answer = await dial(good, REQUEST, answer_timeout=5)
+        assert (answer.head.status, answer.rest) == (101, b"behind")
+        answer.connection.transport.abort()
+        bad = ClusterConfig(url, ssl_context=pki.client_context(), tls_server_name="other.example")
+        with pytest.raises(DialError, match=r"other\.example"):
+            await dial(bad, REQUEST, answer_timeout=5)
+
+
+@pytest.mark.parametrize("secure", ["tcp", "tls"])
+@pytest.mark.parametrize("words", [b"", b"HTTP/1.0 400 Bad"])
+async def test_a_server_that_hangs_up_at_once_is_known_at_once(pki: Pki, secure: str, words: bytes) -> None:
+    """As load balancers without a backend do: nobody waits for the time limit."""
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(words)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    config = ClusterConfig(
+        f"{'https' if secure == 'tls' else 'http'}://127.0.0.1:{port}",
+        ssl_context=pki.client_context() if secure == "tls" else None,
+    )
+    async with asyncio.timeout(50):
+        for _ in range(10):
+            with pytest.raises(DialError):
+                await dial(config, REQUEST, answer_timeout=60)
+    server.close()
+
+
+@pytest.mark.parametrize("secure", ["tcp", "tls"])
+async def test_a_dial_given_up_at_any_moment_leaves_no_socket(pki: Pki, secure: str) -> None:
+    """A client that leaves before the answer costs no open file."""
+    context = pki.server_context() if secure == "tls" else None
+    async with LowerServer(switch, tls=context) as lower:
+        config = ClusterConfig(
+            f"{'https' if secure == 'tls' else 'http'}://127.0.0.1:{lower.port}",
+            ssl_context=pki.client_context() if secure == "tls" else None,
+        )
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", ResourceWarning)
+            for turns in range(30):
+                dialing = asyncio.create_task(dial(config, REQUEST, answer_timeout=5))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                dialing.cancel()
+                for answer in await asyncio.gather(dialing, return_exceptions=True):
+                    if not isinstance(answer, BaseException):
+                        answer.connection.transport.abort()
+            await asyncio.sleep(0.1)
+            del answer, dialing
+            gc.collect()
+    assert [str(one.message) for one in said if "socket" in str(one.message)] == []
+
+
+@pytest.mark.parametrize("secure", ["tcp", "tls"])
+async def test_a_proxy_is_asked_for_a_tunnel(pki: Pki, secure: str) -> None:
+    """CONNECT with the proxy's own credentials; the lower cluster's go through the tunnel only."""
+    context = pki.server_context() if secure == "tls" else None
+    async with LowerServer(switch, tls=context) as lower, _proxy() as (port, asked):
+        config = ClusterConfig(
+            f"{'https' if secure == 'tls' else 'http'}://127.0.0.1:{lower.port}",
+            ssl_context=pki.client_context() if secure == "tls" else None,
+            credentials=Token(),
+            proxy_url=f"http://me:s%40cret@127.0.0.1:{port}",
+        )
+        answer = await dial(config, REQUEST, answer_timeout=5)
+        assert (answer.head.status, answer.rest) == (101, b"behind")
+        assert asked[0].startswith(f"CONNECT 127.0.0.1:{lower.port} HTTP/1.1\r\n")
+        assert "Proxy-Authorization: Basic bWU6c0BjcmV0" in asked[0]
+        assert "lower-0" not in asked[0]
+        exchange = await lower.exchange()
+        assert exchange.header("Authorization") == ["Bearer lower-0"]
+        assert exchange.header("Proxy-Authorization") == []
+        answer.connection.transport.abort()
+
+
+async def test_a_proxy_that_refuses_is_named(pki: Pki) -> None:
+    """Its answer is told in one line; proxies of another kind are refused by name."""
+    async with _proxy(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n") as (port, _):
+        config = ClusterConfig("http://127.0.0.1:1", proxy_url=f"http://127.0.0.1:{port}")
+        with pytest.raises(DialError, match="the proxy answered 407 Proxy Authentication Required"):
+            await dial(config, REQUEST, answer_timeout=5)
+    socks = ClusterConfig("http://127.0.0.1:1", proxy_url="socks5://127.0.0.1:1080")
+    with pytest.raises(DialError, match="socks5:// is not supported"):
+        await dial(socks, REQUEST, answer_timeout=5)
+
+
+async def test_a_server_that_does_not_answer_is_given_up() -> None:
+    """After the limit, and its connection is closed."""
+
+    async def silent(exchange: Exchange) -> None:
+        await exchange.read_to_end()
+
+    async with LowerServer(silent) as lower:
+        config = ClusterConfig(f"http://127.0.0.1:{lower.port}")
+        with pytest.raises(DialError, match=r"no answer within 0\.1 s"):
+            await dial(config, REQUEST, answer_timeout=0.1)
+        await (await lower.exchange()).ended.wait()
+
+
+async def test_a_refusal_that_ends_with_its_connection(pki: Pki, caplog: pytest.LogCaptureFixture) -> None:
+    """A body without a length is read to the end of TLS, about which asyncio has nothing to complain."""
+    reading = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        exchange.writer.write(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+        await reading.wait()
+        exchange.writer.write(b"not you")
+
+    async with LowerServer(script, tls=pki.server_context()) as lower:
+        config = ClusterConfig(f"https://127.0.0.1:{lower.port}", ssl_context=pki.client_context())
+        answer = await dial(config, REQUEST, answer_timeout=5)
+        body = asyncio.create_task(read_error_body(answer))
+        asyncio.get_running_loop().call_soon(reading.set)
+        assert await body == b"not you"
+    assert caplog.messages == []
+
+
+async def test_a_head_without_end_is_refused() -> None:
+    """A lower API server cannot fill the memory with a response head."""
+
+    async def script(exchange: Exchange) -> None:
+        with contextlib.suppress(ConnectionError):
+            exchange.writer.write(b"HTTP/1.1 101 Switching Protocols\r\n")
+            while True:
+                exchange.writer.write(b"A: b\r\n" * 1000)
+                await exchange.writer.drain()
+
+    async with LowerServer(script) as lower:
+        config = ClusterConfig(f"http://127.0.0.1:{lower.port}")
+        with pytest.raises(DialError, match="head is too long"):
+            await dial(config, REQUEST, answer_timeout=5)
+
+
+@pytest.mark.parametrize(
+    "body", [b"x" * 10_000_000, b"Transfer-Encoding", b"1" * 1_000_000], ids=["long", "chunk", "line"]
+)
+async def test_an_error_body_is_bounded(body: bytes) -> None:
+    """Of a refusal's body 64 KiB are read, whatever its framing."""
+
+    async def script(exchange: Exchange) -> None:
+        head = b"" if body.startswith(b"x") else b"Transfer-Encoding: chunked\r\n"
+        with contextlib.suppress(ConnectionError):
+            exchange.writer.write(b"HTTP/1.1 403 Forbidden\r\n" + head + b"\r\n" + body)
+            await exchange.writer.drain()
+            exchange.writer.close()
+
+    async with LowerServer(script) as lower:
+        answer = await dial(ClusterConfig(f"http://127.0.0.1:{lower.port}"), REQUEST, answer_timeout=5)
+        assert len(await read_error_body(answer)) <= 64 * 1024
+
+
+@contextlib.asynccontextmanager
+async def _proxy(refusal: bytes = b"") -> AsyncIterator[tuple[int, list[str]]]:
+    """A proxy that tunnels where it is asked to, or refuses."""
+    asked: list[str] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        asked.append(head)
+        if refusal:
+            writer.write(refusal)
+            writer.close()
+            return
+        host, _, port = head.split(" ")[1].rpartition(":")
+        there = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        # Cancelled at the end of the test; asyncio would report that.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+        there[1].close()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], asked
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

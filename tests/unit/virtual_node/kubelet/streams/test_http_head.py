@@ -1,0 +1,85 @@
+"""Heads on the wire: nothing is smuggled into a line, nothing but HTTP/1 is read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtual_node.kubelet.streams.http_head import RequestHead, ResponseHead, parse_response_head
+
+
+def test_a_request_head_keeps_order_and_repeated_names() -> None:
+    """The protocols of a SPDY client are several headers of one name, best first."""
+    head = RequestHead("POST", "/exec?x=1", (("A", "1"), ("B", "2"), ("A", "3")))
+    assert head.encode() == b"POST /exec?x=1 HTTP/1.1\r\nA: 1\r\nB: 2\r\nA: 3\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        RequestHead("GET /evil", "/", ()),
+        RequestHead("GET", "/a b", ()),
+        RequestHead("GET", "/a\r\nX: 1", ()),
+        RequestHead("GET", "", ()),
+        RequestHead("GET", "/ü", ()),
+        RequestHead("GET", "/", (("A\r\nB", "1"),)),
+        RequestHead("GET", "/", (("A", "1\r\nB: 2"),)),
+        RequestHead("GET", "/", (("A", "1\nB: 2"),)),
+        RequestHead("GET", "/", (("A", "1\x00"),)),
+        RequestHead("GET", "/", (("", "1"),)),
+    ],
+)
+def test_what_would_leave_its_line_is_refused(head: RequestHead) -> None:
+    """Line breaks and the like raise ValueError before a byte is sent."""
+    with pytest.raises(ValueError, match=r"method|target|header"):
+        head.encode()
+
+
+@given(st.text())
+def test_no_header_value_makes_a_second_line(value: str) -> None:
+    """Whatever text a value is, it is refused or it stays in its line."""
+    try:
+        raw = RequestHead("GET", "/", (("X", value),)).encode()
+    except ValueError:
+        return
+    assert raw.count(b"\r\n") == 3
+    assert raw.count(b"\n") == 3
+
+
+def test_a_response_head_is_read() -> None:
+    """Status, reason and headers come back, names found in any case."""
+    head = parse_response_head(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade:  SPDY/3.1 \r\nEmpty:")
+    assert (head.status, head.reason) == (101, "Switching Protocols")
+    assert head.get("upgrade") == "SPDY/3.1"
+    assert head.get("empty", "x") == ""
+    assert head.get("missing", "x") == "x"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"HTTP/2 200",
+        b"HTTP/1.1 20 OK",
+        b"HTTP/1.1 001 OK",
+        b"SSH-2.0-OpenSSH",
+        b"HTTP/1.1 200 OK\r\nno colon",
+        b"HTTP/1.1 200 OK\r\n folded: line",
+        b"HTTP/1.1 200 OK\r\nA: b\nC: d",
+    ],
+)
+def test_what_is_no_response_head_is_refused(raw: bytes) -> None:
+    """Anything but an HTTP/1 head raises ValueError."""
+    with pytest.raises(ValueError, match="not an HTTP"):
+        parse_response_head(raw)
+
+
+@given(st.binary())
+def test_garbage_raises_nothing_but_value_error(raw: bytes) -> None:
+    """A hostile peer cannot raise anything unexpected."""
+    try:
+        head = parse_response_head(raw)
+    except ValueError:
+        return
+    assert isinstance(head, ResponseHead)

@@ -1,0 +1,25 @@
+"""matchLabelKeys of a stored pod below: the lower apiserver would refuse to be told twice."""
+
+from __future__ import annotations
+
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.pods import lower_pod
+
+
+def test_selectors_go_below_as_the_upper_apiserver_has_completed_them():
+    """Without the keys: they are in the selector, which every version of Kubernetes understands."""
+    selector = {"matchExpressions": [{"key": "pod-template-hash", "operator": "In", "values": ["5d"]}]}
+    term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+    stored = {**term, "matchLabelKeys": ["pod-template-hash"]}
+    upper = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"pod-template-hash": "5d"}},
+        "spec": {
+            "containers": [{"name": "c", "image": "i"}],
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [stored]}},
+            "topologySpreadConstraints": [stored],
+        },
+    }
+    spec = lower_pod.lower_pod(upper, PodOptions(owner=Owner("c", "vn")))["spec"]
+    assert spec["affinity"]["podAntiAffinity"] == {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    assert spec["topologySpreadConstraints"] == [term]

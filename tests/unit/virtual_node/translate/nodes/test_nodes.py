@@ -1,0 +1,294 @@
+"""What a virtual node offers, and how it looks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller_runtime.api import pod_resources, quantity
+from virtual_node.translate.nodes import node as translate
+from virtual_node.translate.nodes.capacity import Capacity
+
+
+def lower_node(
+    name: str,
+    *,
+    ready: bool = True,
+    cordoned: bool = False,
+    cpu: str = "4",
+    labels: dict[str, str] | None = None,
+    extended: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """A lower node; half a cpu of it is not allocatable."""
+    resources = {"cpu": cpu, "memory": "8Gi", "pods": "110", **(extended or {})}
+    allocatable = {**resources, "cpu": f"{quantity.milli(cpu) - 500}m"}
+    return {
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {"unschedulable": True} if cordoned else {},
+        "status": {
+            "capacity": resources,
+            "allocatable": allocatable,
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "nodeInfo": {"architecture": "arm64", "operatingSystem": "linux"},
+        },
+    }
+
+
+def test_only_ready_and_schedulable_nodes_count():
+    """NotReady and cordoned nodes add nothing."""
+    capacity = Capacity()
+    for node in (lower_node("a"), lower_node("b", ready=False), lower_node("c", cordoned=True)):
+        capacity.upsert_node(node)
+    assert capacity.totals()[0]["cpu"] == "4"
+    assert (capacity.ready_nodes, capacity.selected_nodes) == (1, 3)
+
+
+def test_allocatable_is_theirs_less_what_others_request():
+    """Allocatable starts from the nodes' allocatable; a foreign pod takes its requests and one pod."""
+    capacity = Capacity()
+    capacity.upsert_node(lower_node("a", extended={"nvidia.com/gpu": "8"}))
+    capacity.upsert_pod("p", "a", {"cpu": 1000, "nvidia.com/gpu": 3}, counts=True)
+    total, allocatable = capacity.totals()
+    assert (total["cpu"], total["nvidia.com/gpu"]) == ("4", "8")
+    assert allocatable == {"cpu": "2500m", "memory": "8Gi", "nvidia.com/gpu": "5", "pods": "109"}
+    capacity.upsert_pod("p", "a", {}, counts=False)
+    assert capacity.totals()[1]["cpu"] == "3500m"
+
+
+def test_a_pod_seen_before_its_node_is_not_forgotten():
+    """Caches fill in any order."""
+    capacity = Capacity()
+    capacity.upsert_pod("p", "a", {"cpu": 500}, counts=True)
+    capacity.upsert_node(lower_node("a"))
+    assert capacity.totals()[1]["cpu"] == "3"
+
+
+def test_an_overfull_node_takes_nothing_from_the_others():
+    """Never negative, and the clamp is per node."""
+    capacity = Capacity()
+    capacity.upsert_node(lower_node("a"))
+    capacity.upsert_node(lower_node("b"))
+    capacity.upsert_pod("p", "a", {"cpu": 100_000}, counts=True)
+    assert capacity.totals()[1]["cpu"] == "3500m"
+
+
+def test_selector_and_reserve():
+    """Only selected nodes count, and what is reserved is held back."""
+    capacity = Capacity(node_selector={"pool": "gpu"}, reserve={"cpu": "10%", "memory": "2Gi"})
+    capacity.upsert_node(lower_node("a", labels={"pool": "gpu"}))
+    capacity.upsert_node(lower_node("b", labels={"pool": "cpu"}))
+    assert capacity.totals()[1] == {"cpu": "3150m", "memory": "6Gi", "pods": "110"}
+    capacity.upsert_node(lower_node("a", labels={"pool": "other"}))
+    assert capacity.totals() == ({}, {})
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("node"), st.sampled_from("abc"), st.booleans(), st.integers(1, 8)),
+        st.tuples(st.just("no-node"), st.sampled_from("abc")),
+        st.tuples(
+            st.just("pod"),
+            st.sampled_from("xyz"),
+            st.sampled_from("abc"),
+            st.integers(0, 3000),
+            st.booleans(),
+        ),
+        st.tuples(st.just("no-pod"), st.sampled_from("xyz")),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_sums_kept_step_by_step_equal_sums_from_scratch(steps):
+    """Whatever happened in whatever order, the sums are those of the final state: nothing drifts."""
+    kept, nodes, pods = Capacity(), {}, {}
+    for step in steps:
+        match step:
+            case ("node", name, ready, cpu):
+                nodes[name] = lower_node(name, ready=ready, cpu=str(cpu))
+                kept.upsert_node(nodes[name])
+            case ("no-node", name):
+                nodes.pop(name, None)
+                kept.remove_node(name)
+            case ("pod", uid, name, cpu, counts):
+                if counts:
+                    pods[uid] = (name, {"cpu": cpu})
+                else:
+                    pods.pop(uid, None)
+                kept.upsert_pod(uid, name, {"cpu": cpu}, counts=counts)
+            case ("no-pod", uid):
+                pods.pop(uid, None)
+                kept.remove_pod(uid)
+    fresh = Capacity()
+    for node in nodes.values():
+        fresh.upsert_node(node)
+    for uid, (name, requests) in pods.items():
+        fresh.upsert_pod(uid, name, requests, counts=True)
+    assert kept.totals() == fresh.totals()
+    assert all(not value.startswith("-") for sums in kept.totals() for value in sums.values())
+
+
+def build(**changes: Any) -> dict[str, Any]:
+    """A virtual node's Node object."""
+    conditions = translate.node_conditions(
+        ready=True, reason="R", message="m", now=datetime(2026, 1, 1, tzinfo=UTC), previous=[]
+    )
+    given_: dict[str, Any] = {
+        "name": "vn",
+        "cluster_name": "tokyo",
+        "labels": {"clusterID": "tokyo"},
+        "taints": [],
+        "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+        "kubelet_port": 10250,
+        "lower_nodes": [
+            {"labels": {"topology.kubernetes.io/zone": "z1"}, "nodeInfo": {"architecture": "arm64"}}
+        ],
+        "kubelet_version": "v1.34.4",
+        "release": "",
+        "capacity": {"pods": "10000"},
+        "allocatable": {"pods": "10000"},
+        "conditions": conditions,
+    }
+    return translate.node_object(**{**given_, **changes})
+
+
+def test_the_node_shows_what_the_lower_nodes_are():
+    """Architecture and a zone they all share come from below; the rest is a virtual node's."""
+    labels = build()["metadata"]["labels"]
+    assert labels["kubernetes.io/arch"] == "arm64"
+    assert labels["topology.kubernetes.io/zone"] == "z1"
+    assert labels["type"] == "virtual-kubelet"
+    assert labels["kubernetes.io/hostname"] == "vn"
+
+
+def test_the_release_is_a_label_and_the_kubelets_version_the_lower_clusters():
+    """Two versions, each where it is looked for; what no label may have is replaced, and an unknown one left out."""
+    node = build(release="1.2.0+dirty")
+    assert node["metadata"]["labels"]["virtual-node.io/version"] == "1.2.0-dirty"
+    assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
+    assert "virtual-node.io/version" not in build()["metadata"]["labels"]
+    patch = translate.node_metadata_patch(build(release="1.1.0"), node)
+    assert patch == {"metadata": {"labels": {"virtual-node.io/version": "1.2.0-dirty"}}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "there", "change"),
+    [
+        ({"team": "a"}, {}, None),
+        ({}, {}, {"team": None}),
+        ({"team": "b"}, {}, {"team": "b"}),
+        ({}, {"team": "theirs"}, {}),
+        ({"team": "a"}, {"kept": "by others"}, None),
+    ],
+    ids=["unchanged", "removed", "changed", "removed, but others changed it", "label of others"],
+)
+def test_label_removed_from_the_configuration_is_removed_from_the_node(labels, there, change):
+    """Only labels that the configuration set before, with the value it set."""
+    before = build(labels={"team": "a"})
+    before["metadata"]["labels"] |= there
+    patch = translate.node_metadata_patch(before, build(labels=labels))
+    if change is None:
+        assert patch is None
+    else:
+        assert patch is not None
+        assert patch["metadata"].get("labels", {}) == change
+        assert list(patch["metadata"]["annotations"]) == ["virtual-node.io/applied"]
+
+
+@pytest.mark.parametrize("record", [None, "", "{", "[]", '{"labels":[]}', "[" * 100_000])
+def test_node_without_a_readable_record_keeps_its_labels(record):
+    """Registered by an earlier release, or the annotation was changed: others may have set them."""
+    before = build(labels={"team": "a"})
+    before["metadata"]["annotations"] = {} if record is None else {"virtual-node.io/applied": record}
+    patch = translate.node_metadata_patch(before, build(labels={}))
+    assert patch == {"metadata": {"annotations": {"virtual-node.io/applied": '{"labels":{}}'}}}
+
+
+def test_label_of_the_configuration_over_one_of_ours_gives_way_to_ours():
+    """What every virtual node carries is there all the same."""
+    before = build(labels={"kubernetes.io/arch": "riscv64"})
+    patch = translate.node_metadata_patch(before, build(labels={}))
+    assert patch is not None
+    assert patch["metadata"]["labels"] == {"kubernetes.io/arch": "arm64"}
+
+
+def test_transition_times_change_with_the_status_only():
+    """A heartbeat is no transition."""
+    first = translate.node_conditions(
+        ready=True, reason="R", message="m", now=datetime(2026, 1, 1, tzinfo=UTC), previous=[]
+    )
+    later = datetime(2026, 1, 2, tzinfo=UTC)
+    same = translate.node_conditions(ready=True, reason="R", message="m", now=later, previous=first)
+    other = translate.node_conditions(ready=False, reason="X", message="m", now=later, previous=first)
+    assert same[0]["lastTransitionTime"] == first[0]["lastTransitionTime"]
+    assert same[0]["lastHeartbeatTime"] != first[0]["lastHeartbeatTime"]
+    assert other[0]["lastTransitionTime"] == "2026-01-02T00:00:00Z"
+
+
+def test_status_patch_says_only_what_differs():
+    """Equal quantities in other words are equal; a heartbeat carries the conditions alone; others' survive."""
+    current, desired = build(), build()
+    current["status"]["capacity"] = {"pods": "10k"}
+    assert translate.node_status_patch(current, desired, heartbeat=False) is None
+    beat = translate.node_status_patch(current, desired, heartbeat=True)
+    assert beat is not None
+    assert set(beat["status"]) == {"conditions"}
+    current["status"]["allocatable"] = {"pods": "1", "gone.io/x": "1"}
+    patch = translate.node_status_patch(current, desired, heartbeat=False)
+    assert patch is not None
+    assert patch["status"]["allocatable"] == {"pods": "10000", "gone.io/x": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "milli", "amount"),
+    [
+        ("1", 1000, 1),
+        ("100m", 100, 1),
+        ("1.5", 1500, 2),
+        ("2Ki", 2_048_000, 2048),
+        ("1e3", 1_000_000, 1000),
+        ("0", 0, 0),
+        (".5", 500, 1),
+        ("1k", 1_000_000, 1000),
+        ("1n", 1, 1),
+    ],
+)
+def test_quantities_are_read_as_kubernetes_reads_them(text, milli, amount):
+    """Suffixes, exponents and fractions, rounded up."""
+    assert (quantity.milli(text), quantity.amount(text)) == (milli, amount)
+
+
+@pytest.mark.parametrize("text", ["", "1x", "Ki", "1 Gi", "--1", "1e", "NaN"])
+def test_what_is_no_quantity_is_refused(text):
+    """Nonsense is an error, not a zero."""
+    with pytest.raises(ValueError, match="quantity"):
+        quantity.milli(text)
+
+
+@given(st.integers(0, 10**15), st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]))
+def test_rendered_quantities_read_back(count, resource):
+    """Rendering and reading is the identity."""
+    assert quantity.of(resource, quantity.render(resource, count)) == count
+
+
+def test_requests_are_counted_as_the_scheduler_counts():
+    """Containers add up, init containers peak, sidecars run along, overhead comes on top."""
+
+    def container(cpu: str, **more: Any) -> dict[str, Any]:
+        return {"name": "c", "resources": {"requests": {"cpu": cpu}}, **more}
+
+    spec = {
+        "containers": [container("1"), container("500m")],
+        "initContainers": [container("4"), container("1", restartPolicy="Always"), container("2")],
+        "overhead": {"cpu": "100m"},
+    }
+    # The first init container runs before the sidecar: 4 alone; the last beside it: 3; then 1.5 + 1 for good.
+    assert pod_resources.pod_requests(spec) == {"cpu": 4100}
+    assert pod_resources.pod_requests(
+        {"containers": [container("1")], "resources": {"requests": {"cpu": "3"}}}
+    ) == {"cpu": 3000}

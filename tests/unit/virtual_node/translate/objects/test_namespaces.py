@@ -1,0 +1,181 @@
+"""Which lower namespace stands for which upper one, and what in it is somebody else's."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller_runtime.api import names, namespace_map
+from controller_runtime.api.namespace_map import NamespaceMap
+from virtual_node.translate.objects import namespaces
+
+OURS = {names.LABEL_UPPER_CLUSTER: "c"}
+NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+
+
+def test_same_name_prefix_and_explicit():
+    """The explicit entry wins over the prefix."""
+    assert NamespaceMap()("shop") == "shop"
+    mapping = NamespaceMap("u1-", {"special": "other"})
+    assert (mapping("shop"), mapping("special")) == ("u1-shop", "other")
+
+
+@given(one=NAMES, other=NAMES)
+def test_names_stay_valid_and_apart(one, other):
+    """A prefix makes no name too long, and no two names one."""
+    mapping = NamespaceMap("a-rather-long-prefix-")
+    assert len(mapping(one)) <= 63
+    assert (mapping(one) == mapping(other)) == (one == other)
+
+
+def test_a_name_that_looks_shortened_is_not_the_shortened_name_of_another():
+    """A tenant chooses the very name that a long one is cut to: the two have different lower namespaces."""
+    mapping = NamespaceMap("up-")
+    long = "victim-" + "x" * 56
+    shortened = mapping(long)
+    assert shortened == f"up-{long}"[:54] + "-" + hashlib.sha256(f"up-{long}".encode()).hexdigest()[:8]
+    assert mapping(shortened.removeprefix("up-")) != shortened
+
+
+def test_an_explicit_entry_takes_the_name_of_an_unmapped_namespace():
+    """The mapping knows to whom a lower namespace was given."""
+    mapping = NamespaceMap("", {"a": "b", "c": "d", "d": "e"})
+    assert [mapping.given_to(name) for name in ("a", "b", "c", "d", "f")] == ["", "a", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "allowed"),
+    [([], True), (["shop"], True), (["sh*"], True), (["Sh*"], False), (["x", "y"], False)],
+)
+def test_allowed_namespaces(patterns, allowed):
+    """Shell patterns; none means all."""
+    assert namespace_map.allowed("shop", patterns) is allowed
+
+
+ENFORCE, VERSION = "pod-security.kubernetes.io/enforce", "pod-security.kubernetes.io/enforce-version"
+WARN = "pod-security.kubernetes.io/warn"
+
+
+def _upper(**labels: str) -> dict[str, Any]:
+    return {"metadata": {"labels": {**labels, "team": "a"}}}
+
+
+def _made(**labels: str) -> dict[str, Any]:
+    """A lower namespace as it is made for an upper one with these labels."""
+    return namespaces.lower_namespace(_upper(**labels), name="u-shop", upper_name="shop", cluster_id="c")
+
+
+def _patched(lower: dict[str, Any], patch: dict[str, Any] | None) -> dict[str, Any]:
+    """A lower namespace after a merge patch."""
+    metadata = dict(lower["metadata"])
+    for field, change in ((patch or {}).get("metadata") or {}).items():
+        merged = {**metadata[field], **change}
+        metadata[field] = {key: value for key, value in merged.items() if value is not None}
+    return {**lower, "metadata": metadata}
+
+
+def _security(lower: dict[str, Any]) -> dict[str, str]:
+    return {
+        key: value for key, value in lower["metadata"]["labels"].items() if key.startswith("pod-security")
+    }
+
+
+def test_pod_security_labels_are_carried_and_follow():
+    """Without them a pod that was admitted above might be refused below, or the other way round."""
+    lower = _made(**{ENFORCE: "baseline"})
+    assert lower["metadata"]["labels"] == {ENFORCE: "baseline", names.LABEL_UPPER_CLUSTER: "c"}
+    assert lower["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE] == "shop"
+    assert namespaces.namespace_patch(_upper(**{ENFORCE: "baseline"}), lower) is None
+    for labels in (
+        {ENFORCE: "restricted", VERSION: "v1.30"},
+        {ENFORCE: "privileged"},
+        {WARN: "baseline"},
+        {},
+    ):
+        lower = _patched(lower, namespaces.namespace_patch(_upper(**labels), lower))
+        assert _security(lower) == labels
+        assert namespaces.namespace_patch(_upper(**labels), lower) is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {ENFORCE: "restricted"}),
+        ({ENFORCE: "privileged"}, {ENFORCE: "restricted"}),
+        ({ENFORCE: "privileged", VERSION: "v1.25"}, {ENFORCE: "restricted", VERSION: "latest"}),
+        ({ENFORCE: "baseline"}, {ENFORCE: "baseline", VERSION: "latest"}),
+        ({ENFORCE: "privileged"}, {}),
+    ],
+    ids=["added", "tightened", "tightened with version", "pinned", "removed"],
+)
+@pytest.mark.parametrize(
+    "later", [{}, {ENFORCE: "privileged"}, {ENFORCE: "baseline", VERSION: "v1.25"}, {WARN: "baseline"}]
+)
+def test_lower_administrators_pod_security_labels_stay(ours, theirs, later):
+    """Whatever the upper namespace says later: their mode is neither weakened, nor removed, nor put back."""
+    lower = _made(**ours)
+    labels = {names.LABEL_UPPER_CLUSTER: "c", **theirs}
+    lower = {**lower, "metadata": {**lower["metadata"], "labels": labels}}
+    for upper in (_upper(**ours), _upper(**later), _upper()):
+        patch = namespaces.namespace_patch(upper, lower)
+        lower = _patched(lower, patch)
+        security = _security(lower)
+        security.pop(WARN, None)
+        assert security == theirs
+
+
+@pytest.mark.parametrize("record", [None, "", "[]", "{}", '{"labels":1}'])
+def test_namespace_without_a_record_is_followed_but_not_weakened(record):
+    """An earlier release made it: what equals the upper label is ours, anything else is the administrator's."""
+    lower = _made(**{ENFORCE: "restricted", WARN: "baseline"})
+    if record is None:
+        del lower["metadata"]["annotations"][names.ANNOTATION_APPLIED]
+    else:
+        lower["metadata"]["annotations"][names.ANNOTATION_APPLIED] = record
+    for warn in ("baseline", "restricted"):
+        upper = _upper(**{ENFORCE: "privileged", WARN: warn})
+        lower = _patched(lower, namespaces.namespace_patch(upper, lower))
+    assert _security(lower) == {ENFORCE: "restricted", WARN: "restricted"}
+
+
+def _object(name: str, **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, **metadata}}
+
+
+@pytest.mark.parametrize(
+    ("group", "resource", "item", "counts"),
+    [
+        ("", "pods", _object("p"), True),
+        ("", "pods", _object("p", labels={names.LABEL_UPPER_CLUSTER: "c"}), False),
+        ("", "pods", _object("p", labels={names.LABEL_UPPER_CLUSTER: "another"}), True),
+        (
+            "",
+            "pods",
+            _object("p", labels=OURS, annotations={names.ANNOTATION_UPPER_NAMESPACE: "shop"}),
+            False,
+        ),
+        (
+            "",
+            "pods",
+            _object("p", labels=OURS, annotations={names.ANNOTATION_UPPER_NAMESPACE: "market"}),
+            True,
+        ),
+        ("", "configmaps", _object("kube-root-ca.crt"), False),
+        ("", "configmaps", _object("mine"), True),
+        ("", "serviceaccounts", _object("default"), False),
+        ("", "serviceaccounts", _object("robot"), True),
+        ("", "events", _object("e"), False),
+        ("apps", "deployments", _object("d"), True),
+        ("discovery.k8s.io", "endpointslices", _object("s", ownerReferences=[{"kind": "Service"}]), False),
+        ("discovery.k8s.io", "endpointslices", _object("s"), True),
+        ("example.com", "widgets", _object("w"), True),
+    ],
+)
+def test_what_counts_as_somebody_elses(group, resource, item, counts):
+    """Everything that neither we nor Kubernetes itself put there, whatever its kind."""
+    found = namespaces.others([item], group=group, resource=resource, cluster_id="c", upper_name="shop")
+    assert bool(found) is counts

@@ -1,0 +1,94 @@
+"""Pods as the API servers have them, and how ours are translated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.pods import service_account
+
+CLUSTER = "0f8e7d6c-upper"
+
+
+OPTIONS = PodOptions(owner=Owner(CLUSTER, "vn"), ignore_labels=("batch.io/group",))
+
+
+def upper_pod(**spec: Any) -> dict[str, Any]:
+    """A pod as the API server returns it once it is bound to a virtual node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "web-0",
+            "namespace": "shop",
+            "uid": "11111111-2222-3333-4444-555555555555",
+            "resourceVersion": "42",
+            "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "generateName": "web-",
+            "labels": {"app": "web", "batch.io/group": "g1"},
+            "annotations": {"note": "kept", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
+            "ownerReferences": [{"kind": "StatefulSet", "name": "web", "uid": "x"}],
+            "finalizers": ["example.com/hold"],
+            "managedFields": [{}],
+        },
+        "spec": {
+            "nodeName": "vn",
+            "nodeSelector": {"type": "virtual-kubelet"},
+            "schedulerName": "default-scheduler",
+            "priority": 0,
+            "preemptionPolicy": "PreemptLowerPriority",
+            "serviceAccountName": "shopkeeper",
+            "serviceAccount": "shopkeeper",
+            "tolerations": [
+                {"key": "virtual-kubelet.io/provider", "operator": "Exists"},
+                {"key": "gpu", "operator": "Exists"},
+            ],
+            "readinessGates": [{"conditionType": "lb"}],
+            "futureField": {"kept": True},
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "web:1",
+                    "env": [
+                        {"name": "UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+                        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                    ],
+                    "volumeMounts": [{"name": "kube-api-access-x", "mountPath": service_account.MOUNT_PATH}],
+                }
+            ],
+            "volumes": [
+                {
+                    "name": "kube-api-access-x",
+                    "projected": {
+                        "defaultMode": 420,
+                        "sources": [
+                            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+                            {
+                                "configMap": {
+                                    "name": "kube-root-ca.crt",
+                                    "items": [{"key": "ca.crt", "path": "ca.crt"}],
+                                }
+                            },
+                            {
+                                "downwardAPI": {
+                                    "items": [
+                                        {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+                                    ]
+                                }
+                            },
+                        ],
+                    },
+                }
+            ],
+            **spec,
+        },
+        "status": {"phase": "Pending", "qosClass": "BestEffort"},
+    }
+
+
+def ready(status: str) -> dict[str, str]:
+    """A Ready condition."""
+    return {"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}

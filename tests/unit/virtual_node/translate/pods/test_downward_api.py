@@ -1,0 +1,127 @@
+"""The downward API: the pod reads what the upper cluster would tell it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.pods import downward_api, lower_pod
+
+UPPER: dict[str, Any] = {
+    "metadata": {
+        "name": "web",
+        "namespace": "shop",
+        "uid": "u-1",
+        "labels": {"app": "web", "queue": "gold"},
+        "annotations": {"note": 'say "hi"\nthere', names.ANNOTATION_LOWER_UID: "l-1"},
+    },
+    "spec": {
+        "nodeName": "virtual",
+        "serviceAccountName": "robot",
+        "containers": [{"name": "c", "image": "i"}],
+    },
+}
+OPTIONS = PodOptions(
+    owner=Owner(cluster_id="upper", node_name="virtual"),
+    ignore_labels=("queue",),
+    namespace_map=lambda namespace: f"u1-{namespace}",
+)
+
+
+def _reference(path: str) -> dict[str, Any]:
+    return {"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.uid", "u-1"),
+        ("metadata.namespace", "shop"),
+        ("spec.nodeName", "virtual"),
+        ("spec.serviceAccountName", "robot"),
+        ("metadata.labels['queue']", "gold"),
+        ("metadata.annotations['virtual-node.io/lower-uid']", "l-1"),
+    ],
+)
+def test_what_differs_below_becomes_the_upper_value(path, value):
+    """The lower kubelet would say something else, so it is not asked."""
+    assert downward_api.literal(_reference(path), UPPER, ["queue"]) == {"name": "X", "value": value}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["metadata.name", "status.podIP", "status.podIPs", "status.hostIP", "metadata.labels['app']",
+     "metadata.annotations['note']"],
+)  # fmt: skip
+def test_what_is_the_same_below_is_left_to_the_kubelet(path):
+    """It reads the current value each time a container starts."""
+    assert downward_api.literal(_reference(path), UPPER, ["queue"]) == _reference(path)
+
+
+def test_other_sources_are_left_alone():
+    """Keys of ConfigMaps and resources are no fields."""
+    variable = {"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}
+    assert downward_api.literal(variable, UPPER) is variable
+
+
+@pytest.mark.parametrize("kind", ["downwardAPI", "projected"])
+def test_volume_items_point_at_annotations_with_the_upper_values(kind):
+    """Files follow annotations, so they follow the upper labels."""
+    items = [
+        {"path": "labels", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.labels"}},
+        {"path": "uid", "fieldRef": {"fieldPath": "metadata.uid"}},
+        {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}},
+        {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}},
+        {"path": "cpu", "resourceFieldRef": {"resource": "limits.cpu", "containerName": "c"}},
+    ]
+    source: dict[str, Any] = {"downwardAPI": {"items": items, "defaultMode": 420}}
+    volume = {"name": "info", **(source if kind == "downwardAPI" else {"projected": {"sources": [source]}})}
+    upper = {**UPPER, "spec": {**UPPER["spec"], "volumes": [volume]}}
+    lower = lower_pod.lower_pod(upper, OPTIONS)
+    (written,) = lower["spec"]["volumes"]
+    inner = written[kind] if kind == "downwardAPI" else written["projected"]["sources"][0]["downwardAPI"]
+    annotations = lower["metadata"]["annotations"]
+    paths = {item["path"]: item.get("fieldRef", {}).get("fieldPath") for item in inner["items"]}
+    assert inner["defaultMode"] == 420
+    assert paths["name"] == "metadata.name"
+    assert paths["cpu"] is None
+    told = {
+        path: annotations[where.removeprefix("metadata.annotations['").removesuffix("']")]
+        for path, where in paths.items()
+        if where and where.startswith("metadata.annotations")
+    }
+    assert told == {"labels": 'app="web"\nqueue="gold"', "uid": "u-1", "namespace": "shop"}
+
+
+def test_all_annotations_in_a_file_are_the_upper_ones():
+    """Ours are not among them, and Go's quoting is kept."""
+    item = {"path": "a", "fieldRef": {"fieldPath": "metadata.annotations"}}
+    volume = {"name": "info", "downwardAPI": {"items": [item]}}
+    _, annotations = downward_api.volumes([volume], UPPER)
+    assert annotations == {downward_api.ANNOTATION_ANNOTATIONS: r'note="say \"hi\"\nthere"'}
+
+
+def test_enormous_annotations_are_left_to_the_lower_kubelet():
+    """Repeating them would make an object that no apiserver takes."""
+    upper = {**UPPER, "metadata": {**UPPER["metadata"], "annotations": {"big": "x" * 200_000}}}
+    item = {"path": "a", "fieldRef": {"fieldPath": "metadata.annotations"}}
+    rewritten, annotations = downward_api.volumes([{"name": "v", "downwardAPI": {"items": [item]}}], upper)
+    assert annotations == {}
+    assert rewritten[0]["downwardAPI"]["items"] == [item]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "plain", 'q"uote', "back\\slash", "tab\tnew\n", "\x00\x7f", "żółw", "\u200b", "😀"]
+)
+def test_quoting_is_gos(text):
+    """JSON agrees with Go on what both can say."""
+    quoted = downward_api.quote(text)
+    assert quoted.startswith('"')
+    assert quoted.isprintable()
+    if "\\x" not in quoted:
+        assert json.loads(quoted) == text

@@ -1,0 +1,183 @@
+"""An upper pod becomes a lower one, field by field."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.virtual_node.translate.pods.pods import CLUSTER, OPTIONS, upper_pod
+from virtual_node.translate.base import labels
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner
+from virtual_node.translate.pods import dependencies, lower_pod, service_account
+
+HOSTNAME_TERM = {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "kubernetes.io/hostname"}
+
+
+ZONE_TERM = {**HOSTNAME_TERM, "topologyKey": "topology.kubernetes.io/zone"}
+
+
+def test_translation_never_changes_its_input():
+    """Callers keep their pod as it was."""
+    pod = upper_pod()
+    before = copy.deepcopy(pod)
+    lower_pod.lower_pod(pod, OPTIONS)
+    assert pod == before
+
+
+def test_identity_fields_are_cleared_and_ownership_is_marked():
+    """Only name, namespace, labels and annotations go down; the labels say whose the pod is."""
+    metadata = lower_pod.lower_pod(upper_pod(), OPTIONS)["metadata"]
+    assert set(metadata) == {"name", "namespace", "labels", "annotations"}
+    assert metadata["labels"] == {
+        "app": "web",
+        "virtual-pod": "true",
+        "virtual-node.io/upper-cluster": CLUSTER,
+        "virtual-node.io/upper-uid": "11111111-2222-3333-4444-555555555555",
+        "virtual-node.io/node": "vn",
+    }
+    assert metadata["annotations"]["note"] == "kept"
+    assert json.loads(metadata["annotations"]["tripped-labels"]) == {"batch.io/group": "g1"}
+    assert "kubectl.kubernetes.io/last-applied-configuration" not in metadata["annotations"]
+
+
+def test_users_keys_under_our_domain_do_not_reach_the_lower_pod():
+    """On a lower pod such keys are our record: a user's would be taken for it."""
+    pod = upper_pod()
+    forged = {
+        "virtual-node.io/made-for": "another/pod/of/theirs",
+        "virtual-node.io/binder-of": "x",
+        "always.virtual-node.io/vn": "true",
+    }
+    pod["metadata"]["labels"] |= forged
+    pod["metadata"]["annotations"] |= forged
+    metadata = lower_pod.lower_pod(pod, OPTIONS)["metadata"]
+    uid = "11111111-2222-3333-4444-555555555555"
+    assert metadata["annotations"]["virtual-node.io/made-for"] == f"{CLUSTER}/shop/web-0/{uid}"
+    assert not {"virtual-node.io/binder-of", "always.virtual-node.io/vn"} & metadata["annotations"].keys()
+    assert not forged.keys() & metadata["labels"].keys()
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "nodeName",
+        "nodeSelector",
+        "schedulerName",
+        "priority",
+        "preemptionPolicy",
+        "readinessGates",
+        "serviceAccountName",
+    ],
+)
+def test_what_is_about_the_upper_cluster_stays_there(field):
+    """The upper node, scheduling, priority, gates and account mean nothing below."""
+    assert field not in lower_pod.lower_pod(upper_pod(), OPTIONS)["spec"]
+
+
+def test_unknown_fields_are_carried():
+    """A field newer than this code reaches the lower cluster."""
+    assert lower_pod.lower_pod(upper_pod(), OPTIONS)["spec"]["futureField"] == {"kept": True}
+
+
+def test_without_cluster_selector_users_tolerations_go_down():
+    """The virtual node's own taint is no business of the lower cluster; the rest is."""
+    spec = lower_pod.lower_pod(upper_pod(), OPTIONS)["spec"]
+    assert spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert "affinity" not in spec
+
+
+def test_cluster_selector_comes_back_exactly():
+    """What the webhook moved into the annotation is the lower pod's scheduling."""
+    selector = {
+        "nodeSelector": {"disk": "ssd"},
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+    }
+    pod = upper_pod(affinity={"nodeAffinity": {"required": "above"}, "podAntiAffinity": {}})
+    pod["metadata"]["annotations"]["clusterSelector"] = json.dumps(selector)
+    spec = lower_pod.lower_pod(pod, OPTIONS)["spec"]
+    assert spec["nodeSelector"] == selector["nodeSelector"]
+    assert spec["affinity"] == selector["affinity"]
+    assert spec["tolerations"] == selector["tolerations"]
+
+
+def test_spreading_over_single_nodes_is_carried_zones_are_not():
+    """Replicas that must not share a node above must not share one below; upper zones mean nothing there."""
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    pod = upper_pod(
+        affinity={"podAntiAffinity": {required: [HOSTNAME_TERM, ZONE_TERM]}},
+        topologySpreadConstraints=[{"topologyKey": "kubernetes.io/hostname"}, {"topologyKey": "zone"}],
+    )
+    spec = lower_pod.lower_pod(pod, OPTIONS)["spec"]
+    assert spec["affinity"] == {"podAntiAffinity": {required: [HOSTNAME_TERM]}}
+    assert spec["topologySpreadConstraints"] == [{"topologyKey": "kubernetes.io/hostname"}]
+
+
+def test_environment_of_upper_values_becomes_literal():
+    """Uid and node name are the upper pod's; what only the lower kubelet knows stays a reference."""
+    env = lower_pod.lower_pod(upper_pod(), OPTIONS)["spec"]["containers"][0]["env"]
+    assert env[0] == {"name": "UID", "value": "11111111-2222-3333-4444-555555555555"}
+    assert env[1] == {"name": "NODE", "value": "vn"}
+    assert env[2]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+
+
+def test_token_volume_reads_our_secret_and_the_upper_ca():
+    """The token comes from a Secret of ours, the CA from the copy of the upper cluster's."""
+    spec = lower_pod.lower_pod(upper_pod(), OPTIONS)["spec"]
+    sources = spec["volumes"][0]["projected"]["sources"]
+    assert sources[0] == {
+        "secret": {"name": "web-0-token-11111111", "items": [{"key": "token-0", "path": "token"}]}
+    }
+    assert sources[1]["configMap"]["name"] == service_account.root_ca_name(CLUSTER)
+    assert spec["automountServiceAccountToken"] is False
+    (request,) = service_account.token_requests(upper_pod())
+    assert (request.audience, request.expiration_seconds, request.key) == ("", 3607, "token-0")
+
+
+def test_without_upper_identities_the_lower_cluster_supplies_its_own():
+    """--enable-serviceaccount=false: the injected volume and its mounts are gone."""
+    options = PodOptions(owner=Owner(CLUSTER, "vn"), service_accounts=False)
+    spec = lower_pod.lower_pod(upper_pod(), options)["spec"]
+    assert spec["volumes"] == []
+    assert spec["containers"][0]["volumeMounts"] == []
+    assert "automountServiceAccountToken" not in spec
+
+
+@given(
+    st.dictionaries(st.text(min_size=1), st.text(), max_size=6),
+    st.lists(st.text(min_size=1), max_size=4),
+)
+def test_tripped_labels_come_back(found, ignored):
+    """Taking labels off and putting them back is the identity."""
+    carried, tripped = labels.trip(found, ignored)
+    assert labels.restore(carried, {"tripped-labels": labels.render(tripped)}) == found
+
+
+def test_dependencies_are_found_wherever_they_may_be_named():
+    """Environment, volumes, projections, pull secrets; once each, mandatory wins, the token volume's CA left out."""
+    pod = upper_pod(
+        imagePullSecrets=[{"name": "pull"}],
+        initContainers=[{"name": "i", "envFrom": [{"configMapRef": {"name": "both", "optional": True}}]}],
+    )
+    pod["spec"]["containers"][0]["env"].append(
+        {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "both", "key": "k"}}}
+    )
+    pod["spec"]["volumes"] += [
+        {"name": "s", "secret": {"secretName": "mounted"}},
+        {"name": "c", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "publish"}}},
+        {"name": "r", "rbd": {"secretRef": None}},
+        {"name": "p", "projected": {"sources": [{"configMap": {"name": "projected", "optional": True}}]}},
+    ]
+    found = {(need.kind, need.name): need.optional for need in dependencies.dependencies(pod)}
+    assert found == {
+        ("ConfigMap", "both"): False,
+        ("Secret", "mounted"): False,
+        ("Secret", "publish"): False,
+        ("ConfigMap", "projected"): True,
+        ("Secret", "pull"): True,
+    }

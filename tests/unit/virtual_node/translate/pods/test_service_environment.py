@@ -1,0 +1,82 @@
+"""Service variables are those that a kubelet of the upper cluster would give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from virtual_node.translate.pods.service_environment import service_variables, with_variables
+
+
+def _service(
+    name: str, *, ip: str = "10.0.0.5", namespace: str = "shop", ports: Any = None
+) -> dict[str, Any]:
+    ports = [{"name": "http", "port": 80, "protocol": "TCP"}] if ports is None else ports
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": {"clusterIP": ip, "ports": ports}}
+
+
+def _variables(*services: dict[str, Any], links: bool = True, **more: Any) -> dict[str, str]:
+    return service_variables(
+        services, namespace="shop", links=links, address=lambda one: str(one["spec"]["clusterIP"]), **more
+    )
+
+
+def test_host_port_and_docker_links():
+    """Dashes become underscores, names become capitals."""
+    assert _variables(_service("redis-primary")) == {
+        "REDIS_PRIMARY_SERVICE_HOST": "10.0.0.5",
+        "REDIS_PRIMARY_SERVICE_PORT": "80",
+        "REDIS_PRIMARY_SERVICE_PORT_HTTP": "80",
+        "REDIS_PRIMARY_PORT": "tcp://10.0.0.5:80",
+        "REDIS_PRIMARY_PORT_80_TCP": "tcp://10.0.0.5:80",
+        "REDIS_PRIMARY_PORT_80_TCP_PROTO": "tcp",
+        "REDIS_PRIMARY_PORT_80_TCP_PORT": "80",
+        "REDIS_PRIMARY_PORT_80_TCP_ADDR": "10.0.0.5",
+    }
+
+
+def test_several_ports():
+    """The first port is the service's own; unnamed ports have no name of theirs."""
+    ports = [{"port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
+    found = _variables(_service("dns", ports=ports))
+    assert found["DNS_PORT"] == "udp://10.0.0.5:53"
+    assert found["DNS_SERVICE_PORT_DNS_TCP"] == "53"
+    assert found["DNS_PORT_53_TCP"] == "tcp://10.0.0.5:53"
+
+
+def test_ipv6_addresses_are_bracketed_in_urls_only():
+    """As net.JoinHostPort does."""
+    found = _variables(_service("six", ip="fd00::1"))
+    assert found["SIX_SERVICE_HOST"] == "fd00::1"
+    assert found["SIX_PORT"] == "tcp://[fd00::1]:80"
+
+
+def test_headless_and_foreign_services_have_none():
+    """Nothing to name, or not the pod's business."""
+    assert _variables(_service("a", ip="None"), _service("b", ip=""), _service("c", namespace="x")) == {}
+
+
+def test_links_can_be_switched_off():
+    """enableServiceLinks: false."""
+    assert _variables(_service("redis"), links=False) == {}
+
+
+def test_the_apiserver_is_named_only_when_asked_for():
+    """Otherwise the lower kubelet names its own, links or not."""
+    assert "KUBERNETES_SERVICE_HOST" not in _variables(_service("redis"))
+    found = _variables(links=False, master=("10.200.1.1", 6443))
+    assert found["KUBERNETES_SERVICE_HOST"] == "10.200.1.1"
+    assert found["KUBERNETES_SERVICE_PORT"] == found["KUBERNETES_SERVICE_PORT_HTTPS"] == "6443"
+    assert found["KUBERNETES_PORT_6443_TCP_ADDR"] == "10.200.1.1"
+
+
+def test_what_the_user_sets_wins():
+    """Env and envFrom come after service variables in a kubelet's order."""
+    container = {"name": "c", "env": [{"name": "A", "value": "user"}]}
+    result = with_variables(container, {"A": "1", "B": "2", "C": "3"}, env_from={"C"})
+    assert result["env"] == [{"name": "B", "value": "2"}, {"name": "A", "value": "user"}]
+
+
+def test_a_container_without_news_is_left_alone():
+    """No copy without need."""
+    container = {"name": "c"}
+    assert with_variables(container, {}) is container

@@ -1,0 +1,268 @@
+"""Claims, volumes and placeholders, as they are in the other cluster."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names, timestamps
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner, ownership_labels
+from virtual_node.translate.pods import lower_pod, service_account, volumes
+from virtual_node.translate.storage import binder_pod, pv
+from virtual_node.translate.storage import pvc as claims
+
+OWNER = Owner(cluster_id="upper", node_name="vn")
+
+
+def _claim(**more: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": "data",
+            "namespace": "shop",
+            "uid": "u-1",
+            "resourceVersion": "7",
+            "labels": {"app": "db"},
+            "annotations": {
+                "note": "x",
+                "pv.kubernetes.io/bind-completed": "yes",
+                claims.SELECTED_NODE: "vn",
+            },
+            **more.pop("metadata", {}),
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "fast",
+            "resources": {"requests": {"storage": "1Gi"}},
+            "selector": {"matchLabels": {"a": "b"}},
+            **more.pop("spec", {}),
+        },
+        "status": more.pop("status", {}),
+    }
+
+
+def _volume(**spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "pv-1"},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "lower-fast",
+            "hostPath": {"path": "/data"},
+            **spec,
+        },
+    }
+
+
+def _pod(*pod_volumes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "web", "namespace": "shop", "uid": "pod-uid"},
+        "spec": {"nodeName": "vn", "containers": [{"name": "c", "image": "i"}], "volumes": list(pod_volumes)},
+    }
+
+
+def test_a_lower_claim_asks_for_the_same_under_the_lower_class():
+    """Binding annotations, the selected node and label selectors are the upper cluster's."""
+    lower = claims.lower_claim(
+        _claim(), namespace="u-shop", owner=OWNER, storage_class="slow", volume_name="pv-1"
+    )
+    assert lower["metadata"]["namespace"] == "u-shop"
+    assert lower["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-1"
+    assert set(lower["metadata"]["annotations"]) == {"note", "global", names.ANNOTATION_UPPER_NAMESPACE}
+    assert lower["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "slow",
+        "volumeName": "pv-1",
+    }
+
+
+def test_without_a_class_the_lower_default_applies():
+    """An empty class means none at all; an absent one the default."""
+    absent = claims.lower_claim(_claim(), namespace="n", owner=OWNER, storage_class=None)
+    empty = claims.lower_claim(_claim(), namespace="n", owner=OWNER, storage_class="")
+    assert "storageClassName" not in absent["spec"]
+    assert empty["spec"]["storageClassName"] == ""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "grows"), [("2Gi", True), ("1Gi", False), ("512Mi", False), ("1024Mi", False)]
+)
+def test_only_growth_is_passed_on(wanted, grows):
+    """Compared by value; Kubernetes knows no shrinking."""
+    upper = _claim(spec={"resources": {"requests": {"storage": wanted}}})
+    assert ("spec" in (claims.claim_patch(_claim(), upper) or {})) == grows
+
+
+def test_capacity_and_resize_conditions_flow_back():
+    """Once both are bound; other conditions of the upper claim stay."""
+    condition = {"type": "FileSystemResizePending", "status": "True"}
+    lower = _claim(status={"phase": "Bound", "capacity": {"storage": "2Gi"}, "conditions": [condition]})
+    upper = _claim(
+        status={"phase": "Bound", "capacity": {"storage": "1Gi"}, "conditions": [{"type": "Other"}]}
+    )
+    patch = claims.status_patch(upper, lower)
+    assert patch == {"status": {"capacity": {"storage": "2Gi"}, "conditions": [{"type": "Other"}, condition]}}
+    assert patch is not None
+    settled = {**upper, "status": {**upper["status"], **patch["status"]}}
+    assert claims.status_patch(settled, lower) is None
+    assert claims.status_patch(_claim(), lower) is None
+
+
+def test_finalizers_are_changed_only_on_what_was_read():
+    """The patch carries the resourceVersion, for others have finalizers there, too."""
+    claim = _claim(metadata={"finalizers": ["kubernetes.io/pvc-protection"]})
+    patch = claims.finalizers_patch(claim, add=(claims.FINALIZER,))
+    assert patch == {
+        "metadata": {"finalizers": ["kubernetes.io/pvc-protection", claims.FINALIZER], "resourceVersion": "7"}
+    }
+    assert claims.finalizers_patch(claim, remove=(claims.FINALIZER,)) is None
+    assert not claims.may_go_below(claim)
+    assert claims.may_go_below(_claim())
+
+
+def _mirror(claim: dict[str, Any] | None = None) -> dict[str, Any]:
+    return pv.upper_volume(
+        _volume(),
+        cluster="a",
+        cluster_labels={"c": "a"},
+        nodes=["vn-2", "vn-1"],
+        storage_class="fast",
+        claim=claim,
+    )
+
+
+def test_a_mirror_is_inert_and_leads_to_its_virtual_nodes():
+    """No upper controller can touch what is behind it."""
+    mirror = _mirror(_claim())
+    spec = mirror["spec"]
+    assert spec["csi"] == {"driver": pv.DRIVER, "volumeHandle": "a/pv-1"}
+    assert "hostPath" not in spec
+    assert "hostPath" in mirror["metadata"]["annotations"][pv.ANNOTATION_SOURCE_OF_VOLUME]
+    (term,) = spec["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    assert term["matchExpressions"][0]["values"] == ["vn-1", "vn-2"]
+    assert (spec["storageClassName"], spec["claimRef"]["uid"]) == ("fast", "u-1")
+
+
+def test_a_mirrors_name_leads_back():
+    """However long the lower name is, for the handle has it whole."""
+    assert pv.lower_name(_mirror(), "a") == "pv-1"
+    assert pv.lower_name(_mirror(), "b") == ""
+    assert pv.lower_name({"spec": {"hostPath": {}}}, "a") == ""
+    long = pv.mirror_name("a", "x" * 253)
+    assert len(long) == 253
+    assert long != pv.mirror_name("a", "x" * 252 + "y")
+
+
+def test_a_name_that_has_been_given_stays():
+    """Mirrors and token Secrets are found by it after an upgrade: of a name that is cut only what is invalid goes."""
+    assert pv.mirror_name("a", "x" * 241 + "-" + "y" * 11).startswith(f"a-{'x' * 241}--")
+    assert pv.mirror_name("a", "x" * 241 + "." + "y" * 11).startswith(f"a-{'x' * 241}-")
+    for end, kept in (("-", "-"), (".", "")):
+        pod = {"metadata": {"name": "p" * 199 + end + "tail", "uid": "12345678-a"}}
+        assert service_account.token_secret_name(pod) == f"{'p' * 199}{kept}-token-12345678"
+
+
+def test_only_what_may_change_on_a_mirror_is_patched():
+    """A free mirror gets its claim, capacity follows, nothing else."""
+    assert pv.volume_patch(_mirror(), _mirror()) is None
+    patch = pv.volume_patch(_mirror(), _mirror(_claim()))
+    assert patch is not None
+    assert patch["spec"]["claimRef"]["name"] == "data"
+    assert pv.volume_patch(_mirror(_claim()), _mirror()) is None
+
+
+def test_where_a_lower_volume_can_be_reached():
+    """By its node affinity; without one, everywhere."""
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]}
+    local = _volume(nodeAffinity={"required": {"nodeSelectorTerms": [term]}})
+    assert pv.reachable_from(local, {"metadata": {"name": "n", "labels": {"zone": "z"}}})
+    assert not pv.reachable_from(local, {"metadata": {"name": "n", "labels": {}}})
+    assert pv.reachable_from(_volume(), {"metadata": {"name": "n"}})
+
+
+def test_claims_of_a_pod():
+    """Named ones, and those that the upper cluster makes for ephemeral volumes."""
+    pod = _pod(
+        {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}},
+        {"name": "c", "emptyDir": {}},
+        {"name": "d", "persistentVolumeClaim": {"claimName": "data"}},
+    )
+    assert volumes.claim_names(pod) == ["data", "web-b"]
+    lower = lower_pod.lower_pod(pod, PodOptions(owner=OWNER))
+    assert {"name": "b", "persistentVolumeClaim": {"claimName": "web-b"}} in lower["spec"]["volumes"]
+
+
+def test_a_placeholder_asks_for_the_same_node_and_runs_nothing_of_the_pods():
+    """Selectors, resources and claims are the pod's; the image is not."""
+    pod = _pod({"name": "a", "persistentVolumeClaim": {"claimName": "data"}})
+    pod["metadata"]["annotations"] = {"clusterSelector": '{"nodeSelector": {"disk": "ssd"}}'}
+    pod["spec"]["containers"][0] |= {"command": ["rm"], "resources": {"requests": {"cpu": "1"}}}
+    lower = lower_pod.lower_pod(pod, PodOptions(owner=OWNER))
+    body = binder_pod.binder_pod(lower, uid="pod-uid", cluster_id="upper", claims=["data"], image="pause")
+    assert body["spec"]["nodeSelector"] == {"disk": "ssd"}
+    assert body["spec"]["containers"] == [
+        {"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
+    ]
+    assert body["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": "data"}
+    assert names.LABEL_NODE not in body["metadata"]["labels"]
+    assert names.LABEL_UPPER_UID not in body["metadata"]["labels"]
+
+
+def test_a_placeholder_takes_the_room_that_the_pod_will_take():
+    """Sidecars, init containers, pod-level resources, overhead and host ports: or the volume is where the pod is not."""
+    pod = _pod({"name": "a", "persistentVolumeClaim": {"claimName": "data"}})
+    sidecar = {
+        "name": "proxy",
+        "image": "p",
+        "restartPolicy": "Always",
+        "resources": {"requests": {"cpu": "2"}},
+    }
+    pod["spec"] |= {
+        "initContainers": [sidecar],
+        "resources": {"requests": {"cpu": "4"}},
+        "runtimeClassName": "kata",
+    }
+    pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+    lower = lower_pod.lower_pod(pod, PodOptions(owner=OWNER))
+    spec = binder_pod.binder_pod(lower, uid="u", cluster_id="upper", claims=["data"], image="pause")["spec"]
+    assert spec["initContainers"] == [{**sidecar, "image": "pause"}]
+    assert spec["containers"][0]["ports"] == [{"containerPort": 80, "hostPort": 80}]
+    assert (spec["resources"], spec["runtimeClassName"]) == ({"requests": {"cpu": "4"}}, "kata")
+
+
+def test_a_lower_scheduler_gets_some_time():
+    """What it says at first may change; what it says for long does not."""
+    now = datetime.now(UTC)
+
+    def waiting(seconds: float) -> dict[str, Any]:
+        since = timestamps.rfc3339(now - timedelta(seconds=seconds))
+        condition = {"type": "PodScheduled", "status": "False", "message": "0/1", "lastTransitionTime": since}
+        return {"metadata": {}, "status": {"conditions": [condition]}}
+
+    assert binder_pod.unschedulable(waiting(5), now=now, patience=20) == ""
+    assert binder_pod.unschedulable(waiting(30), now=now, patience=20) == "0/1"
+    assert binder_pod.unschedulable({"metadata": {}, "status": {}}, now=now, patience=20) == ""
+
+
+def test_a_lower_claim_carries_no_label_of_ours_from_a_users_claim():
+    """In the lower cluster they are our own record."""
+    upper = {
+        "metadata": {
+            "name": "data",
+            "namespace": "shop",
+            "uid": "c-1",
+            "labels": {names.LABEL_NODE: "other", "x.virtual-node.io/y": "1", "app": "db"},
+            "annotations": {names.ANNOTATION_SOURCE: "x", "note": "kept"},
+        },
+        "spec": {},
+    }
+    lower = claims.lower_claim(upper, namespace="shop", owner=Owner("c", "vn"), storage_class=None)
+    assert set(lower["metadata"]["labels"]) == {"app", *ownership_labels(Owner("c", "vn"), "c-1")}
+    assert lower["metadata"]["labels"][names.LABEL_NODE] == "vn"
+    assert "note" in lower["metadata"]["annotations"]
+    assert names.ANNOTATION_SOURCE not in lower["metadata"]["annotations"]

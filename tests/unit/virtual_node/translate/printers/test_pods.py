@@ -1,0 +1,188 @@
+"""A pod in one line says what kubectl would say, and why it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from virtual_node.translate.printers.pods import pod_row, status_word
+
+
+def _pod(status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "shop", "name": "web", **metadata},
+        "spec": {"nodeName": "virtual", "containers": [{"name": "a"}, {"name": "b"}]},
+        "status": status,
+    }
+
+
+def _waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"state": {"waiting": {"reason": reason, "message": message}}}
+
+
+RUNNING = {"ready": True, "restartCount": 2, "state": {"running": {}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"phase": "Running", "containerStatuses": [RUNNING, RUNNING]}, ("Running", "")),
+        ({"phase": "Pending"}, ("Pending", "")),
+        ({"phase": "Pending", "reason": "ProviderFailed", "message": "quota"}, ("ProviderFailed", "quota")),
+        (
+            {"phase": "Pending", "containerStatuses": [_waiting("ImagePullBackOff", "no such image")]},
+            ("ImagePullBackOff", "no such image"),
+        ),
+        (
+            {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 3}}}]},
+            ("ExitCode:3", ""),
+        ),
+        (
+            {
+                "phase": "Failed",
+                "containerStatuses": [{"state": {"terminated": {"exitCode": 137, "signal": 9}}}],
+            },
+            ("Signal:9", ""),
+        ),
+        (
+            {
+                "phase": "Running",
+                "containerStatuses": [{"state": {"terminated": {"reason": "Completed"}}}, RUNNING],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+            ("Running", ""),
+        ),
+        (
+            {
+                "phase": "Running",
+                "containerStatuses": [{"state": {"terminated": {"reason": "Completed"}}}, RUNNING],
+            },
+            ("NotReady", ""),
+        ),
+        (
+            {
+                "phase": "Pending",
+                "initContainerStatuses": [
+                    {"state": {"terminated": {"exitCode": 0}}},
+                    _waiting("CrashLoopBackOff", "back-off"),
+                ],
+            },
+            ("Init:CrashLoopBackOff", "back-off"),
+        ),
+    ],
+)
+def test_the_status_word_is_kubectls(status, expected):
+    """The column that people know."""
+    assert status_word(_pod(status)) == expected
+
+
+_INIT = {"name": "i", "ready": False, "started": True, "restartCount": 1, "state": {"running": {}}}
+_SIDECAR = {"name": "s", "ready": True, "started": True, "restartCount": 3, "state": {"running": {}}}
+
+
+def _initial(
+    *statuses: dict[str, Any], phase: str = "Pending", main: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    pod = _pod({
+        "phase": phase,
+        "initContainerStatuses": list(statuses),
+        "containerStatuses": [main or _waiting("PodInitializing")] * 2,
+    })  # fmt: skip
+    pod["spec"]["initContainers"] = [{"name": "s", "restartPolicy": "Always"}, {"name": "i"}]
+    return pod
+
+
+def test_an_init_container_that_runs_is_not_through():
+    """The kubelet calls it started as soon as it runs; a sidecar that has started lets the next one begin."""
+    row = pod_row(_initial(_SIDECAR, _INIT), None)
+    assert (row["status"], row["ready"], row["restarts"], row["trouble"]) == ("Init:1/2", "1/3", 4, False)
+
+
+def test_sidecars_are_counted_with_the_containers():
+    """As kubectl does: ready ones, their restarts, and no longer those of the init containers before them."""
+    done = {**_INIT, "state": {"terminated": {"exitCode": 0}}}
+    row = pod_row(_initial(_SIDECAR, done, phase="Running", main=RUNNING), None)
+    assert (row["status"], row["ready"], row["restarts"]) == ("Running", "3/3", 7)
+
+
+def test_a_sidecar_that_crashes_later_does_not_hide_the_containers():
+    """Its trouble is told, but those that are ready are counted, and their own trouble comes first."""
+    crashed = {"name": "s", "restartCount": 9, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    pod = _initial(crashed, phase="Running", main=RUNNING)
+    assert pod_row(pod, None)["ready"] == "0/3"
+    pod["status"]["conditions"] = [{"type": "Initialized", "status": "True"}]
+    row = pod_row(pod, None)
+    assert (row["status"], row["ready"], row["restarts"]) == ("Init:CrashLoopBackOff", "2/3", 13)
+    pod["status"]["containerStatuses"] = [_waiting("ImagePullBackOff")]
+    assert status_word(pod)[0] == "ImagePullBackOff"
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [
+        ({"phase": "Succeeded"}, "Succeeded"),
+        ({"phase": "Running", "reason": "NodeLost"}, "Unknown"),
+        ({"phase": "Running"}, "Terminating"),
+    ],
+)
+def test_a_deleted_pod_that_has_ended_or_is_lost_is_not_terminating(status, word):
+    """Nothing of it is left to terminate, or nobody knows."""
+    assert status_word(_pod(status, deletionTimestamp="2026-01-01T00:00:00Z"))[0] == word
+
+
+def test_a_pod_that_goes_is_terminating():
+    """Whatever its containers do meanwhile, and that is no trouble."""
+    pod = _pod({"phase": "Running", "containerStatuses": [RUNNING]}, deletionTimestamp="2026-01-01T00:00:00Z")
+    row = pod_row(pod, None)
+    assert (row["status"], row["trouble"]) == ("Terminating", False)
+
+
+def test_a_healthy_row():
+    """Ready containers, restarts, and where it runs below."""
+    lower = {"metadata": {"namespace": "u-shop"}, "spec": {"nodeName": "n1"}}
+    row = pod_row(_pod({"phase": "Running", "containerStatuses": [RUNNING, RUNNING]}), lower)
+    assert (row["ready"], row["restarts"], row["lowerNamespace"], row["lowerNode"]) == (
+        "2/2",
+        4,
+        "u-shop",
+        "n1",
+    )
+    assert (row["why"], row["trouble"]) == ("", False)
+
+
+def test_why_it_waits_comes_from_the_lower_scheduler():
+    """A condition has the reason when no container has one."""
+    conditions = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
+    row = pod_row(_pod({"phase": "Pending", "conditions": conditions}), None)
+    assert (row["why"], row["trouble"]) == ("0/3 nodes are available", True)
+
+
+def test_a_container_that_is_being_created_is_no_trouble():
+    """It waits, but for nothing that anybody could do."""
+    row = pod_row(_pod({"phase": "Pending", "containerStatuses": [_waiting("ContainerCreating")]}), None)
+    assert row["trouble"] is False
+
+
+@pytest.mark.parametrize(
+    ("container", "why"),
+    [
+        ({"state": {"terminated": {"exitCode": 3}}}, "container a ended with exit code 3"),
+        ({"state": {"terminated": {"exitCode": 3, "message": "no disk"}}}, "no disk"),
+        ({"state": {"terminated": {"exitCode": 0}}}, ""),
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"exitCode": 1}},
+            },
+            "container a ended with exit code 1",
+        ),
+        ({"state": {"running": {}}, "lastState": {"terminated": {"exitCode": 1}}}, ""),
+    ],
+)
+def test_a_failed_container_explains_itself_by_its_exit_code(container: dict[str, Any], why: str) -> None:
+    """Its own message is better; what runs again has nothing to explain."""
+    assert (
+        pod_row(_pod({"phase": "Failed", "containerStatuses": [{"name": "a", **container}]}), None)["why"]
+        == why
+    )

@@ -1,0 +1,250 @@
+"""Endpoints as they are told below: table and property tests of the pure translation."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller_runtime.api import names
+from virtual_node.translate.services import endpoints
+
+CLUSTER = "upper-1"
+PORTS = [{"name": "", "port": 8080, "protocol": "TCP"}]
+
+
+def endpoint(ip, *, uid="", **more):
+    """An upper endpoint on a virtual node."""
+    target = {"kind": "Pod", "namespace": "shop", "name": f"pod-{uid}", "uid": uid}
+    return {
+        "addresses": [ip],
+        "conditions": {"ready": True, "serving": True, "terminating": False},
+        "nodeName": "vn-1",
+        "zone": "upper-zone",
+        "hints": {"forZones": [{"name": "upper-zone"}]},
+        "targetRef": target,
+        **more,
+    }
+
+
+def piece(*found, name="web-abcde", uid="s-1", **more):
+    """An upper EndpointSlice."""
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "shop",
+            "uid": uid,
+            "labels": {
+                endpoints.LABEL_SERVICE: "web",
+                endpoints.LABEL_MANAGED_BY: "endpointslice-controller.k8s.io",
+                "service.kubernetes.io/headless": "",
+            },
+            "annotations": {endpoints.ANNOTATION_TRIGGERED: "2026-01-01T00:00:00Z"},
+            "ownerReferences": [{"kind": "Service"}],
+        },
+        "addressType": "IPv4",
+        "endpoints": list(found),
+        "ports": PORTS,
+        **more,
+    }
+
+
+def find(_namespace, name, uid):
+    """Only the pod ``mine`` runs in this cluster."""
+    if "mine" in (uid, name.removeprefix("pod-")):
+        return endpoints.LowerPod("x-shop", "pod-mine", "l-1", "node-1")
+    return None
+
+
+def below(source):
+    """The lower slice of an upper one."""
+    return endpoints.lower_slice(source, service="web", namespace="x-shop", cluster_id=CLUSTER, find_pod=find)
+
+
+def test_our_own_pod_is_named_as_it_is_below():
+    """Its lower object and node; the zone and hints of the upper cluster mean nothing here."""
+    (found,) = below(piece(endpoint("10.1.0.1", uid="mine", hostname="db-0")))["endpoints"]
+    assert found == {
+        "addresses": ["10.1.0.1"],
+        "conditions": {"ready": True, "serving": True, "terminating": False},
+        "hostname": "db-0",
+        "targetRef": {"kind": "Pod", "namespace": "x-shop", "name": "pod-mine", "uid": "l-1"},
+        "nodeName": "node-1",
+    }
+
+
+def test_pod_of_another_namespace_is_not_named():
+    """Users can write slices: one of theirs does not tell where somebody else's pod runs."""
+    target = {"kind": "Pod", "namespace": "victim", "name": "pod-mine", "uid": "mine"}
+    (found,) = below(piece(endpoint("10.1.0.1", targetRef=target)))["endpoints"]
+    assert not {"targetRef", "nodeName"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    ("ip", "uid", "stays"),
+    [("10.2.0.1", "theirs", True), ("10.2.0.2", "theirs", False), ("10.2.0.1", "x", False)],
+)
+def test_what_another_process_says_of_its_pods_stays(ip, uid, stays):
+    """It has the same lower cluster, and knows the lower pod that has that address and that name."""
+    of_theirs = endpoints.LowerPod("x-shop", "pod-theirs", "l-2", "node-2")
+    written = endpoints.lower_slice(
+        piece(endpoint("10.2.0.1", uid="theirs")), service="web", namespace="x-shop", cluster_id=CLUSTER,
+        find_pod=lambda *_: of_theirs,
+    )  # fmt: skip
+    (found,) = endpoints.lower_slice(
+        piece(endpoint(ip, uid=uid)), service="web", namespace="x-shop", cluster_id=CLUSTER, find_pod=find,
+        known=endpoints.known_pods(written),
+    )["endpoints"]  # fmt: skip
+    assert ("targetRef" in found, found.get("nodeName")) == (stays, "node-2" if stays else None)
+
+
+def test_a_pod_of_another_cluster_is_an_address():
+    """No reference, no node: kube-proxy would look for them here."""
+    (found,) = below(piece(endpoint("10.2.0.1", uid="theirs")))["endpoints"]
+    assert set(found) == {"addresses", "conditions"}
+
+
+def test_a_reference_to_something_else_is_dropped():
+    """Only pods are translated."""
+    (found,) = below(piece(endpoint("10.2.0.1", targetRef={"kind": "Node", "name": "pod-mine"})))["endpoints"]
+    assert "targetRef" not in found
+
+
+def test_a_pod_without_a_node_yet_has_none():
+    """An empty node name is refused by servers."""
+    found = endpoints.lower_slice(
+        piece(endpoint("10.1.0.1", uid="mine")), service="web", namespace="n", cluster_id=CLUSTER,
+        find_pod=lambda *_: endpoints.LowerPod("n", "p", "l", ""),
+    )  # fmt: skip
+    assert "nodeName" not in found["endpoints"][0]
+
+
+def test_labels_make_it_ours_and_the_services():
+    """Other controllers leave it alone, kube-proxy finds it, and so do we."""
+    metadata = below(piece())["metadata"]
+    assert metadata["labels"] == {
+        endpoints.LABEL_SERVICE: "web",
+        endpoints.LABEL_MANAGED_BY: "virtual-node.io",
+        "service.kubernetes.io/headless": "",
+        names.LABEL_UPPER_CLUSTER: CLUSTER,
+        names.LABEL_UPPER_UID: "s-1",
+    }
+    assert endpoints.ANNOTATION_TRIGGERED not in metadata["annotations"]
+    assert "ownerReferences" not in metadata
+
+
+def test_names_are_stable_and_never_meet():
+    """Two upper clusters may have a slice of the same name; none meets one of the lower cluster's own."""
+    ours = endpoints.slice_name("web", "s-1", "upper-1")
+    assert ours == endpoints.slice_name("web", "s-1", "upper-1")
+    assert ours.startswith("web-")
+    assert (
+        len(
+            {
+                ours,
+                endpoints.slice_name("web", "s-1", "upper-2"),
+                endpoints.slice_name("web", "s-2", "upper-1"),
+            }
+        )
+        == 3
+    )
+
+
+@pytest.mark.parametrize("ports", [None, []])
+def test_a_slice_without_ports_or_endpoints_is_empty(ports):
+    """Servers give null for both."""
+    found = below(piece(endpoints=None, ports=ports))
+    assert (found["endpoints"], found["ports"]) == ([], [])
+
+
+def test_a_slice_in_step_needs_no_patch():
+    """The empty port name, written out or left out, is the same."""
+    wanted = below(piece(endpoint("10.1.0.1", uid="mine")))
+    current = {**wanted, "ports": [{"port": 8080, "protocol": "TCP"}]}
+    assert endpoints.slice_patch(current, wanted) is None
+
+
+@given(st.lists(st.sampled_from(["10.1.0.1", "10.1.0.2", "10.1.0.3"]), unique=True))
+def test_any_change_of_endpoints_is_one_patch(ips):
+    """The patch holds exactly the new list, and only when it differs."""
+    current = below(piece(endpoint("10.1.0.1")))
+    wanted = below(piece(*(endpoint(ip) for ip in ips)))
+    patch = endpoints.slice_patch(current, wanted)
+    if ips == ["10.1.0.1"]:
+        assert patch is None
+    else:
+        assert patch == {"endpoints": wanted["endpoints"]}
+
+
+# --- Endpoints, for older clusters -------------------------------------------------------------------
+
+
+SERVICE = {"metadata": {"name": "web", "namespace": "shop", "uid": "u-1", "labels": {"team": "a"}}}
+
+
+def legacy(*pieces, known=None):
+    """The lower Endpoints of some upper slices."""
+    return endpoints.lower_endpoints(
+        SERVICE, pieces, namespace="x-shop", cluster_id=CLUSTER, find_pod=find, known=known or {}
+    )
+
+
+def test_what_another_process_says_in_endpoints_stays():
+    """As in slices."""
+    ours, theirs = endpoint("10.1.0.1", uid="mine"), endpoint("10.2.0.1", uid="theirs")
+    known = {("10.2.0.1", "pod-theirs"): endpoints.LowerPod("x-shop", "pod-theirs", "l-2", "node-2")}
+    written = legacy(piece(ours, theirs), known=known)
+    assert endpoints.known_pods(written).items() >= known.items()
+    assert legacy(piece(ours, theirs), known=endpoints.known_pods(written)) == written
+
+
+def test_ready_and_not_ready_addresses_are_apart():
+    """As the endpoints controller would sort them; each slice is a subset with its own ports."""
+    found = legacy(
+        piece(endpoint("10.1.0.1", uid="mine", hostname="db-0")),
+        piece(
+            endpoint("10.2.0.1", conditions={"ready": False}),
+            name="web-zzzzz",
+            ports=[{"port": 9, "name": "x"}],
+        ),
+    )
+    assert found["subsets"] == [
+        {
+            "addresses": [
+                {
+                    "ip": "10.1.0.1",
+                    "hostname": "db-0",
+                    "nodeName": "node-1",
+                    "targetRef": {"kind": "Pod", "namespace": "x-shop", "name": "pod-mine", "uid": "l-1"},
+                }
+            ],
+            "ports": [{"port": 8080, "protocol": "TCP"}],
+        },
+        {"notReadyAddresses": [{"ip": "10.2.0.1"}], "ports": [{"name": "x", "port": 9}]},
+    ]
+
+
+def test_endpoints_have_the_services_name_and_are_not_mirrored_again():
+    """A lower cluster between both worlds must not make slices of them."""
+    metadata = legacy()["metadata"]
+    assert (metadata["name"], metadata["namespace"]) == ("web", "x-shop")
+    assert metadata["labels"][endpoints.LABEL_SKIP_MIRROR] == "true"
+    assert metadata["labels"][names.LABEL_UPPER_UID] == "u-1"
+
+
+def test_what_endpoints_cannot_say_is_left_out():
+    """Names are no addresses, and an empty subset is refused."""
+    assert legacy(piece(endpoint("db.example.com"), addressType="FQDN"), piece())["subsets"] == []
+
+
+def test_the_order_of_slices_does_not_matter():
+    """The same slices give the same object, or it would be written for ever."""
+    one, two = piece(endpoint("10.1.0.1"), name="a"), piece(endpoint("10.1.0.2"), name="b")
+    assert legacy(one, two) == legacy(two, one)
+
+
+def test_endpoints_in_step_need_no_patch():
+    """And a change is the new list of subsets."""
+    wanted = legacy(piece(endpoint("10.1.0.1")))
+    assert endpoints.endpoints_patch(wanted, wanted) is None
+    assert endpoints.endpoints_patch({**wanted, "subsets": None}, wanted) == {"subsets": wanted["subsets"]}

@@ -1,0 +1,239 @@
+"""What moves out of the API server's sight is judged by the API server's rules, by field."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller_runtime.api import cluster_selector
+from webhook import admission
+from webhook.mutation import mutate
+from webhook.mutation.mutate import Surroundings
+from webhook.mutation.validation import RefusedError
+from webhook.review import review_pod, review_workload
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+TERM = {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}
+
+
+def _pod(spec: dict[str, Any] | None = None, selector: Any = None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": "web", "labels": {"virtual-pod": "true"}}
+    if selector is not None:
+        text = selector if isinstance(selector, str) else json.dumps(selector)
+        metadata["annotations"] = {"clusterSelector": text}
+    return {"metadata": metadata, "spec": {"containers": [], **(spec or {})}}
+
+
+def _affinity(*, required: Any = None, preferred: Any = None) -> dict[str, Any]:
+    node_affinity: dict[str, Any] = {}
+    if required is not None:
+        node_affinity[REQUIRED] = {"nodeSelectorTerms": required}
+    if preferred is not None:
+        node_affinity[PREFERRED] = preferred
+    return {"nodeAffinity": node_affinity}
+
+
+def _expression(**expression: Any) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": "gpu", **expression}]}
+
+
+def _wide(letter: str, count: int) -> dict[str, Any]:
+    return {
+        "matchExpressions": [{"key": f"{letter}{number}", "operator": "Exists"} for number in range(count)]
+    }
+
+
+WRONG = [
+    ({"nodeSelector": {"not a key!": "x"}}, "nodeSelector[not a key!]"),
+    ({"nodeSelector": {"gpu": "not a value!"}}, "nodeSelector[gpu]"),
+    (
+        {"affinity": _affinity(required=[TERM, _expression(operator="Like", values=["x"])])},
+        f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[1].matchExpressions[0].operator",
+    ),
+    (
+        {"affinity": _affinity(required=[_expression(operator="In")])},
+        "nodeSelectorTerms[0].matchExpressions[0].values",
+    ),
+    (
+        {"affinity": _affinity(required=[_expression(operator="Exists", values=["x"])])},
+        "nodeSelectorTerms[0].matchExpressions[0].values",
+    ),
+    (
+        {"affinity": _affinity(required=[_expression(operator="Gt", values=["1", "2"])])},
+        "nodeSelectorTerms[0].matchExpressions[0].values",
+    ),
+    (
+        {"affinity": _affinity(required=[{"matchFields": [{"key": "metadata.uid", "operator": "In", "values": ["n"]}]}])},
+        "nodeSelectorTerms[0].matchFields[0].key",
+    ),
+    (
+        {"affinity": _affinity(required=[{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n", "m"]}]}])},
+        "nodeSelectorTerms[0].matchFields[0].values",
+    ),
+    (
+        {"affinity": _affinity(preferred=[{"weight": 101, "preference": TERM}])},
+        f"affinity.nodeAffinity.{PREFERRED}[0].weight",
+    ),
+    (
+        {"affinity": _affinity(preferred=[{"weight": 1, "preference": _expression(operator="Like")}])},
+        f"{PREFERRED}[0].preference.matchExpressions[0].operator",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "told"), WRONG)
+def test_what_would_move_is_judged_where_it_stands(fields, told):
+    """The API server never sees what has moved; the lower one would refuse the pod, seconds later and far away."""
+    with pytest.raises(RefusedError) as refused:
+        mutate.mutate(_pod(fields), Surroundings())
+    assert str(refused.value).startswith("spec.")
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(("fields", "told"), WRONG)
+def test_a_hand_written_annotation_is_judged_alike(fields, told):
+    """By the same rules, under the annotation's name."""
+    with pytest.raises(RefusedError) as refused:
+        mutate.mutate(_pod(selector=fields), Surroundings())
+    assert str(refused.value).startswith("metadata.annotations[clusterSelector].")
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ("{", "not JSON"),
+        ({"nodeSelector": {"gpu": 1}}, "nodeSelector"),
+        ({"affinity": {"nodeAffinity": {REQUIRED: []}}}, REQUIRED),
+        ({"affinity": _affinity(required="gpu")}, "nodeSelectorTerms: expected `array"),
+        ({"affinity": _affinity(required=[])}, "nodeSelectorTerms: write at least one"),
+        ({"affinity": _affinity(required=["gpu"])}, "nodeSelectorTerms[0]: expected `object"),
+        ({"affinity": _affinity(required=[{"matchExpressions": {"gpu": "yes"}}])}, "matchExpressions: expected `array"),
+        ({"affinity": _affinity(required=[_expression(operator="In", values=[1])])}, "values[0]: expected `str`, got `int`"),
+        ({"affinity": _affinity(preferred={})}, f"{PREFERRED}: expected `array"),
+        ({"affinity": _affinity(preferred=[{"weight": 1}])}, f"{PREFERRED}[0].preference: write an object"),
+        ({"tolerations": [{"key": "a", "operator": "Like"}]}, "tolerations[0].operator"),
+        ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "tolerations[0].value"),
+        ({"tolerations": [{"value": "b"}]}, "tolerations[0].key"),
+        ({"tolerations": [{"key": "a", "effect": "Never"}]}, "tolerations[0].effect"),
+        ({"tolerations": [{"key": "a", "tolerationSeconds": 5}]}, "tolerations[0].tolerationSeconds"),
+        ({"affinity": _affinity(required=[TERM]), "upperNodeSelectorTerms": [{}, {}]}, "upperNodeSelectorTerms"),
+    ],
+)  # fmt: skip
+def test_what_only_an_annotation_can_have_wrong(selector, told):
+    """Nobody has decoded it before us."""
+    with pytest.raises(RefusedError) as refused:
+        mutate.mutate(_pod(selector=selector), Surroundings())
+    assert str(refused.value).startswith("metadata.annotations[clusterSelector]")
+    assert told in str(refused.value)
+
+
+def test_what_the_api_server_takes_is_taken():
+    """All operators, a prefixed key, an empty value; the mutation's own output above all."""
+    terms = [
+        _expression(operator=operator, **values)
+        for operator, values in (
+            ("In", {"values": ["a", ""]}), ("NotIn", {"values": ["b"]}), ("Exists", {}), ("DoesNotExist", {"values": []}),
+            ("Gt", {"values": ["3"]}), ("Lt", {"values": ["9"]}),
+        )
+    ] + [{}, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]  # fmt: skip
+    spec = {
+        "nodeSelector": {"example.com/gpu": "", "clusterID": "a"},
+        "affinity": _affinity(required=terms, preferred=[{"weight": 100, "preference": TERM}]),
+        "tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoSchedule"}],
+    }
+    once = mutate.mutate(_pod(spec), Surroundings())
+    assert mutate.mutate(once, Surroundings()) == once
+    assert cluster_selector.parse(once["metadata"]["annotations"]["clusterSelector"])["tolerations"]
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        _pod({"affinity": _affinity(required=[TERM] * 50_000)}),
+        _pod({"affinity": _affinity(preferred=[{"weight": 1, "preference": TERM}] * 40_000)}),
+        _pod({"tolerations": [{"key": f"a{number}", "operator": "Exists"} for number in range(40_000)]}),
+        _pod(selector={"tolerations": [{"key": f"a{number}", "operator": "Exists"} for number in range(40_000)]}),
+        _pod({"affinity": _affinity(required=[_expression(operator="In", values=[str(number)]) for number in range(900)])},
+             {"affinity": _affinity(required=[_expression(operator="In", values=[f"b{number}"]) for number in range(900)])}),
+        _pod({"affinity": _affinity(required=[_wide("a", 900)] * 30)}, {"affinity": _affinity(required=[_wide("b", 900)] * 30)}),
+        _pod({"affinity": _affinity(required=[_expression(operator="In", values=[f"v{number}" for number in range(900)])] * 100)}),
+    ],
+    ids=["terms", "preferences", "tolerations", "annotation", "product", "expressions", "values"],
+)  # fmt: skip
+def test_a_pod_that_would_keep_everybody_waiting_is_refused(pod):
+    """Lists that fit no annotation are refused by name before anything is compared pair by pair."""
+    begun = time.process_time()
+    with pytest.raises(RefusedError, match="more than"):
+        mutate.mutate(pod, Surroundings())
+    assert time.process_time() - begun < 2
+
+
+def _answer(review: dict[str, Any], decide: Any) -> dict[str, Any]:
+    request = admission.parse(
+        msgspec.json.encode(
+            {
+                "apiVersion": "admission.k8s.io/v1",
+                "kind": "AdmissionReview",
+                "request": {"uid": "r", "namespace": "shop", **review},
+            }
+        )
+    )
+    found: dict[str, Any] = msgspec.json.decode(decide(request))["response"]
+    return found
+
+
+class _Knowledge:
+    def surroundings(self, _pod: Any, _namespace: str) -> Surroundings:
+        return Surroundings()
+
+
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ({"nodeselector": {"gpu": "yes"}}, "nodeselector"),
+        ({"affinity": {"podAffinity": {REQUIRED: []}}}, "affinity.podAffinity"),
+    ],
+)
+def test_what_nobody_applies_is_warned_about(selector, told):
+    """A typing error in a hand-written annotation looks exactly like a constraint that holds."""
+    review = {"kind": {"kind": "Pod"}, "operation": "CREATE", "object": _pod(selector=selector)}
+    answer = _answer(review, lambda request: review_pod(request, _Knowledge()))
+    assert answer["allowed"]
+    (warning,) = answer["warnings"]
+    assert f"metadata.annotations[clusterSelector].{told}" in warning
+
+
+def _deployment(selector: str, **metadata: Any) -> dict[str, Any]:
+    template = {
+        "metadata": {"labels": {"virtual-pod": "true"}, "annotations": {"clusterSelector": selector}},
+        "spec": {},
+    }
+    return {"metadata": metadata, "spec": {"template": template}}
+
+
+def _update(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    review = {"kind": {"kind": "Deployment"}, "operation": "UPDATE", "object": new, "oldObject": old}
+    return _answer(review, review_workload)
+
+
+def test_a_workload_that_was_let_in_wrong_can_still_be_changed_and_deleted():
+    """Controllers write it, too: a revision, a finalizer taken off. Refusing these would keep it for ever."""
+    answer = _update(
+        _deployment("["), _deployment("[", annotations={"deployment.kubernetes.io/revision": "2"})
+    )
+    assert answer["allowed"]
+    assert "spec.template.metadata.annotations[clusterSelector]" in answer["warnings"][0]
+    assert _update(_deployment("{}"), _deployment("[", deletionTimestamp="2026-01-01T00:00:00Z"))["allowed"]
+
+
+def test_a_change_that_breaks_a_workload_is_refused():
+    """It was right before."""
+    answer = _update(_deployment("{}"), _deployment("["))
+    assert not answer["allowed"]
+    assert not _update(_deployment("["), _deployment('{"nodeSelector": 1}'))["allowed"]

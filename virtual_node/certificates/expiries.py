@@ -1,0 +1,151 @@
+"""When credentials in kubeconfigs and certificates of servers end."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import ssl
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+
+from controller_runtime.api.decoding import decode
+from controller_runtime.api.token_life import token_life
+from controller_runtime.auth import kubeconfig_file
+from controller_runtime.auth.connection import ClusterConfig
+from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, Expiry
+
+_POD_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_TIMEOUT = 5.0
+
+
+def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) -> list[Expiry]:
+    """When the client certificate and the token of a kubeconfig's user end.
+
+    Credentials of plugins are left out: they are renewed for every run.
+
+    Args:
+        cluster: the cluster's name in the report.
+        path: the kubeconfig, or several; empty: found as ``kubeconfig.load`` finds it.
+        context: its context; empty: the current one.
+        in_cluster: without any kubeconfig, look at the pod's own token.
+
+    Raises:
+        ConfigError: the kubeconfig cannot be used.
+    """
+    found = kubeconfig_file.read(kubeconfig_file.places(path), context=context)
+    if found is None:
+        return _token_in(cluster, _POD_TOKEN) if in_cluster and _POD_TOKEN.exists() else []
+    user, where = found.user, f"{found.source.removeprefix('kubeconfig ')}, context {found.name}"
+    expiries: list[Expiry] = []
+    material = user.material("client-certificate")
+    pem = _read(material) if isinstance(material, Path) else material
+    if pem and (certificate := _certificate(pem)):
+        expiries.append(
+            Expiry(
+                cluster,
+                "ClientCertificate",
+                where,
+                ends=certificate.not_valid_after_utc,
+                starts=certificate.not_valid_before_utc,
+                renewed=isinstance(material, Path),
+            )
+        )
+    token_file = user.path("tokenFile")
+    if token_file is not None:
+        expiries += _token_in(cluster, token_file)
+    elif token := token_expiry(cluster, user.text("token"), where=where):
+        expiries.append(token)
+    elif (life := token_life(user.text("token"))) is not None and life.ends is None:
+        expiries.append(Expiry(cluster, LEGACY_TOKEN, where, ends=datetime.max.replace(tzinfo=UTC)))
+    return expiries
+
+
+def token_expiry(cluster: str, token: str, *, where: str, renewed: bool = False) -> Expiry | None:
+    """When a JWT ends; None for tokens that are none, or never end."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        ends = _moment(claims.get("exp"))
+        starts = _moment(claims.get("iat") or claims.get("nbf"))
+    except (binascii.Error, ValueError, AttributeError, OverflowError, OSError):
+        return None
+    return Expiry(cluster, "Token", where, ends=ends, starts=starts, renewed=renewed) if ends else None
+
+
+async def of_apiserver(cluster: str, config: ClusterConfig) -> Expiry | None:
+    """When an apiserver's certificate ends; None where it cannot be seen: plain http, a proxy, no answer."""
+    if config.ssl is None or config.proxy_url:
+        return None
+    name = config.tls_server_name or config.host
+    return await _served(cluster, config.server, host=config.host, port=config.port, server_name=name)
+
+
+async def of_kubelet(node: Mapping[str, Any]) -> Expiry | None:
+    """When the certificate of a virtual node's kubelet API ends; None where it does not answer here."""
+    status = node.get("status") or {}
+    addresses = {one["type"]: one["address"] for one in status.get("addresses") or ()}
+    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
+    host = addresses.get("InternalIP")
+    if not host or not port:
+        return None
+    name = f"kubelet API of {node['metadata']['name']}"
+    return await _served(UPPER, name, host=host, port=int(port), server_name=host)
+
+
+async def _served(cluster: str, name: str, *, host: str, port: int, server_name: str) -> Expiry | None:
+    # Whether to trust the certificate is for those who use the connection; here it is only read.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
+    except (OSError, TimeoutError, ValueError):
+        return None
+    try:
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    finally:
+        writer.transport.abort()
+    certificate = _certificate(der, load=x509.load_der_x509_certificate) if der else None
+    if certificate is None:
+        return None
+    return Expiry(
+        cluster,
+        "ServingCertificate",
+        name,
+        ends=certificate.not_valid_after_utc,
+        starts=certificate.not_valid_before_utc,
+    )
+
+
+def _token_in(cluster: str, path: Path) -> list[Expiry]:
+    token = (_read(path) or b"").decode("utf-8", "replace").strip()
+    found = token_expiry(cluster, token, where=str(path), renewed=True)
+    return [found] if found else []
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None  # whoever signs in with it says so better
+
+
+def _certificate(
+    data: bytes, *, load: Callable[[bytes], x509.Certificate] = x509.load_pem_x509_certificate
+) -> x509.Certificate | None:
+    try:
+        return load(data)
+    except ValueError:
+        return None
+
+
+def _moment(seconds: Any) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if isinstance(seconds, int | float) else None

@@ -1,0 +1,60 @@
+"""Credentials and certificates that expire, and durations for people. No IO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from virtual_node.health import certificates
+
+
+def limits_of(limits: Limits, one: Expiry) -> tuple[timedelta, timedelta]:
+    """Return the time left below which an expiry is a warning, and below which it is an error.
+
+    What lives shorter than the warning, in a file that somebody renews (a pod's token lives an hour), would be
+    blamed all its life; that is due only in its last tenth.
+    """
+    if one.renewed and one.starts is not None:
+        life = one.ends - one.starts
+        if life <= limits.expiry_warning:
+            return life / 10, timedelta()
+    return limits.expiry_warning, limits.expiry_error
+
+
+UPPER = "upper"
+
+
+LEGACY_TOKEN = "LegacyToken"  # noqa: S105 - a kind of credential
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """A credential or certificate that ends."""
+
+    cluster: str
+    kind: str
+    """``ClientCertificate``, ``Token``, ``ServingCertificate``, or ``LEGACY_TOKEN``, which never ends."""
+    name: str
+    """Where it is: a kubeconfig, a server's URL, a virtual node."""
+    ends: datetime
+    starts: datetime | None = None
+    renewed: bool = False
+    """It is in a file of its own, which somebody may renew before it ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """From when on something is worth a finding."""
+
+    grace: timedelta = timedelta(minutes=5)
+    expiry_warning: timedelta = timedelta(days=30)
+    expiry_error: timedelta = certificates.SOON
+
+
+def span(length: timedelta) -> str:
+    """A duration in words: 45 s, 12 min, 3 h, 5 days."""
+    seconds = abs(length.total_seconds())
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds // 86400)} days"

@@ -1,0 +1,122 @@
+"""Which certificate every virtual node of the process serves: files, self-signed, or signed by the upper cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from controller_runtime.client.client import Client
+from controller_runtime.tls import key_pairs
+from controller_runtime.tls.reloader import CertificateReloader
+from virtual_node.certificates.rotation import Issued, ServingCertificate, Tell
+from virtual_node.config.types import KubeletConfig
+
+
+class NodeCertificates:
+    """Makes the certificates of virtual nodes and looks after them.
+
+    Args:
+        config: where they come from.
+        upper: signs them, with CSR.
+    """
+
+    def __init__(self, config: KubeletConfig, *, upper: Client) -> None:
+        self._config = config
+        self._upper = upper
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reloaders: dict[str, CertificateReloader] = {}
+        """The newest of each node; one that ends is another's predecessor, or the node is served no longer."""
+        self._issued: dict[str, Issued] = {}
+        """Certificates of the upper cluster in use, by node: a lower cluster that starts again keeps them."""
+
+    def reloader(
+        self, node_name: str, addresses: Sequence[Mapping[str, str]], *, client_ca: str | bytes
+    ) -> CertificateReloader:
+        """What a node's server serves from its start.
+
+        Args:
+            node_name: the virtual node.
+            addresses: its ``status.addresses``.
+            client_ca: of the callers: a file's path, or PEM; empty for none.
+
+        Raises:
+            ConfigError: the files, or the CA, cannot be used.
+        """
+        config, name = self._config, f"kubelet-{node_name}"
+        if config.certificate_source == "Files":
+            reloader = CertificateReloader(
+                config.tls_cert_file, config.tls_private_key_file, client_ca=client_ca or None, name=name
+            )
+        else:
+            if node_name in self._issued:
+                pair = self._issued[node_name].pair
+            else:
+                hosts = [address["address"] for address in addresses]
+                pair = key_pairs.self_signed(f"system:node:{node_name}", hosts=hosts)
+            reloader = CertificateReloader.from_pair(pair, client_ca=client_ca or None, name=name)
+        self._reloaders[node_name] = reloader
+        return reloader
+
+    def look_after(
+        self,
+        reloader: CertificateReloader,
+        node_name: str,
+        addresses: Sequence[Mapping[str, str]],
+        *,
+        tell: Tell,
+    ) -> list[asyncio.Task[None]]:
+        """Follow the certificate's files and, with CSR, have the upper cluster sign and renew it.
+
+        Args:
+            reloader: as ``reloader`` made it.
+            node_name: the virtual node.
+            addresses: its ``status.addresses``.
+            tell: for Events on the Node.
+
+        Returns:
+            The tasks that do so; to be cancelled when the node is served no longer.
+        """
+
+        def ended(_task: asyncio.Task[None]) -> None:
+            if self._reloaders.get(node_name) is reloader:
+                del self._reloaders[node_name]
+                reloader.forget()
+
+        tasks = [asyncio.create_task(reloader.run(), name=f"certificate {node_name}")]
+        tasks[0].add_done_callback(ended)
+        if self._config.certificate_source == "CSR":
+
+            def install(issued: Issued) -> None:
+                reloader.replace(issued.pair)
+                self._issued[node_name] = issued
+
+            signed = ServingCertificate(
+                self._upper,
+                node_name,
+                addresses,
+                install=install,
+                tell=tell,
+                approve=self._config.approve_serving_certificate,
+                issued=self._issued.get(node_name),
+            )
+            tasks.append(asyncio.create_task(signed.run(), name=f"serving certificate {node_name}"))
+        for task in tasks:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return tasks
+
+    def trust(self, client_ca: bytes) -> None:
+        """Have another CA (PEM) sign the certificates of our callers.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        for reloader in self._reloaders.values():
+            reloader.trust(client_ca)
+
+    async def close(self) -> None:
+        """Stop looking after all of them."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

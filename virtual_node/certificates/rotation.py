@@ -1,0 +1,267 @@
+"""A virtual node's serving certificate, asked of the upper cluster by CertificateSigningRequest, as kubelets do.
+
+The request is made *as* the node, by impersonation: approvers compare ``spec.username`` with the common name.
+Everything else is done under our own name. Keys and certificates live in memory only, as long as the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from controller_runtime import log
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Conflict, Expired, Forbidden, NotFound
+from controller_runtime.resources import CERTIFICATE_SIGNING_REQUESTS
+from controller_runtime.tls.key_pairs import KeyPair
+from controller_runtime.util.backoff import ExponentialBackoff
+from virtual_node.certificates.csr import (
+    SIGNER,
+    RequestFailed,
+    approved,
+    certificate_of,
+    has_condition,
+    impersonation,
+    request_object,
+    rotation_time,
+)
+
+ROTATE_BETWEEN = (0.7, 0.9)
+"""Shares of a certificate's life between which it is renewed, as client-go's certificate manager does."""
+
+Tell = Callable[[str, str], None]
+"""Told a reason (CamelCase) and a message for people, for an Event on the Node."""
+
+_PATIENCE = 3600.0
+"""Seconds that one request may wait for its certificate. A person may have to approve it; a kubelet, whose old
+requests pile up, asks anew every 15 minutes."""
+_RETRY = (2.0, 600.0)
+"""First and longest pause after a failure, in seconds."""
+_APPROVER = 10.0
+"""Seconds that an approver in the cluster has before people are asked."""
+_WATCH_PAUSE = 2.0
+"""Seconds between a watch's end and the next one; servers end them after minutes."""
+_LOOK = 3600.0
+"""Longest sleep, in seconds: certificates end by the calendar, which the loop's clock does not follow in suspension."""
+_TIDY = 3.0
+"""Seconds that removing our requests may take."""
+_APPROVAL_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate in use and when to renew it (aware)."""
+
+    pair: KeyPair
+    rotate_at: datetime
+
+
+class ServingCertificate:
+    """Gets a virtual node's certificate, and a new one in good time, for as long as it runs.
+
+    Args:
+        client: of the upper cluster.
+        node_name: the virtual node.
+        addresses: its ``status.addresses``.
+        install: serves a pair from the next connection on; may raise ConfigError.
+        tell: for Events on the Node.
+        approve: approve our own requests.
+        issued: what an earlier one got in this process and serves already.
+        now: the calendar, for tests.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        node_name: str,
+        addresses: Iterable[Mapping[str, str]],
+        *,
+        install: Callable[[Issued], None],
+        tell: Tell,
+        approve: bool = False,
+        issued: Issued | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._node_name = node_name
+        self._addresses = list(addresses)
+        self._install = install
+        self._tell = tell
+        self._approve = approve
+        self._rotate_at = issued.rotate_at if issued is not None else None
+        self._now = now
+        self._made: dict[str, str] = {}
+        """Requests of ours that are not removed yet: name to uid, empty where the answer was lost."""
+        self._log = log.get_logger(component="serving certificate", node=node_name)
+
+    async def run(self) -> None:
+        """Keep a good certificate installed until cancelled; whatever the cluster says is tried again later."""
+        backoff = ExponentialBackoff(*_RETRY)
+        try:
+            while True:
+                await self._wait_until_due()
+                try:
+                    await self._renew()
+                except (ApiError, ConfigError, RequestFailed, TimeoutError) as error:
+                    pause = backoff.when("") * random.uniform(1, 1.1)  # noqa: S311 - spreads nodes out
+                    self._failed(error, pause)
+                    await asyncio.sleep(pause)
+                except Exception:  # noqa: BLE001 - logged
+                    # A fault of ours. Nobody waits for this task: it would end unseen, and the certificate later.
+                    pause = backoff.when("")
+                    self._log.exception("no serving certificate", retry_in=round(pause, 1))
+                    await asyncio.sleep(pause)
+                else:
+                    backoff.forget("")
+        finally:
+            await self._tidy()
+
+    async def _wait_until_due(self) -> None:
+        while self._rotate_at is not None and (left := self._rotate_at - self._now()) > timedelta():  # noqa: ASYNC110 - the calendar moves, not a variable
+            await asyncio.sleep(min(max(left.total_seconds(), 1.0), _LOOK))
+
+    async def _renew(self) -> None:
+        """One request, from its making to the use of its certificate.
+
+        Raises:
+            ApiError: the upper cluster refuses something that we cannot do without.
+            ConfigError: what was issued cannot be served.
+            RequestFailed: denied, failed, removed, or issued too late.
+            TimeoutError: nobody approved or signed it.
+        """
+        # A denied request stays to be looked at until the next one is made.
+        await self._tidy()
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = f"virtual-node-{self._node_name}-{secrets.token_hex(4)}"
+        try:
+            body = request_object(name, self._node_name, self._addresses, key)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        self._made[name] = ""
+        headers = impersonation(self._node_name)
+        request = await self._client.create(CERTIFICATE_SIGNING_REQUESTS, body, headers=headers)
+        self._made[name] = request["metadata"]["uid"]
+        async with asyncio.timeout(_PATIENCE):
+            certificate = await self._approved_and_signed(request)
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        share = random.uniform(*ROTATE_BETWEEN)  # noqa: S311 - spreads nodes out
+        rotate_at = rotation_time(certificate, now=self._now(), share=share)
+        self._install(Issued(KeyPair(certificate, private), rotate_at))
+        self._rotate_at = rotate_at
+        self._log.info("serving certificate issued", request=name, renewed_at=rotate_at.isoformat())
+        await self._tidy()
+
+    async def _approved_and_signed(self, request: Mapping[str, Any]) -> bytes:
+        if self._approve and await self._approve_own(request):
+            return await self._certificate(request)
+        name = request["metadata"]["name"]
+        people = asyncio.get_running_loop().call_later(_APPROVER, self._ask_for_approval, name)
+        try:
+            return await self._certificate(request)
+        finally:
+            people.cancel()
+
+    async def _approve_own(self, request: Mapping[str, Any]) -> bool:
+        """Approve a request of ours; False when that is not allowed."""
+        name = request["metadata"]["name"]
+        for _ in range(_APPROVAL_TRIES):
+            if has_condition(request, "Approved") or has_condition(request, "Denied"):
+                return True  # somebody was quicker
+            try:
+                await self._client.update(
+                    CERTIFICATE_SIGNING_REQUESTS, approved(request), subresource="approval"
+                )
+            except Conflict:
+                request = await self._client.get(CERTIFICATE_SIGNING_REQUESTS, name)
+            except Forbidden as error:
+                self._log.warning("we may not approve our own request", request=name, why=str(error))
+                return False
+            else:
+                return True
+        return False
+
+    def _ask_for_approval(self, name: str) -> None:
+        command = f"kubectl certificate approve {name}"
+        self._log.warning("serving certificate waits for approval", request=name, run=command)
+        self._tell("ServingCertificatePending", f"The serving certificate waits for approval: {command}")
+
+    async def _certificate(self, request: Mapping[str, Any]) -> bytes:
+        """Follow a request until it has a certificate.
+
+        Raises:
+            RequestFailed: it will not have one.
+            ApiError: we may not look at it.
+        """
+        name = request["metadata"]["name"]
+        while True:
+            certificate = certificate_of(request)
+            if certificate is not None:
+                return certificate
+            try:
+                certificate = await self._watch(name, request["metadata"]["resourceVersion"])
+                if certificate is not None:
+                    return certificate
+            except Forbidden:
+                raise
+            except Expired:
+                pass
+            except ApiError as error:
+                self._log.debug("watch of the request broke", request=name, error=str(error))
+            await asyncio.sleep(_WATCH_PAUSE)
+            with contextlib.suppress(ApiError):
+                request = await self._read(name)
+
+    async def _read(self, name: str) -> dict[str, Any]:
+        try:
+            return await self._client.get(CERTIFICATE_SIGNING_REQUESTS, name)
+        except NotFound:
+            raise RequestFailed("somebody removed the request") from None
+
+    async def _watch(self, name: str, version: str) -> bytes | None:
+        events = self._client.watch(
+            CERTIFICATE_SIGNING_REQUESTS,
+            field_selector=f"metadata.name={name}",
+            resource_version=version,
+        )
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if event.type == "DELETED":
+                    raise RequestFailed("somebody removed the request")
+                if event.type != "BOOKMARK":
+                    certificate = certificate_of(event.object.to_dict())
+                    if certificate is not None:
+                        return certificate
+        return None
+
+    def _failed(self, error: Exception, pause: float) -> None:
+        text = str(error) or f"neither issued nor denied within {_PATIENCE:.0f} s"
+        fix = "virtual-node check says which rights are missing" if isinstance(error, Forbidden) else None
+        self._log.warning(
+            "no serving certificate", error=text, retry_in=round(pause, 1), **({"fix": fix} if fix else {})
+        )
+        self._tell("ServingCertificateFailed", f"No serving certificate from {SIGNER}: {text}")
+
+    async def _tidy(self) -> None:
+        """Remove the requests that we made; what cannot be removed now is tried again with the next one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TIDY):
+                for name, uid in list(self._made.items()):
+                    try:
+                        await self._client.delete(CERTIFICATE_SIGNING_REQUESTS, name, uid=uid or None)
+                    except (NotFound, Conflict):
+                        pass  # gone, or another one by now
+                    except ApiError as error:
+                        self._log.debug("request not removed", request=name, error=str(error))
+                        continue
+                    del self._made[name]

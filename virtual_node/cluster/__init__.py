@@ -1,0 +1,1 @@
+"""Wiring: the caches, controllers and kubelet endpoints of one lower cluster."""

@@ -1,0 +1,138 @@
+"""The informers of one lower cluster: what its controllers know of both sides.
+
+Volumes have their own (``controllers/volume_caches.py``), for not every installation mirrors them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.objects import Object
+from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
+from virtual_node.controllers.nodes.capacity import foreign_selector
+from virtual_node.controllers.services.endpoint_slices import INDEX_SERVICE
+from virtual_node.controllers.services.environment import INDEX_NAMESPACE
+from virtual_node.controllers.services.mirror import upper_service
+
+
+@dataclass(slots=True)
+class ClusterCaches:
+    """Everything that is followed from the first moment on."""
+
+    pods: PodCaches
+    config_maps: Informer
+    """Lower ones that carry our ownership label; so are ``secrets``, ``lower_namespaces`` and ``lower_services``."""
+    secrets: Informer
+    upper_namespaces: Informer
+    lower_namespaces: Informer
+    upper_services: Informer
+    lower_services: Informer
+    lower_nodes: Informer
+    foreign_pods: Informer
+    """Lower pods of others, shrunk to what capacity needs."""
+
+    def deciding(self) -> Iterator[Informer]:
+        """Those by which it is decided what has to be, and what may go: all but those that only measure."""
+        yield from self.pods.upper.values()
+        yield from (
+            self.pods.lower,
+            self.config_maps,
+            self.secrets,
+            self.upper_namespaces,
+            self.lower_namespaces,
+            self.upper_services,
+            self.lower_services,
+        )
+
+    def all(self) -> Iterator[Informer]:
+        """Every one of them."""
+        yield from self.deciding()
+        yield from (self.lower_nodes, self.foreign_pods)
+
+
+def cluster_caches(context: ClusterContext) -> ClusterCaches:
+    """Make the informers of one lower cluster."""
+    ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
+    return ClusterCaches(
+        pods=PodCaches(
+            upper={name: _upper_pods(context, name) for name in context.nodes}, lower=_lower_pods(context)
+        ),
+        config_maps=Informer(context.lower, resources.CONFIG_MAPS, label_selector=ours),
+        secrets=Informer(context.lower, resources.SECRETS, label_selector=ours),
+        upper_namespaces=Informer(context.upper, resources.NAMESPACES),
+        lower_namespaces=Informer(context.lower, resources.NAMESPACES, label_selector=ours),
+        upper_services=Informer(
+            context.upper,
+            resources.SERVICES,
+            indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)},
+        ),
+        lower_services=Informer(
+            context.lower,
+            resources.SERVICES,
+            label_selector=ours,
+            indexers={INDEX_SERVICE: upper_service},
+        ),
+        lower_nodes=Informer(context.lower, resources.NODES, transform=_without_images),
+        foreign_pods=Informer(
+            context.lower,
+            resources.PODS,
+            label_selector=foreign_selector(context.cluster_id),
+            transform=shrink_foreign,
+            name="foreign-pods",
+        ),
+    )
+
+
+def shrink_foreign(pod: Object) -> Object:
+    """Keep of a foreign pod what capacity needs; a lower cluster may run many thousands of them."""
+    spec, status = pod.spec or {}, pod.status or {}
+    kept: dict[str, Any] = {
+        kind: [
+            {key: container[key] for key in ("resources", "restartPolicy") if key in container}
+            for container in spec[kind]
+        ]
+        for kind in ("containers", "initContainers")
+        if kind in spec
+    }
+    kept |= {field: spec[field] for field in ("nodeName", "overhead", "resources") if field in spec}
+    return pod.with_fields(spec=kept, status={"phase": status.get("phase", "")})
+
+
+def _without_images(node: Object) -> Object:
+    """A node's list of images is the largest part of it, and nothing to us."""
+    status = node.status or {}
+    status.pop("images", None)
+    return node.with_fields(status=status)
+
+
+def _upper_pods(context: ClusterContext, node_name: str) -> Informer:
+    return Informer(
+        context.upper,
+        resources.PODS,
+        field_selector=f"spec.nodeName={node_name}",
+        indexers={INDEX_UID: lambda pod: (pod.uid,)},
+        name=f"pods-{node_name}",
+    )
+
+
+def _lower_pods(context: ClusterContext) -> Informer:
+    selector = (
+        f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} in ({','.join(context.nodes)})"
+    )
+    return Informer(
+        context.lower,
+        resources.PODS,
+        label_selector=selector,
+        indexers={INDEX_UPPER_UID: _upper_uid},
+        name="mirrored-pods",
+    )
+
+
+def _upper_uid(pod: Object) -> Iterable[str]:
+    uid = pod.labels.get(names.LABEL_UPPER_UID)
+    return (uid,) if uid else ()

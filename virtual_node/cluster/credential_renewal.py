@@ -1,0 +1,166 @@
+"""Renews the tokens by which our programs sign in to a lower cluster, before they expire.
+
+``virtual-node lower-cluster register`` writes a token of limited life into a Secret of the upper cluster, beside a
+kubeconfig that names the token as a file. This controller requests the next token in the lower cluster, with the right
+to do so for these accounts alone, and writes it into the Secret. All programs that mount the Secret read the file again;
+none of them starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api.token_life import TokenLife, token_life
+from controller_runtime.errors import ApiError, ConfigError, NotFound, Unauthorized
+from virtual_node import metrics
+from virtual_node.config.types import TokenSecret
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.preconditions import patch_only
+
+FIELD = "token"
+"""Key of the Secret's data that holds the token."""
+_LOOK = 3600.0
+"""Seconds between two looks at a Secret whose token is not due."""
+_RETRY = 60.0
+
+
+class CredentialRenewal:
+    """Renews the tokens in some Secrets of the upper cluster, each with a token of the lower cluster."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        secrets: list[TokenSecret],
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            secrets: where the tokens are.
+            now: the wall clock, for tests.
+        """
+        self._context = context
+        self._secrets = secrets
+        self._now = now
+
+    async def run(self) -> None:
+        """Renew until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for secret in self._secrets:
+                group.create_task(self._follow(secret))
+
+    async def _follow(self, secret: TokenSecret) -> None:
+        errors = metrics.TOKEN_RENEWAL_ERRORS.labels(self._context.name, _key(secret))
+        while True:
+            try:
+                pause = await self.renew(secret)
+            except (ApiError, ConfigError) as error:
+                pause = _RETRY
+                errors.inc()
+                self._context.log.warning(
+                    "token of the lower cluster is not renewed",
+                    secret=_key(secret),
+                    error=str(error),
+                    next=register_again(self._context.name, secret.namespace),
+                )
+            await asyncio.sleep(pause)
+
+    async def renew(self, secret: TokenSecret) -> float:
+        """Renew the token in a Secret if it is due; return the seconds until the next look.
+
+        A Secret that does not exist, or has no token of limited life, is left alone.
+
+        Raises:
+            ApiError: a cluster refuses or does not answer.
+        """
+        upper = self._context.upper
+        try:
+            found = await upper.get(resources.SECRETS, secret.name, namespace=secret.namespace)
+        except NotFound:
+            metrics.forget_token(self._context.name, _key(secret))
+            return _LOOK
+        life = _life(found)
+        due = life.renew_at() if life is not None else None
+        if life is None or life.ends is None or due is None:
+            metrics.forget_token(self._context.name, _key(secret))
+            return _LOOK
+        metrics.show_token(
+            self._context.name, _key(secret), expiry=life.ends.timestamp(), due=due.timestamp()
+        )
+        left = (due - self._now()).total_seconds()
+        if left > 0:
+            return min(left, _LOOK)
+        token, ends = await self._request(life, life.ends - life.starts)
+        patch = {"data": {FIELD: base64.b64encode(token.encode()).decode()}}
+        await patch_only(
+            upper,
+            resources.SECRETS,
+            secret.name,
+            patch,
+            uid=found["metadata"]["uid"],
+            namespace=secret.namespace,
+        )
+        self._context.log.info("token of the lower cluster renewed", secret=_key(secret), expires=ends)
+        return _RETRY
+
+    async def _request(self, life: TokenLife, duration: timedelta) -> tuple[str, str]:
+        """Return a new token of the same account and its expiry, RFC 3339."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [], "expirationSeconds": max(600, int(duration.total_seconds()))},
+        }
+        answer = await self._context.lower.create(
+            resources.SERVICE_ACCOUNTS,
+            body,
+            namespace=life.namespace,
+            name=life.account,
+            subresource="token",
+        )
+        return answer["status"]["token"], answer["status"]["expirationTimestamp"]
+
+
+async def kube_system(context: ClusterContext) -> dict[str, Any]:
+    """Return the lower cluster's namespace kube-system: the first request with our credentials.
+
+    Raises:
+        ConfigError: they are not accepted; says how to make new ones.
+        ApiError: another answer, or none.
+    """
+    try:
+        return await context.lower.get(resources.NAMESPACES, "kube-system")
+    except Unauthorized as error:
+        secrets = context.config.token_secrets
+        command = register_again(context.name, secrets[0].namespace if secrets else "NAMESPACE")
+        raise ConfigError(
+            f"lower cluster {context.name} does not accept our credentials ({error}). "
+            f"If the token expired while no virtual node ran: {command}"
+        ) from None
+
+
+def register_again(cluster: str, namespace: str = "NAMESPACE") -> str:
+    """Return the command that writes a new token."""
+    return (
+        f"virtual-node lower-cluster register {cluster} --client-kubeconfig LOWER_ADMIN.yaml "
+        f"--kubeconfig UPPER.yaml --namespace {namespace}"
+    )
+
+
+def _key(secret: TokenSecret) -> str:
+    return f"{secret.namespace}/{secret.name}"
+
+
+def _life(secret: dict[str, Any]) -> TokenLife | None:
+    try:
+        token = base64.b64decode((secret.get("data") or {}).get(FIELD) or "").decode("ascii")
+    except (binascii.Error, ValueError):
+        return None
+    return token_life(token.strip())

@@ -1,0 +1,65 @@
+"""The pods of a virtual node as its kubelet API sees them: out of the informers' caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.kubelet.base.backend import PodTarget
+from virtual_node.kubelet.base.errors import Refusal, quoted
+from virtual_node.translate.nodes.prometheus_text import PodNames
+
+
+class CachedPods:
+    """A ``kubelet.backend.Backend``.
+
+    Args:
+        context: the two clusters.
+        caches: their pods.
+        node_name: the virtual node.
+    """
+
+    def __init__(self, context: ClusterContext, caches: PodCaches, node_name: str) -> None:
+        self._context = context
+        self._caches = caches
+        self._upper = caches.upper[node_name].store
+
+    def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
+        """Find the mirror of an upper pod that is bound to this node, and never another pod of its name."""
+        pod = self._upper.get(f"{namespace}/{name}")
+        if pod is None or (uid and pod.uid != uid):
+            return None
+        cluster = self._context.name
+        lower = self._caches.lower_pod(pod.uid)
+        if lower is None:
+            raise Refusal(
+                400, f"pod {quoted(name)} is not in cluster {quoted(cluster)} now; its events say why"
+            )
+        return PodTarget(
+            cluster=cluster,
+            namespace=lower.namespace,
+            name=lower.name,
+            client=self._context.lower,
+            pod=pod.to_dict(),
+        )
+
+    def pods(self) -> Iterator[Mapping[str, Any]]:
+        """Every upper pod bound to this node."""
+        return (pod.to_dict() for pod in self._upper.list())
+
+    def running_pods(self) -> Iterator[Mapping[str, Any]]:
+        """Every upper pod of this node whose lower pod runs."""
+        for pod in self._upper.list():
+            lower = self._caches.lower_pod(pod.uid)
+            if lower is not None and (lower.status or {}).get("phase") == "Running":
+                yield pod.to_dict()
+
+    def names_below(self) -> dict[tuple[str, str], PodNames]:
+        """The pods of this node that are below, by their lower namespace and name."""
+        found = {}
+        for pod in self._upper.list():
+            lower = self._caches.lower_pod(pod.uid)
+            if lower is not None:
+                found[lower.namespace, lower.name] = PodNames(pod.namespace, pod.name, pod.uid)
+        return found

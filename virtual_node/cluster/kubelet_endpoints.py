@@ -1,0 +1,264 @@
+"""The kubelet API of every virtual node in the process: certificates, addresses, ports and who may call.
+
+One listener per virtual node, because a kubelet's paths do not say which node they mean, and because the
+upper cluster authorises callers per node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+import socket
+from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import structlog
+
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError
+from controller_runtime.serving.connections import Connections
+from virtual_node.certificates.client_ca import ClientAuthority
+from virtual_node.certificates.manager import NodeCertificates
+from virtual_node.cluster.kubelet_backend import CachedPods
+from virtual_node.config.types import KubeletConfig, NodeConfig
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.kubelet.auth.authentication import Authenticator
+from virtual_node.kubelet.auth.authorization import Authorizer
+from virtual_node.kubelet.metrics.routes import MetricsRoutes
+from virtual_node.kubelet.server.server import KubeletServer, connection_limits
+from virtual_node.kubelet.streams.limits import StreamLimits
+
+_PORTS_TRIED = 200
+_COLLECT_AFTER = 1.0
+"""Seconds between a lower cluster's end and the search for what it leaves in memory; one for all that end together."""
+
+
+class KubeletService:
+    """The running kubelet API of one virtual node."""
+
+    def __init__(self, server: KubeletServer, tasks: Sequence[asyncio.Task[None]]) -> None:
+        self._server = server
+        self._tasks = tasks
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._server.port
+
+    async def stop(self, *, lame_duck: float = 0.0, grace: float | None = None) -> None:
+        """Stop listening, end the streams and what looks after the certificate.
+
+        Args:
+            lame_duck: seconds for which new streams are still taken.
+            grace: seconds that open streams get to end by themselves.
+        """
+        for task in self._tasks:
+            task.cancel()
+        try:
+            if lame_duck:
+                await asyncio.sleep(lame_duck)
+            await self._server.stop(grace=grace)
+        finally:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class KubeletEndpoints:
+    """Makes kubelet APIs for virtual nodes; holds what they share."""
+
+    def __init__(self, config: KubeletConfig, *, upper: Client) -> None:
+        self._config = config
+        self._upper = upper
+        self._node_ip = ""
+        self._log = structlog.get_logger(component="kubelet")
+        self._connections = Connections(
+            "kubelet",
+            connection_limits(config.limits.connections, config.limits.unauthorized_connections),
+            setting="kubelet.limits",
+        )
+        self._streams = StreamLimits(config.limits.streams, config.limits.streams_per_namespace)
+        self._certificates = NodeCertificates(config, upper=upper)
+        self._authority = ClientAuthority(
+            config.client_ca_file, upper=upper, changed=self._certificates.trust
+        )
+        self._following: asyncio.Task[None] | None = None
+        self._draining: set[asyncio.Task[None]] = set()
+        self._lame_duck = 0.0
+        self._collection: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        """Find the address to publish and the CA of our callers.
+
+        Raises:
+            ConfigError: we cannot tell our own address.
+        """
+        self._node_ip = self._config.node_ip or await local_address_towards(self._upper.config.server)
+        await self._authority.load()
+        self._following = asyncio.create_task(self._authority.follow(), name="client CA")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait until the last stream has ended, at most ``drainTimeout``; stop watching certificates."""
+        if self._draining:
+            self._log.info("draining", seconds=self._config.drain_timeout)
+            await asyncio.gather(*self._draining, return_exceptions=True)
+        if self._collection is not None:
+            self._collection.cancel()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        await self._certificates.close()
+
+    def begin_work(self) -> None:
+        """Clusters that end from now on start again, here: they need their ports at once.
+
+        A replica that lost its lease has begun its shutdown, and may lead again.
+        """
+        self._lame_duck = 0.0
+
+    def begin_shutdown(self, *, lame_duck: float) -> None:
+        """The process ends; new streams are still taken for some seconds, until callers know our successor."""
+        self._lame_duck = lame_duck
+
+    def retire(self, services: Sequence[KubeletService], clients: contextlib.AsyncExitStack) -> None:
+        """Let the streams of a lower cluster end by themselves, while the caller goes on.
+
+        What succeeds it, here or in another process, may start at once.
+
+        Args:
+            services: its kubelet APIs.
+            clients: what their streams need; closed after the last of them.
+        """
+
+        async def drain() -> None:
+            async with clients:
+                ends = await asyncio.gather(
+                    *(
+                        service.stop(lame_duck=self._lame_duck, grace=self._config.drain_timeout)
+                        for service in services
+                    ),
+                    return_exceptions=True,
+                )
+            for error in ends:
+                if isinstance(error, Exception):
+                    self._log.error("kubelet API did not stop in order", exc_info=error)
+
+        task = asyncio.create_task(drain(), name="drain")
+        self._draining.add(task)
+        task.add_done_callback(self._drained)
+
+    def _drained(self, task: asyncio.Task[None]) -> None:
+        self._draining.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("clients of a lower cluster did not close in order", exc_info=error)
+        if self._collection is None:
+            self._collection = asyncio.get_running_loop().call_later(_COLLECT_AFTER, self._collect)
+
+    def _collect(self) -> None:
+        """Caches and controllers know each other, and our thresholds (``tune_gc``) leave old cycles for ever."""
+        self._collection = None
+        gc.collect()
+
+    def addresses(self, node_name: str) -> list[dict[str, str]]:
+        """``status.addresses`` of a virtual node."""
+        found = [{"type": "InternalIP", "address": self._node_ip}, {"type": "Hostname", "address": node_name}]
+        if self._config.external_ip:
+            found.append({"type": "ExternalIP", "address": self._config.external_ip})
+        return found
+
+    async def serve(
+        self, context: ClusterContext, caches: PodCaches, node: NodeConfig, *, lower_nodes: Informer
+    ) -> KubeletService:
+        """Start the kubelet API of one virtual node.
+
+        Args:
+            context: the two clusters.
+            caches: their pods.
+            node: the virtual node.
+            lower_nodes: all lower nodes, for metrics.
+
+        Raises:
+            ConfigError: no port is free, or the certificate is unusable.
+        """
+        addresses = self.addresses(node.name)
+        reloader = self._certificates.reloader(node.name, addresses, client_ca=self._authority.known)
+        authenticator = Authenticator(self._upper, anonymous_auth=self._config.anonymous_auth)
+        authorizer = Authorizer(self._upper, node_name=node.name) if self._config.authorization else None
+        backend = CachedPods(context, caches, node.name)
+        measures = MetricsRoutes(
+            context.lower,
+            node_name=node.name,
+            lower_nodes=lambda: [
+                lower.name
+                for lower in lower_nodes.store.list()
+                if node.node_selector.items() <= lower.labels.items()
+            ],
+            pods=backend.names_below,
+            cluster_id=context.cluster_id,
+        )
+        wanted = [node.port] if node.port is not None else self._candidates()
+        refusal: OSError | None = None
+        for port in wanted:
+            server = KubeletServer(
+                backend,
+                address=self._config.address,
+                port=port,
+                tls=reloader,
+                authenticator=authenticator,
+                authorizer=authorizer,
+                node_name=node.name,
+                extra_routes=measures.routes(),
+                connections=self._connections,
+                stream_limits=self._streams,
+            )
+            try:
+                await server.start()
+            except OSError as error:
+                refusal = error
+                continue
+            self._log.info("kubelet API", node=node.name, address=self._node_ip, port=server.port)
+            tell = partial(_tell, context, node.name)
+            return KubeletService(
+                server, self._certificates.look_after(reloader, node.name, addresses, tell=tell)
+            )
+        raise ConfigError(
+            f"kubelet API of {node.name}: no port is free ({refusal}); set KUBELET_PORT or the node's port"
+        )
+
+    def _candidates(self) -> list[int]:
+        if self._config.port == 0:
+            return [0]
+        return list(range(self._config.port, min(self._config.port + _PORTS_TRIED, 65536)))
+
+
+def _tell(context: ClusterContext, node_name: str, reason: str, message: str) -> None:
+    """An Event on the Node. As kubelets do: kubectl describe node looks for its name in place of the uid."""
+    node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
+    context.recorder.event(node, "Warning", reason, message)
+
+
+async def local_address_towards(server: str) -> str:
+    """The local address from which packets to a server leave; no packet is sent."""
+    parts = urlsplit(server)
+    host, port = parts.hostname or "localhost", parts.port or 443
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            local = str(probe.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(
+            f"cannot tell which address the upper cluster {server} would reach us at ({error}); set VKUBELET_POD_IP"
+        ) from None
+    return str(ipaddress.ip_address(local.partition("%")[0]))

@@ -1,0 +1,299 @@
+"""One lower cluster: its clients, caches, controllers and virtual nodes, in one task group.
+
+Nothing here is shared with another lower cluster, so nothing that goes wrong here can reach one: the process
+(``app.py``) runs each in its own supervised task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from controller_runtime.api import names
+from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.errors import Unavailable
+from controller_runtime.events.recorder import EventRecorder
+from virtual_node import metrics
+from virtual_node.cluster.caches import ClusterCaches, cluster_caches
+from virtual_node.cluster.credential_renewal import CredentialRenewal
+from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints, KubeletService
+from virtual_node.cluster.start_checks import refuse_real_nodes, refuse_upper_as_lower
+from virtual_node.config import types as configuration
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
+from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
+from virtual_node.controllers.events.mirror import EventMirror
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.nodes.controller import NodeController
+from virtual_node.controllers.nodes.health import HealthController
+from virtual_node.controllers.nodes.hold import Identity, NodeHold, this_process
+from virtual_node.controllers.nodes.lease import NodeLeaseController
+from virtual_node.controllers.pods.controller import PodController
+from virtual_node.controllers.pods.creator import PodCreator
+from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.services.controller import ServiceController
+from virtual_node.controllers.services.environment import ServiceLinks
+from virtual_node.controllers.volumes.facade import Volumes
+from virtual_node.health.reports import Report
+
+COMPONENT = "virtual-node"
+
+
+class LowerCluster:
+    """Everything of one lower cluster, from configuration to running."""
+
+    def __init__(
+        self,
+        config: configuration.ClusterConfig,
+        *,
+        settings: configuration.Config,
+        cluster_id: str,
+        endpoints: KubeletEndpoints,
+        report: Callable[[], Report] = Report,
+        identity: Identity | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            config: of the lower cluster.
+            settings: of the process.
+            cluster_id: identity of the upper cluster.
+            endpoints: the kubelet APIs of the process.
+            report: what is wrong that only this process knows; published on the Leases of the virtual nodes.
+            identity: holder of these Leases; None: the process.
+        """
+        self.config = config
+        self._report = report
+        self._identity = identity
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._endpoints = endpoints
+        self._log = structlog.get_logger(component=COMPONENT, cluster=config.name)
+        self.nodes: dict[str, NodeController] = {}
+        self.leases: dict[str, NodeLeaseController] = {}
+        self.holds: dict[str, NodeHold] = {}
+        self.health: HealthController | None = None
+        self.caches: PodCaches | None = None
+        self.lower_nodes: Informer | None = None
+        self._context: ClusterContext | None = None
+        self.pods: PodController | None = None
+
+    @property
+    def waits_for(self) -> str:
+        """Why nothing is mirrored yet: another process holds a virtual node. Empty while nobody is waited for."""
+        return next((hold.waits_for for hold in self.holds.values() if hold.waits_for), "")
+
+    async def run(self) -> None:
+        """Run until cancelled, or until something breaks that only a fresh start can mend.
+
+        Raises:
+            ConfigError: a kubeconfig cannot be used.
+            ExceptionGroup: a controller failed in a way it does not know.
+        """
+        settings, config = self._settings, self.config
+        upper_config = await kubeconfig.load(settings.kubeconfig or None, server=settings.server or None)
+        lower_config = await kubeconfig.load(
+            config.kubeconfig, context=config.context or None, in_cluster=False
+        )
+        weaknesses.warn(lower_config, cluster=config.name)
+        agent = f"{COMPONENT}/{config.name}"
+        async with contextlib.AsyncExitStack() as clients:
+            upper = await clients.enter_async_context(
+                Client(
+                    upper_config,
+                    qps=settings.kube_api_qps,
+                    burst=settings.kube_api_burst,
+                    user_agent=agent,
+                    cluster="upper",
+                )
+            )
+            lower = await clients.enter_async_context(
+                Client(
+                    lower_config,
+                    qps=config.client_qps,
+                    burst=config.client_burst,
+                    user_agent=agent,
+                    cluster=config.name,
+                )
+            )
+            recorder = EventRecorder(upper, component=COMPONENT, host=config.name)
+            context = ClusterContext(
+                name=config.name,
+                cluster_id=self._cluster_id,
+                upper=upper,
+                lower=lower,
+                settings=settings,
+                config=config,
+                nodes={node.name: node for node in config.virtual_nodes()},
+                recorder=recorder,
+                log=self._log,
+            )
+            await refuse_real_nodes(context.upper, context.nodes)
+            # Asked before anything is written; a cluster that does not answer yet is asked again later.
+            with contextlib.suppress(Unavailable):
+                await refuse_upper_as_lower(context)
+            identity = self._identity or this_process()
+            self.holds = {name: NodeHold(context, name, identity) for name in sorted(context.nodes)}
+            services: list[KubeletService] = []
+            try:
+                for hold in self.holds.values():
+                    await hold.acquire()
+                await self._run_controllers(context, services)
+            finally:
+                metrics.show_stopped(config.name)
+                try:
+                    await asyncio.gather(*(hold.release() for hold in self.holds.values()))
+                finally:
+                    # Streams outlive us: a successor may mirror already while somebody still reads a log here.
+                    self._endpoints.retire(services, clients.pop_all())
+
+    def recent_events(self) -> list[dict[str, Any]]:
+        """The last events written to the upper cluster: time, type, reason, message, object."""
+        if self._context is None:
+            return []
+        return [
+            {
+                "time": event.get("lastTimestamp") or event.get("eventTime") or "",
+                "type": event.get("type", ""),
+                "reason": event.get("reason", ""),
+                "message": event.get("message", ""),
+                "object": f"{involved.get('kind', '')} {involved.get('namespace') or ''}/{involved.get('name', '')}",
+                "cluster": self.config.name,
+            }
+            for event in self._context.recorder.recent
+            if (involved := event.get("involvedObject"))
+        ]
+
+    async def _run_controllers(self, context: ClusterContext, services: list[KubeletService]) -> None:
+        caches = cluster_caches(context)
+        controllers: list[PodController] = []
+        health = HealthController(context, changed=self._refresh)
+        namespaces = Namespaces(
+            context,
+            upper=caches.upper_namespaces,
+            lower=caches.lower_namespaces,
+            pods=caches.pods.lower,
+            config=self.config.namespaces,
+        )
+        volumes = (
+            Volumes(
+                context,
+                namespaces=namespaces,
+                lower_nodes=caches.lower_nodes,
+                wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller comes after
+            )
+            if configuration.PV_CONTROLLERS in self._settings.enable_controllers
+            else None
+        )
+        mirrored = ServiceController(
+            context,
+            caches.pods,
+            namespaces=namespaces,
+            upper=caches.upper_services,
+            lower=caches.lower_services,
+        )
+        status = StatusWriter(context)
+        dependencies = DependencyController(
+            context,
+            namespaces=namespaces,
+            config_maps=caches.config_maps,
+            secrets=caches.secrets,
+            wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller comes after
+        )
+        identities = IdentityController(
+            context,
+            secrets=caches.secrets,
+            find_upper=caches.pods.upper_pod,
+            find_lower=caches.pods.lower_pod,
+        )
+        creator = PodCreator(
+            context,
+            namespaces=namespaces,
+            dependencies=dependencies,
+            identities=identities,
+            volumes=volumes,
+            service_links=ServiceLinks(
+                context,
+                upper=caches.upper_services,
+                lower=caches.lower_services,
+                settled=mirrored.settled,
+            ),
+            status=status,
+        )
+        pods = PodController(context, caches.pods, creator=creator, status=status)
+        controllers.append(pods)
+        mirror = EventMirror(
+            context,
+            find_lower=lambda namespace, name: caches.pods.lower.store.get(f"{namespace}/{name}"),
+            find_upper=lambda pod: caches.pods.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, "")),
+        )
+        self.health, self.pods, self.caches, self._context = health, pods, caches.pods, context
+        self.lower_nodes = caches.lower_nodes
+        try:
+            async with asyncio.TaskGroup() as group:
+                for informer in caches.all():
+                    group.create_task(informer.run(), name=f"{context.name} informer")
+                group.create_task(context.recorder.run(), name=f"{context.name} events out")
+                group.create_task(health.run(), name=f"{context.name} health")
+                renewal = CredentialRenewal(context, self.config.token_secrets)
+                group.create_task(renewal.run(), name=f"{context.name} tokens")
+                if volumes is not None:
+                    group.create_task(volumes.run(), name=f"{context.name} volumes")
+                await self._serve_nodes(context, caches, health=health, group=group, services=services)
+                # A pod is judged only when both sides have been read completely: an upper pod that is not
+                # listed yet must not make its lower pod look like an orphan.
+                for informer in caches.deciding():
+                    await informer.wait_synced()
+                await refuse_upper_as_lower(context)
+                await pods.adopt_all()
+                group.create_task(pods.controller.run(), name=f"{context.name} pods")
+                group.create_task(namespaces.run(), name=f"{context.name} namespaces")
+                group.create_task(dependencies.run(), name=f"{context.name} dependencies")
+                group.create_task(identities.run(), name=f"{context.name} identities")
+                group.create_task(mirror.run(), name=f"{context.name} events down")
+                group.create_task(mirrored.run(), name=f"{context.name} services")
+                if self._settings.full_resync_period:
+                    group.create_task(pods.resync(self._settings.full_resync_period))
+                self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.pods.lower.store))
+        finally:
+            self.nodes.clear()
+            self.leases.clear()
+
+    def _refresh(self) -> None:
+        for node in self.nodes.values():
+            node.refresh()
+
+    async def _serve_nodes(
+        self,
+        context: ClusterContext,
+        caches: ClusterCaches,
+        *,
+        health: HealthController,
+        group: asyncio.TaskGroup,
+        services: list[KubeletService],
+    ) -> None:
+        """Register every virtual node and serve its kubelet API; the services started are added to the list."""
+        for name, node in context.nodes.items():
+            service = await self._endpoints.serve(context, caches.pods, node, lower_nodes=caches.lower_nodes)
+            services.append(service)
+            controller = NodeController(
+                context,
+                node,
+                lower_nodes=caches.lower_nodes,
+                foreign_pods=caches.foreign_pods,
+                health=health,
+                addresses=self._endpoints.addresses(name),
+                kubelet_port=service.port,
+            )
+            self.nodes[name] = controller
+            lease = self.leases[name] = NodeLeaseController(
+                context, name, node=controller, hold=self.holds.get(name), report=self._report
+            )
+            group.create_task(controller.run(), name=f"node {name}")
+            group.create_task(lease.run(), name=f"lease {name}")

@@ -1,0 +1,113 @@
+"""What a lower cluster is not started with: names and kubeconfigs by which we would change what is not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from controller_runtime.tls import key_pairs
+from controller_runtime.tls.reloader import CertificateReloader
+from virtual_node.cluster.credential_renewal import kube_system
+from virtual_node.config.types import ClusterConfig, Config, KubeletConfig
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.translate.nodes.node import is_real
+
+_PATIENCE = 3.0
+"""Seconds for the answers of a lower cluster before the daemon starts: one that is away now is asked again later."""
+
+
+async def refuse_real_nodes(upper: Client, nodes: Iterable[str]) -> None:
+    """Refuse names of real Nodes: their pods would become ours.
+
+    Raises:
+        ConfigError: one is a real Node's.
+        ApiError: the upper cluster does not answer, or refuses.
+    """
+    for name in nodes:
+        try:
+            node = await upper.get(resources.NODES, name)
+        except NotFound:
+            continue
+        if is_real(node):
+            raise ConfigError(
+                f"node {name}: the upper cluster has a Node of that name that is not virtual, and it is not changed; "
+                "choose another name (--nodename, or nodeName of the configuration)"
+            )
+
+
+async def refuse_upper_as_lower(context: ClusterContext) -> None:
+    """Refuse a lower kubeconfig that leads to the upper cluster: every pod would be mirrored onto itself.
+
+    Raises:
+        ConfigError: it does, or its credentials are not accepted.
+        ApiError: a cluster does not answer.
+    """
+    try:
+        system = await kube_system(context)
+        upper = await context.upper.get(resources.NAMESPACES, "kube-system")
+    except (Forbidden, NotFound):
+        return
+    refuse_same_cluster(context.name, system, upper)
+
+
+def refuse_same_cluster(name: str, lower: Mapping[str, Any], upper: Mapping[str, Any]) -> None:
+    """Compare the namespaces kube-system of both clusters.
+
+    Raises:
+        ConfigError: they are one.
+    """
+    if lower["metadata"]["uid"] == upper["metadata"]["uid"]:
+        raise ConfigError(
+            f"lower cluster {name}: its kubeconfig leads to the upper cluster, whose pods would be mirrored onto "
+            "themselves; give the kubeconfig of another cluster"
+        )
+
+
+def refuse_files(kubelet: KubeletConfig) -> None:
+    """Refuse files of the kubelet API that cannot be used.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    ca = kubelet.client_ca_file or None
+    if kubelet.tls_cert_file:
+        CertificateReloader(kubelet.tls_cert_file, kubelet.tls_private_key_file, client_ca=ca).forget()
+    elif ca:
+        CertificateReloader.from_pair(key_pairs.self_signed("files"), client_ca=ca).forget()
+
+
+async def unusable(config: Config) -> str:
+    """Return which file that a configuration names cannot be used, and why; empty: all can.
+
+    Lower clusters' kubeconfigs are not read here: a bad one does not stop the other clusters.
+    """
+    try:
+        await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+        refuse_files(config.kubelet)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+async def refuse(cluster: ClusterConfig, *, upper: Client) -> None:
+    """Refuse before the start what is certain to be wrong; what cannot be asked now is asked again later.
+
+    Raises:
+        ConfigError: a node name is a real Node's, or the lower cluster is the upper one.
+    """
+    with contextlib.suppress(ApiError):
+        await refuse_real_nodes(upper, [node.name for node in cluster.virtual_nodes()])
+    loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
+    with contextlib.suppress(ApiError, TimeoutError):
+        async with asyncio.timeout(_PATIENCE), Client(loaded, cluster=cluster.name) as lower:
+            refuse_same_cluster(
+                cluster.name,
+                await lower.get(resources.NAMESPACES, "kube-system"),
+                await upper.get(resources.NAMESPACES, "kube-system"),
+            )

@@ -1,0 +1,1 @@
+"""``virtual-node cleanup``: removes what virtual nodes left in both clusters."""

@@ -1,0 +1,227 @@
+"""``virtual-node cleanup``: take an installation back out of all clusters. ``helm uninstall`` runs it.
+
+In the order in which nothing is lost: the webhook is unregistered, virtual nodes are cordoned and their pods deleted while the virtual node still
+works, so that each ends below with its own grace period; then our daemons are stopped; then what carries our labels is
+removed below, and the nodes above. Claims that still exist above keep their data below, and are told of.
+
+A lower cluster that does not answer holds nothing up: what may be left there is told of. Nor does a configuration that is
+rejected, for the hook: it cleans up by what can be used of it.
+
+``--dry-run`` goes through the same steps and changes nothing: on stdout, what would be deleted and changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+
+from controller_runtime import resources
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import comma_list, duration
+from virtual_node.commands.cleanup.dry_run import rehearsed
+from virtual_node.commands.cleanup.helm_hook import uninstalls
+from virtual_node.commands.cleanup.lower import LowerCleanup
+from virtual_node.commands.cleanup.upper import UpperCleanup
+from virtual_node.commands.common import connect
+from virtual_node.config import command_line, program
+from virtual_node.config.types import ClusterConfig, Config
+
+_STOPPING = 45.0
+"""Seconds that our daemons get to end."""
+_SHARE = 0.6
+"""Of the time allowed, for pods to end in order; the rest is for everything after."""
+_BELOW = 15.0
+"""Seconds that a lower cluster gets at least, however long everything before has taken; and for one answer."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 when all that can be removed is gone.
+
+    Raises:
+        ConfigError: the upper cluster does not let us; exit code 2.
+    """
+    parser = _parser()
+    own, rest = parser.parse_known_args(argv)
+    if own.no_clusters:
+        if rest:
+            parser.error(f"unrecognized arguments, with --no-clusters: {' '.join(rest)}")
+        config = Config(kubeconfig=own.kubeconfig)
+    else:
+        upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
+        # Whoever types the command can correct the file; an uninstallation must not fail on what it is to remove.
+        options = command_line.parse(
+            [*upper, *rest], prog=parser.prog, beside=parser, accept_rejected=own.as_hook
+        )
+        config = options.config
+        if options.rejected:
+            say(f"configuration rejected: {options.rejected}; cleaning up by what can be used of it")
+            if not config.clusters:
+                say(
+                    "no lower cluster can be read from it: virtual nodes, and objects in lower clusters, are left; run "
+                    f"`{parser.prog} --config FILE` with a corrected file"
+                )
+    asyncio.run(_run(config, own))
+    return 0
+
+
+async def _run(config: Config, own: argparse.Namespace) -> None:
+    loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+    async with Client(
+        loaded, user_agent="virtual-node-cleanup", cluster="upper", qps=50, burst=100
+    ) as client:
+        try:
+            await _clean(rehearsed(client, tell) if own.dry_run else client, config, own)
+        except ApiError as error:
+            told = connect.explain(error, loaded, path=config.kubeconfig, in_cluster=True)
+            raise ConfigError(str(told)) from None
+
+
+async def _clean(client: Client, config: Config, own: argparse.Namespace) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + own.timeout
+    if own.as_hook:
+        await uninstalls(client, own.namespace, own.selector)
+    cluster_id = config.cluster_id
+    if not cluster_id:
+        cluster_id = str((await client.get(resources.NAMESPACES, "kube-system"))["metadata"]["uid"])
+    nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
+    clusters = [cluster.name for cluster in config.clusters]
+    upper = UpperCleanup(client, nodes=nodes, clusters=clusters, say=_progress(own))
+    # From here on nobody's new pod waits for us, or is sent to a scheduler that is about to go.
+    await upper.remove_webhook(own.webhook_configuration)
+    await upper.cordon()
+    await upper.delete_pods(deadline=loop.time() + own.timeout * _SHARE)
+    if own.selector and own.namespace:
+        await upper.stop_daemons(own.namespace, own.selector, seconds=0 if own.dry_run else _STOPPING)
+    await upper.release_waiting(own.scheduler_name)
+    claims = await upper.claims()
+    deadline = max(deadline, loop.time() + _BELOW)
+    async with asyncio.TaskGroup() as group:
+        for cluster in config.clusters:
+            group.create_task(_lower(cluster, cluster_id, claims, own, deadline=deadline))
+    await upper.remove(namespace=own.namespace, leases=own.leases, secrets=own.secrets)
+
+
+async def _lower(
+    cluster: ClusterConfig,
+    cluster_id: str,
+    claims: frozenset[str],
+    own: argparse.Namespace,
+    *,
+    deadline: float,
+) -> None:
+    """Clean one lower cluster; whatever keeps us from it is told, and keeps nobody else."""
+    progress = _progress(own)
+    names = [node.name for node in cluster.virtual_nodes()]
+    try:
+        if not cluster.kubeconfig:  # of a rejected configuration; without a path another one would be found
+            raise ConfigError("it has no kubeconfig")
+        async with connect.by_file(
+            cluster.kubeconfig,
+            agent="virtual-node-cleanup",
+            context=cluster.context,
+            cluster=cluster.name,
+            timeout=_BELOW,
+        ) as client:
+            cleanup = LowerCleanup(
+                rehearsed(client, tell) if own.dry_run else client,
+                cluster_id=cluster_id,
+                nodes=names,
+                upper_claims=claims,
+                say=progress,
+            )
+            async with asyncio.timeout_at(deadline):
+                await cleanup.run()
+    except (ConfigError, TimeoutError) as error:
+        why = str(error) or "no end within the time allowed"
+        progress(
+            f"{cluster.name}: not cleaned ({why}); what is left there carries the label "
+            f"virtual-node.io/upper-cluster={cluster_id}"
+        )
+
+
+def say(line: str) -> None:
+    """One line of progress, for the log of the hook's Job."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - what the command says
+
+
+def tell(line: str) -> None:
+    """One object that ``--dry-run`` would delete or change; for programs, too."""
+    print(f"{line} (dry run)", flush=True)  # noqa: T201 - what the command says
+
+
+def _progress(own: argparse.Namespace) -> Callable[[str], None]:
+    return (lambda line: say(f"{line} (dry run)")) if own.dry_run else say
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        program.name(),
+        "cleanup",
+        about="Take an installation back out of all clusters: its pods end in order, then everything that carries its "
+        "labels goes, below and above. helm uninstall runs it. It asks nothing and cannot be undone (see --dry-run); claims "
+        "that exist above keep their data below.",
+        examples=(
+            ("What would go, and what would stay", "cleanup --config clusters.yaml --dry-run"),
+            ("What a configuration has made, started by hand", "cleanup --config clusters.yaml"),
+            (
+                "With the Deployments that run it",
+                "cleanup --config clusters.yaml --namespace virtual-node-system --selector app.kubernetes.io/instance=vn",
+            ),
+        ),
+        notes="Takes the daemon's flags, too: --config, or --client-kubeconfig and --nodename. A lower cluster that does "
+        "not answer holds nothing up; what may be left there is told of.",
+        exit_codes="0 all that can be removed is gone, 2 usage, or the upper cluster does not let us",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="change nothing, in no cluster: print what would be deleted and changed",
+    )
+    parser.add_argument(
+        "--namespace", default="", metavar="NS", help="where the components run (none: by hand)"
+    )
+    parser.add_argument(
+        "--selector",
+        default="",
+        metavar="SELECTOR",
+        help="label selector of their Deployments, which are stopped",
+    )
+    parser.add_argument(
+        "--as-hook",
+        action="store_true",
+        help="only where --selector finds what Helm or Argo CD installed: other tools run hooks at any time",
+    )
+    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="upper cluster's")
+    parser.add_argument(
+        "--no-clusters",
+        action="store_true",
+        help="there are no lower clusters: no --config, no --client-kubeconfig",
+    )
+    parser.add_argument(
+        "--webhook-configuration",
+        default="",
+        metavar="NAME",
+        help="of the webhook configurations to remove first",
+    )
+    parser.add_argument(
+        "--scheduler-name",
+        default="",
+        metavar="NAME",
+        help="scheduler that goes, too: labelled pods that wait for it are made anew by their controllers",
+    )
+    parser.add_argument(
+        "--leases", type=comma_list, default=[], metavar="LIST", help="Leases there to remove"
+    )
+    parser.add_argument(
+        "--secrets", type=comma_list, default=[], metavar="LIST", help="Secrets there to remove"
+    )
+    parser.add_argument(
+        "--timeout", type=duration, default=300.0, metavar="D", help="how long all of it may take (5m)"
+    )
+    return parser

@@ -1,0 +1,172 @@
+"""Taking what was made for an upper cluster out of a lower one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client.client import Client
+from controller_runtime.errors import Conflict, NotFound
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
+from virtual_node.translate.objects.namespaces import upper_name
+from virtual_node.translate.services import endpoints, services
+
+_KINDS = (*(resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS),)
+_POLL = 0.5
+
+
+class LowerCleanup:
+    """Deletes by our ownership labels, and by uid: never anything of others."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        cluster_id: str,
+        nodes: Sequence[str],
+        upper_claims: Collection[str],
+        say: Callable[[str], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: of the lower cluster.
+            cluster_id: of the upper cluster.
+            nodes: our virtual nodes over this lower cluster; another installation may have others.
+            upper_claims: UIDs of the claims that still exist above.
+            say: told what happens, a line at a time.
+        """
+        self._client = client
+        self._cluster_id = cluster_id
+        self._nodes = frozenset(nodes)
+        self._upper_claims = upper_claims
+        self._say = say
+
+    async def run(self) -> None:
+        """Remove pods, then what they needed, then namespaces that are empty.
+
+        Raises:
+            ApiError: the cluster does not answer, or does not let us.
+        """
+        while pods := await self._ours(resources.PODS):
+            for pod in pods:
+                if not pod.metadata.deletion_timestamp:
+                    await self._delete(resources.PODS, pod)
+            await asyncio.sleep(_POLL)
+        shared = await self._shared_namespaces()
+        for namespace in sorted(shared):
+            self._say(
+                f"{self._client.cluster}: namespace {namespace} has pods of other virtual nodes; what they may use stays"
+            )
+        kept = await self._always_wanted()
+        counts = {resource.kind: await self._remove_all(resource, shared, kept) for resource in _KINDS}
+        removed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        if removed:
+            self._say(f"{self._client.cluster}: removed {removed}")
+        await self._claims()
+        await self._namespaces({namespace for namespace, _ in kept})
+
+    async def _always_wanted(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of the Services that another installation's ``services.always`` wants; ours is taken back."""
+        kept = set()
+        for service in await self._ours(resources.SERVICES):
+            wanted = services.wanted_by(service.annotations)
+            if not wanted - self._nodes:
+                continue
+            kept.add((service.namespace, service.name))
+            self._say(
+                f"{self._client.cluster}: Service {service.key} is kept: {', '.join(sorted(wanted - self._nodes))} "
+                "always wants it"
+            )
+            if own := wanted & self._nodes:
+                marks = {services.always_mark(node): None for node in own}
+                await patch_only(
+                    self._client,
+                    resources.SERVICES,
+                    service.name,
+                    {"metadata": {"annotations": marks}},
+                    uid=service.uid,
+                    namespace=service.namespace,
+                )
+        return frozenset(kept)
+
+    async def _remove_all(
+        self, resource: Resource, shared: Collection[str], kept: Collection[tuple[str, str]]
+    ) -> int:
+        found = [
+            one
+            for one in await self._ours(resource)
+            if (one.namespace not in shared or _is_of_one_pod(one))
+            and (one.namespace, _service(resource, one)) not in kept
+        ]
+        for one in found:
+            await self._delete(resource, one)
+        return len(found)
+
+    async def _shared_namespaces(self) -> frozenset[str]:
+        """Where another installation in the same upper cluster has pods: they use our copies, for there is one of each."""
+        listed = await self._client.list(
+            resources.PODS, label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"
+        )
+        return frozenset(
+            pod.namespace for pod in listed.items if pod.labels.get(names.LABEL_NODE, "") not in self._nodes
+        )
+
+    async def _claims(self) -> None:
+        for claim in await self._ours(resources.PERSISTENT_VOLUME_CLAIMS):
+            if claim.labels.get(names.LABEL_UPPER_UID) in self._upper_claims:
+                self._say(f"{self._client.cluster}: claim {claim.key} is kept: its upper claim exists")
+            elif not claim.metadata.deletion_timestamp:
+                self._say(f"{self._client.cluster}: claim {claim.key} is kept: it was kept before")
+
+    async def _namespaces(self, kept: Collection[str]) -> None:
+        """Remove namespaces that we made and nobody else uses.
+
+        Args:
+            kept: namespaces with something that is kept.
+        """
+        leftovers = Leftovers(self._client, self._cluster_id)
+        for namespace in await self._ours(resources.NAMESPACES):
+            if namespace.metadata.deletion_timestamp or namespace.name in kept:
+                continue
+            try:
+                found = await leftovers.find(namespace.name, upper_name=upper_name(namespace))
+            except UnknownError as error:
+                self._say(f"{self._client.cluster}: namespace {namespace.name} is kept: {error}")
+                continue
+            if found.others or found.pods:
+                what = ", ".join(found.others[:3]) or "pods of other virtual nodes"
+                self._say(f"{self._client.cluster}: namespace {namespace.name} is kept: it has {what}")
+                continue
+            await self._delete(resources.NAMESPACES, namespace)
+            self._say(f"{self._client.cluster}: namespace {namespace.name} removed")
+
+    async def _ours(self, resource: Resource) -> list[Object]:
+        listed = await self._client.list(
+            resource, label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"
+        )
+        # What names another virtual node belongs to another installation in the same upper cluster.
+        return [one for one in listed.items if one.labels.get(names.LABEL_NODE, "") in {"", *self._nodes}]
+
+    async def _delete(self, resource: Resource, found: Object) -> None:
+        try:
+            await self._client.delete(resource, found.name, namespace=found.namespace or None, uid=found.uid)
+        except (NotFound, Conflict):
+            return
+
+
+def _is_of_one_pod(one: Object) -> bool:
+    """Whether it is the tokens of a pod of a virtual node that is named, so that no other pod can use it."""
+    return names.LABEL_TOKEN_OF in one.labels and names.LABEL_NODE in one.labels
+
+
+def _service(resource: Resource, one: Object) -> str:
+    """The Service that an object is, or leads to; empty: it has nothing to do with one."""
+    if resource is resources.SERVICES:
+        return one.name
+    return one.labels.get(endpoints.LABEL_SERVICE, "") if resource is resources.ENDPOINT_SLICES else ""

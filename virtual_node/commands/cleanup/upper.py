@@ -1,0 +1,281 @@
+"""Taking virtual nodes out of the upper cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
+from controller_runtime import resources
+from controller_runtime.api import names, readable
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, Conflict, Forbidden, NotFound
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from virtual_node.commands.common.reader import VIRTUAL_NODES
+from virtual_node.controllers.volumes.pv_controller import CSI_DRIVERS
+from virtual_node.rights.operator import MEMORY
+from virtual_node.translate.storage import pv
+from virtual_node.translate.storage import pvc as claims
+
+_SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_POLL = 0.5
+_HOOKS = ("uninstall", "test")
+"""Components that are no daemons."""
+_WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
+
+
+class UpperCleanup:
+    """The steps, each safe to repeat."""
+
+    def __init__(
+        self, client: Client, *, nodes: Sequence[str], clusters: Collection[str], say: Callable[[str], None]
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: of the upper cluster.
+            nodes: our virtual nodes.
+            clusters: our lower clusters.
+            say: told what happens, a line at a time.
+        """
+        self._client = client
+        self._nodes = frozenset(nodes)
+        self._clusters = frozenset(clusters)
+        self._say = say
+        self._real: frozenset[str] | None = None
+        self._told: set[str] = set()
+
+    async def remove_webhook(self, name: str) -> None:
+        """The API server asks our webhook no more; an empty name: it never did."""
+        for resource in _WEBHOOKS if name else ():
+            await self._delete_named(resource, name)
+
+    async def cordon(self) -> None:
+        """Nothing new comes to our virtual nodes."""
+        for node in await self._our_nodes():
+            if not (node.to_dict().get("spec") or {}).get("unschedulable"):
+                await self._client.patch(resources.NODES, node.name, {"spec": {"unschedulable": True}})
+                self._say(f"node {node.name} cordoned")
+
+    async def delete_pods(self, *, deadline: float) -> None:
+        """Delete the pods of our virtual nodes and wait until they have ended; the last ones are forced.
+
+        Args:
+            deadline: the event loop's time after which pods are removed without having ended below.
+        """
+        known: set[str] | None = None
+        while found := await self._pods(known):
+            if known is None:
+                known = {pod.uid for pod in found}
+                self._say(f"ending {readable.count(len(found), 'pod')}, each with its own grace period")
+            for pod in found:
+                if not pod.metadata.deletion_timestamp:
+                    await self._delete(resources.PODS, pod)
+            if asyncio.get_running_loop().time() > deadline:
+                for pod in found:
+                    self._say(f"pod {pod.key} did not end in time; removed above")
+                    await self._delete(resources.PODS, pod, grace=0)
+                return
+            await asyncio.sleep(_POLL)
+
+    async def stop_daemons(self, namespace: str, selector: str, *, seconds: float) -> None:
+        """Scale our daemons to nothing, and wait for their pods to go, for a while: they would undo our work.
+
+        Args:
+            namespace: where they run.
+            selector: of their Deployments.
+            seconds: how long to wait; 0: not at all.
+        """
+        chosen = f"{selector},app.kubernetes.io/component notin ({','.join(_HOOKS)})"
+        for deployment in (
+            await self._client.list(resources.DEPLOYMENTS, namespace=namespace, label_selector=chosen)
+        ).items:
+            await self._client.patch(
+                resources.DEPLOYMENTS,
+                deployment.name,
+                {"spec": {"replicas": 0}},
+                namespace=namespace,
+                subresource="scale",
+            )
+            self._say(f"deployment {deployment.name} stopped")
+        deadline = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < deadline:
+            if not (
+                await self._client.list(resources.PODS, namespace=namespace, label_selector=chosen)
+            ).items:
+                return
+            await asyncio.sleep(_POLL)
+        if seconds:
+            self._say(f"some pods in {namespace} still drain their streams; going on")
+
+    async def release_waiting(self, scheduler: str) -> None:
+        """Have pods that wait for our scheduler made anew: nobody else would ever place them.
+
+        Args:
+            scheduler: its name; empty: there is none. The webhook, which chose it, must be gone.
+        """
+        if not scheduler:
+            return
+        waiting = await self._client.list(
+            resources.PODS,
+            label_selector=f"{names.LABEL_VIRTUAL_POD}=true",
+            field_selector=f"spec.schedulerName={scheduler},spec.nodeName=",
+        )
+        for pod in waiting.items:
+            if pod.metadata.deletion_timestamp:
+                continue
+            if any(owner.get("controller") for owner in pod.metadata.owner_references):
+                await self._delete(resources.PODS, pod)
+                self._say(f"pod {pod.key} waited for {scheduler}; its controller makes a new one")
+            else:
+                self._say(f"pod {pod.key} waits for {scheduler}, which is gone: create it anew")
+
+    async def claims(self) -> frozenset[str]:
+        """UIDs of all claims that exist above: what they hold below is kept."""
+        listed = await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS)
+        return frozenset(claim.uid for claim in listed.items)
+
+    async def remove(
+        self, *, namespace: str, leases: Sequence[str], secrets: Sequence[str], driver: bool = True
+    ) -> None:
+        """Remove nodes, finalizers, mirrors that nobody uses, memory, and what is named.
+
+        Args:
+            namespace: where our components run; empty: nowhere in this cluster.
+            leases: names of Leases there.
+            secrets: names of Secrets there.
+            driver: remove the CSIDriver, too, with the last virtual node.
+        """
+        for node in await self._our_nodes():
+            await self._delete(resources.NODES, node)
+            self._say(f"node {node.name} removed")
+        await self._release_claims()
+        await self._remove_mirrors()
+        if not (await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)).items:
+            if driver:
+                await self._remove_driver()
+            if namespace:
+                # While another installation works, a bare pod may be about to be re-created from one.
+                await self._remove_records(namespace)
+        if namespace:
+            wanted = [(resources.LEASES, name) for name in leases]
+            wanted += [(resources.SECRETS, name) for name in secrets]
+            wanted += [(resources.CONFIG_MAPS, name) for name in MEMORY]
+            for resource, name in wanted:
+                await self._delete_named(resource, name, namespace=namespace)
+
+    async def _our_nodes(self) -> list[Object]:
+        listed = await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)
+        return [node for node in listed.items if node.name in self._nodes]
+
+    async def _pods(self, known: Collection[str] | None) -> list[Object]:
+        """Pods of our virtual nodes that have to end.
+
+        Those that a DaemonSet made after the first look (``known``) do not count: it makes them anew, cordoned or
+        not, until the node is gone, and they go with it.
+        """
+        found: list[Object] = []
+        for node in sorted(self._nodes - await self._real_nodes()):
+            listed = await self._client.list(resources.PODS, field_selector=f"spec.nodeName={node}")
+            found += listed.items
+        return [pod for pod in found if known is None or pod.uid in known or not _of_daemon_set(pod)]
+
+    async def _real_nodes(self) -> frozenset[str]:
+        """Real nodes with a name of ours: the daemon refuses such a name, and the pods there are not ours."""
+        if self._real is None:
+            real = set()
+            for name in sorted(self._nodes):
+                try:
+                    node = await self._client.get(resources.NODES, name)
+                except NotFound:
+                    continue
+                if (node["metadata"].get("labels") or {}).get(
+                    names.LABEL_NODE_TYPE
+                ) != names.NODE_TYPE_VIRTUAL:
+                    self._say(f"node {name} is not virtual; its pods are left alone")
+                    real.add(name)
+            self._real = frozenset(real)
+        return self._real
+
+    async def _release_claims(self) -> None:
+        volumes = {volume.name for volume in await self._mirrors()}
+        for claim in (await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS)).items:
+            finalizers = claim.metadata.finalizers
+            node = claim.annotations.get(_SELECTED_NODE, "")
+            volume = (claim.spec or {}).get("volumeName", "")
+            if claims.FINALIZER not in finalizers or (volume not in volumes and node not in self._nodes):
+                continue
+            kept = [one for one in finalizers if one != claims.FINALIZER]
+            patch = {
+                "metadata": {"uid": claim.uid, "resourceVersion": claim.resource_version, "finalizers": kept}
+            }
+            try:
+                await self._client.patch(
+                    resources.PERSISTENT_VOLUME_CLAIMS, claim.name, patch, namespace=claim.namespace
+                )
+            except (NotFound, Conflict) as error:
+                self._say(f"claim {claim.key}: finalizer not removed: {error}")
+            else:
+                self._say(f"claim {claim.key} can be deleted freely now; its data stays in the lower cluster")
+
+    async def _mirrors(self) -> list[Object]:
+        listed = await self._client.list(resources.PERSISTENT_VOLUMES)
+        return [
+            volume
+            for volume in listed.items
+            if ((volume.spec or {}).get("csi") or {}).get("driver") == pv.DRIVER
+            and volume.labels.get(names.LABEL_LOWER_CLUSTER) in self._clusters
+        ]
+
+    async def _remove_mirrors(self) -> None:
+        for volume in await self._mirrors():
+            if (volume.status or {}).get("phase") == "Bound":
+                continue
+            await self._delete(resources.PERSISTENT_VOLUMES, volume)
+            self._say(f"volume {volume.name} removed; the lower one stays")
+
+    async def _remove_driver(self) -> None:
+        if await self._mirrors():
+            return
+        await self._delete_named(CSI_DRIVERS, pv.DRIVER)
+
+    async def _remove_records(self, namespace: str) -> None:
+        listed = await self._client.list(
+            resources.CONTROLLER_REVISIONS,
+            namespace=namespace,
+            label_selector=f"{names.LABEL_DESCHEDULER_RECORD}=true",
+        )
+        for record in listed.items:
+            await self._delete(resources.CONTROLLER_REVISIONS, record)
+
+    async def _delete_named(self, resource: Resource, name: str, *, namespace: str = "") -> None:
+        """Delete what goes by a name of ours; it may be gone already."""
+        try:
+            await self._client.delete(resource, name, namespace=namespace or None)
+        except NotFound:
+            return
+        self._say(f"{resource.kind} {namespace}{'/' if namespace else ''}{name} removed")
+
+    async def _delete(self, resource: Resource, found: Object, *, grace: int | None = None) -> None:
+        """Delete the very object that was found."""
+        try:
+            await self._client.delete(
+                resource,
+                found.name,
+                namespace=found.namespace or None,
+                uid=found.uid,
+                grace_period_seconds=grace,
+            )
+        except (NotFound, Conflict):
+            return
+        except ApiError as error:
+            if error.code < 500 and not isinstance(error, Forbidden):
+                raise
+            line = f"{resource.kind} {found.key}: {error}"
+            if line not in self._told:  # it is tried again and again
+                self._told.add(line)
+                self._say(line)
+
+
+def _of_daemon_set(pod: Object) -> bool:
+    return any(owner.get("kind") == "DaemonSet" for owner in pod.metadata.owner_references)

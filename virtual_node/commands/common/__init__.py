@@ -1,0 +1,1 @@
+"""Shared by the commands: connections, reading, permissions, output. Imports no command."""

@@ -1,0 +1,72 @@
+"""What to tell a person whose cluster gives no answer, or not the one that they need: the cause and the next step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.proxies import without_password
+from controller_runtime.errors import ApiError
+from virtual_node.certificates.expiry import Expiry, span
+from virtual_node.health.connections import Failure, failure
+
+_VERIFY = re.compile(r"certificate verify failed: (.*?)[.]? \(_ssl")
+_STEPS = {
+    Failure.REFUSED: "is the cluster up, and is it the one that you mean?",
+    Failure.SILENT: "is it reachable from here (VPN, firewall, proxy), and is it the one that you mean?",
+    Failure.NO_NAME: "is the name right, and known to the DNS that is used here?",
+    Failure.UNTRUSTED: "give the kubeconfig the CA of this API server (certificate-authority-data)",
+    Failure.TLS: "does an API server listen there, and does it take the kubeconfig's client certificate?",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is wrong, whose kubeconfig led there, and what to do next."""
+
+    what: str
+    step: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.step}" if self.step else self.what
+
+
+def explain(error: ApiError, config: ClusterConfig, *, expiries: Sequence[Expiry], now: datetime) -> Trouble:
+    """Tell a person what a request has ended with.
+
+    Args:
+        error: the end.
+        config: where it went.
+        expiries: of the kubeconfig's credentials.
+        now: aware.
+    """
+    place = f"{config.server} ({_origin(config)})"
+    kind = failure(error.message, error.code)
+    ended = [one for one in expiries if one.ends <= now]
+    if ended and (error.code == 401 or kind is Failure.TLS):
+        what = "token" if ended[0].kind == "Token" else "client certificate"
+        return Trouble(f"{place}: the kubeconfig's {what} ended {span(now - ended[0].ends)} ago", "renew it")
+    if error.code == 401:
+        return Trouble(f"{place} does not accept the kubeconfig's credentials (401)", "renew them")
+    if error.code == 403:
+        return Trouble(f"{place}: {error.message}", "ask an administrator for that right")
+    if error.code >= 500:
+        return Trouble(f"{place}: {error}", "how is it? kubectl get --raw '/readyz?verbose'")
+    if error.code or kind not in _STEPS:
+        return Trouble(f"{place}: {error}", "")
+    detail = _VERIFY.search(error.message)
+    said = f": {detail[1]}" if detail else ""
+    step = "renew the API server's certificate" if "expired" in said else _STEPS[kind]
+    return Trouble(f"{place}: {kind.value}{said}", step)
+
+
+def _origin(config: ClusterConfig) -> str:
+    parts = [config.source or "no kubeconfig"]
+    if config.context_name:
+        parts.append(f"context {config.context_name}")
+    if config.proxy_url:
+        parts.append(f"through {without_password(config.proxy_url)}")
+    return ", ".join(parts)

@@ -1,0 +1,70 @@
+"""Reads what the health model needs of the upper cluster, for commands that show virtual nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from controller_runtime import resources
+from virtual_node.commands.common.reader import Reader
+from virtual_node.health.facts import Facts
+from virtual_node.health.faults import Health
+from virtual_node.health.model import examine
+from virtual_node.health.objects import Json, key
+from virtual_node.health.pods import WAITING, sign, waiting_sign
+from virtual_node.health.replicas import COMPONENTS, explanation, failing
+
+
+async def judge(
+    reader: Reader,
+    *,
+    nodes: Sequence[Json],
+    bound: Sequence[Json] | None,
+    leases: Mapping[str, Json] | None,
+    now: datetime,
+) -> Health:
+    """Return the verdict on an upper cluster; what this person may not see is unknown.
+
+    Args:
+        reader: of the upper cluster.
+        nodes: all virtual nodes.
+        bound: the pods on them; None: they may not be seen.
+        leases: of the nodes, by name; None: they may not be seen.
+        now: by the API server's clock.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    waiting, components = await asyncio.gather(
+        reader.all(resources.PODS, field_selector=WAITING),
+        reader.all(resources.PODS, label_selector=COMPONENTS),
+    )
+    names = [node["metadata"]["name"] for node in nodes]
+    without = [waiting_sign(pod.to_dict(), names) for pod in waiting or ()]
+    replicas = [pod.to_dict() for pod in components or ()]
+    words = {key(pod): await _said(reader, pod) for pod in failing(replicas, now)}
+    return examine(
+        Facts(
+            now=now,
+            nodes=nodes,
+            leases=leases,
+            signs=None if bound is None else [found for pod in bound if (found := sign(pod))],
+            waiting=None if waiting is None else [found for found in without if found],
+            replicas=None if components is None else replicas,
+            words=words,
+        )
+    )
+
+
+async def _said(reader: Reader, pod: Json) -> str:
+    """Return the last log line of a pod that has crashed, otherwise the last warning about it."""
+    if lines := await reader.last_words(pod):
+        return lines[-1]
+    metadata = pod["metadata"]
+    events = await reader.all(
+        resources.EVENTS,
+        namespace=metadata["namespace"],
+        field_selector=f"involvedObject.uid={metadata['uid']}",
+    )
+    return explanation(event.to_dict() for event in events or ())

@@ -1,0 +1,108 @@
+"""What a person may read, and how to say which right is missing, in the words of ``kubectl auth can-i``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller_runtime import resources
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError
+from controller_runtime.resources import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A right that looking takes."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    """Empty: all, or none where the resource has none."""
+    namespaced: bool = True
+    name: str = ""
+    """Empty: all objects."""
+
+    @property
+    def words(self) -> str:
+        """``get nodes/proxy``, ``get nodes/tokyo/proxy``, ``create pods in shop``."""
+        full = "/".join(filter(None, (self.resource, self.name, self.subresource)))
+        return f"{self.verb} {full}" + (f" in {self.namespace}" if self.namespace else "")
+
+    @property
+    def question(self) -> str:
+        """``kubectl auth can-i list leases.coordination.k8s.io --namespace=kube-node-lease``."""
+        qualified = f"{self.resource}.{self.group}" if self.group else self.resource
+        if self.name:
+            qualified += f"/{self.name}"
+        parts = ["kubectl auth can-i", self.verb, qualified]
+        if self.subresource:
+            parts.append(f"--subresource={self.subresource}")
+        if self.namespace:
+            parts.append(f"--namespace={self.namespace}")
+        elif self.namespaced:
+            parts.append("--all-namespaces")
+        return " ".join(parts)
+
+
+def need(
+    verb: str, resource: Resource, *, namespace: str | None = None, subresource: str = "", name: str = ""
+) -> Need:
+    """The right that a request takes.
+
+    Args:
+        verb: the API's: get, list, watch.
+        resource: what it is about.
+        namespace: None: all.
+        subresource: such as ``log``.
+        name: of the only object that it is about.
+    """
+    return Need(
+        verb,
+        resource.plural,
+        resource.group,
+        subresource,
+        namespace or "",
+        namespaced=resource.namespaced,
+        name=name,
+    )
+
+
+def refusal(verb: str, resource: Resource, *, namespace: str | None = None) -> ConfigError:
+    """What to end with where, without a right, nothing at all can be said.
+
+    Args:
+        verb: the API's.
+        resource: what it is about.
+        namespace: None: all.
+    """
+    right = need(verb, resource, namespace=namespace)
+    return ConfigError(f"nothing can be said without the right to {right.words}: {right.question}")
+
+
+async def missing(client: Client, needs: Sequence[Need]) -> list[Need]:
+    """Those of some rights that the caller does not have, by the server's own word.
+
+    Raises:
+        ApiError: it does not say.
+    """
+    allowed = await asyncio.gather(*(_may(client, one) for one in needs))
+    return [one for one, may in zip(needs, allowed, strict=True) if not may]
+
+
+async def _may(client: Client, one: Need) -> bool:
+    attributes = {
+        "verb": one.verb,
+        "group": one.group,
+        "resource": one.resource,
+        "subresource": one.subresource,
+        "namespace": one.namespace,
+        "name": one.name,
+    }
+    review = await client.create(
+        resources.SELF_SUBJECT_ACCESS_REVIEWS, {"spec": {"resourceAttributes": attributes}}
+    )
+    return bool((review.get("status") or {}).get("allowed"))

@@ -1,0 +1,90 @@
+"""Single questions to a cluster, and how they were answered; nothing concluded."""
+
+from __future__ import annotations
+
+import email.utils
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from controller_runtime import resources
+from controller_runtime.api.decoding import decoder
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError
+from virtual_node.commands.common.probe import PROXY_REFUSES, Probe
+from virtual_node.health.objects import Json
+
+_decode_object = decoder(dict[str, Any])
+
+
+async def version(client: Client) -> Probe:
+    """``/version``; the text is the version. It takes as long as the client allows any request."""
+    try:
+        answer = _decode_object(await client.request("GET", "/version"))
+        return Probe(200, str(answer.get("gitVersion", "?")))
+    except msgspec.DecodeError as error:
+        return Probe(0, f"{client.config.server}: /version is no JSON: {error}")
+    except ApiError as error:
+        return Probe(error.code, error.message)
+
+
+async def clock(client: Client) -> datetime:
+    """The server's time: leases are compared with it, and this machine's clock may be wrong."""
+    try:
+        return await date(client) or datetime.now(UTC)
+    except ApiError:
+        return datetime.now(UTC)
+
+
+async def date(client: Client) -> datetime | None:
+    """The server's time; None: it does not tell, or a proxy on the way has put something else there.
+
+    Raises:
+        ApiError: it does not answer.
+    """
+    async with client.stream("GET", "/version", head_timeout=client.timeout) as response:
+        text = response.headers.get("Date", "")
+    try:
+        return email.utils.parsedate_to_datetime(text).astimezone(UTC)
+    except (ValueError, TypeError):
+        return None
+
+
+async def kubelet(upper: Client, node: Json, bound: Sequence[Json]) -> Probe:
+    """``/healthz`` of a virtual node's kubelet API, through the API server.
+
+    Args:
+        upper: the upper cluster.
+        node: the virtual node.
+        bound: its pods; the log of one that runs stands in where the API server proxies to no loopback address.
+    """
+    path = resources.NODES.path(name=node["metadata"]["name"], subresource="proxy/healthz")
+    probe = await _get(upper, path)
+    running = next((pod for pod in bound if (pod.get("status") or {}).get("phase") == "Running"), None)
+    if PROXY_REFUSES not in probe.text or running is None:
+        return probe
+    # Logs take the same way.
+    metadata = running["metadata"]
+    path = resources.PODS.path(namespace=metadata["namespace"], name=metadata["name"], subresource="log")
+    container = running["spec"]["containers"][0]["name"]
+    log = await _get(upper, path, {"container": container, "tailLines": "1"})
+    # Whatever comes from behind the node's own address has got through to it.
+    told = log.ok or log.code in {0, 401, 403, 504} or _address(node) in log.text
+    return log if told else Probe(200)
+
+
+async def _get(client: Client, path: str, params: Mapping[str, str] | None = None) -> Probe:
+    try:
+        return Probe(200, (await client.request("GET", path, params=params)).decode("utf-8", "replace"))
+    except ApiError as error:
+        return Probe(error.code, error.message)
+
+
+def _address(node: Json) -> str:
+    """``host:port`` of a node's kubelet API."""
+    status = node.get("status") or {}
+    hosts = [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"]
+    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port", "")
+    return f"{hosts[0] if hosts else node['metadata']['name']}:{port}"

@@ -1,0 +1,1 @@
+"""``virtual-node completion``: completes commands, flags and names of objects in shells."""

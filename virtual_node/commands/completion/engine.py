@@ -1,0 +1,193 @@
+"""What may come next on a command line: words in, candidates out, read off the argparse parsers alone. Pure.
+
+There is no second list of commands, flags or values: what a parser takes is what is offered. Its metavars say what a
+value is where only a cluster knows what there is (``Names``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller_runtime import log
+from controller_runtime.process.flags import boolean
+from virtual_node.config.types import KNOWN_CONTROLLERS
+
+ParserOf = Callable[[str], argparse.ArgumentParser | None]
+"""From a command to the parser of its flags; None: it takes none."""
+_FILE_METAVARS = frozenset({"FILE", "PATH", "DIR"})
+_WORDS: Mapping[str, Sequence[str]] = {"LEVEL": tuple(log.LEVELS)}
+_LISTS: Mapping[str, Sequence[str]] = {"CONTROLLERS": tuple(KNOWN_CONTROLLERS)}
+"""By metavar: the words that fit, one of them, or several with commas between."""
+
+
+class Names(enum.Enum):
+    """Metavars of what only a cluster, or a kubeconfig, can name."""
+
+    CONTEXTS = "CONTEXT"
+    NAMESPACES = "NS"
+    VIRTUAL_NODES = "NODE"
+    LOWER_CLUSTERS = "CLUSTER"
+    LABELS = "LABELS"
+    """Of virtual nodes."""
+    TARGETS = "TYPE[/NAME]"
+    OBJECTS = "[NAMESPACE/]NAME"
+    """Of what ``diagnose`` is asked about."""
+
+
+_NAMES = {one.value: one for one in Names}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be asked for the names that fit."""
+
+    names: Names
+    prefix: str
+    """How they begin."""
+    dest: str
+    """Of the flag, or the positional argument, that is being typed."""
+    given: Mapping[str, Sequence[str]]
+    """What has been typed so far, as it was typed, by argparse's dest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One word that fits."""
+
+    value: str
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What fits here."""
+
+    candidates: Sequence[Candidate] = field(default_factory=tuple)
+    files: bool = False
+    """The shell's own file names fit."""
+    question: Question | None = None
+    """Others tell the candidates."""
+
+
+_NOTHING = Completion()
+
+
+def complete(
+    words: Sequence[str], *, commands: Mapping[str, str], parser_of: ParserOf, default: str = ""
+) -> Completion:
+    """Complete the last word.
+
+    Args:
+        words: after the program's name; the last one is being typed and may be empty.
+        commands: every command and what it is for.
+        parser_of: their parsers.
+        default: the command whose flags may come without its name; empty: there is none.
+    """
+    *before, current = words or [""]
+    if not before and not current.startswith("-"):
+        return _matching(current, (Candidate(name, purpose) for name, purpose in commands.items()))
+    command, rest = (before[0], before[1:]) if before else ("", [])
+    if not command or command.startswith("-"):
+        command, rest = default, before
+    parser = parser_of(command) if command in commands else None
+    return _NOTHING if parser is None else _Line(parser).complete(rest, current)
+
+
+class _Line:
+    """Reads a command's words as argparse will, up to the one that is being typed."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._enter(parser)
+        self._used: set[str] = set()
+        self._pending: argparse.Action | None = None
+        """The flag whose value comes next."""
+        self._only_positionals = False
+        self._given: dict[str, list[str]] = {}
+
+    def complete(self, before: Sequence[str], current: str) -> Completion:
+        """Candidates for the word that is being typed."""
+        for word in before:
+            self._read(word)
+        if self._pending is not None:
+            return self._values(self._pending, current)
+        if current.startswith("-") and not self._only_positionals:
+            flag, equals, value = current.partition("=")
+            if not equals:
+                return _matching(current, self._flags())
+            action = self._options.get(flag)
+            return _NOTHING if action is None else self._values(action, value)
+        positional = self._positional()
+        return _NOTHING if positional is None else self._values(positional, current)
+
+    def _enter(self, parser: argparse.ArgumentParser) -> None:
+        # argparse offers no public way to ask a parser what it knows; these names have not changed since 2.7.
+        self._options: Mapping[str, argparse.Action] = parser._option_string_actions  # noqa: SLF001
+        self._positionals = parser._get_positional_actions()  # noqa: SLF001
+        self._place = 0
+
+    def _read(self, word: str) -> None:
+        if self._pending is not None:
+            self._note(self._pending, word)
+            self._pending = None
+        elif word == "--":
+            self._only_positionals = True
+        elif word.startswith("-") and word != "-" and not self._only_positionals:
+            flag, equals, value = word.partition("=")
+            action = self._options.get(flag)
+            if action is not None:
+                if equals:
+                    self._note(action, value)
+                self._used.update(action.option_strings)
+                # nargs 0 takes no value, "?" one only if it is there: who types on means the next word.
+                self._pending = action if not equals and action.nargs not in {0, "?"} else None
+        else:
+            self._take(word)
+
+    def _take(self, word: str) -> None:
+        positional = self._positional()
+        if isinstance(positional, argparse._SubParsersAction):  # noqa: SLF001
+            if word in positional.choices:
+                self._enter(positional.choices[word])
+        elif positional is not None:
+            self._note(positional, word)
+            self._place += positional.nargs not in {"*", "+"}
+
+    def _note(self, action: argparse.Action, word: str) -> None:
+        self._given.setdefault(action.dest, []).append(word)
+
+    def _positional(self) -> argparse.Action | None:
+        return self._positionals[self._place] if self._place < len(self._positionals) else None
+
+    def _values(self, action: argparse.Action, prefix: str) -> Completion:
+        metavar = str(action.metavar)
+        names = _NAMES.get(metavar)
+        if action.choices is not None and not (names is Names.TARGETS and "/" in prefix):
+            return _matching(prefix, map(Candidate, map(str, action.choices)))
+        if names is not None:
+            return Completion(question=Question(names, prefix, action.dest, self._given))
+        if action.type is boolean:
+            return _matching(prefix, (Candidate("true"), Candidate("false")))
+        if metavar in _LISTS:
+            before, comma, _ = prefix.rpartition(",")
+            rest = (word for word in _LISTS[metavar] if word not in before.split(","))
+            return _matching(prefix, (Candidate(before + comma + word) for word in rest))
+        if metavar in _WORDS:
+            return _matching(prefix, map(Candidate, _WORDS[metavar]))
+        return Completion(files=metavar in _FILE_METAVARS)
+
+    def _flags(self) -> Iterator[Candidate]:
+        for flag, action in sorted(self._options.items()):
+            again = isinstance(action, argparse._AppendAction)  # noqa: SLF001
+            if action.help != argparse.SUPPRESS and (again or flag not in self._used):
+                yield Candidate(flag, _one_line(action.help or ""))
+
+
+def _matching(prefix: str, candidates: Iterator[Candidate] | Sequence[Candidate]) -> Completion:
+    return Completion([one for one in candidates if one.value.startswith(prefix)])
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("%%", "%").split())

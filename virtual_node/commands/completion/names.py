@@ -1,0 +1,161 @@
+"""The names that only a cluster, or a kubeconfig, can tell, for completion: asked for briefly, and in silence.
+
+Whoever presses TAB wants to go on typing: a cluster that does not answer, or not to this person, has no names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import shlex
+import threading
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.api.decoding import decode
+from controller_runtime.auth import kubeconfig, kubeconfig_file
+from controller_runtime.client.client import Client
+from controller_runtime.resources import Resource
+from virtual_node.commands.common.reader import VIRTUAL_NODES
+from virtual_node.commands.completion.engine import Candidate, Names, Question
+from virtual_node.commands.diagnose.target import KINDS, full
+
+LIMIT = 3.0
+"""Seconds until what has not been found is left out."""
+_SLACK = 0.5
+"""Seconds in which requests that are cancelled end; what has not ended then never will."""
+_MOST = 500
+_METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
+
+
+def ask(question: Question) -> tuple[list[Candidate], bool]:
+    """The names that fit, and whether the asking has ended.
+
+    What has not (a resolver that hangs cannot be interrupted) goes on in the background, and would keep the
+    interpreter from ending.
+
+    Args:
+        question: which names.
+    """
+    found: list[Candidate] = []
+
+    async def asking() -> None:
+        async with asyncio.timeout(LIMIT):
+            await _Asking(question, found).run()
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            asyncio.run(asking())
+
+    # Not a word of anybody's may get between the candidates.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(LIMIT + _SLACK)
+    used = set(question.given.get(question.dest, ()))
+    fitting = [one for one in found if one.value.startswith(question.prefix) and one.value not in used]
+    return fitting, not thread.is_alive()
+
+
+class _Asking:
+    """Gathers candidates, those that come first first."""
+
+    def __init__(self, question: Question, found: list[Candidate]) -> None:
+        self._question = question
+        self._found = found
+
+    async def run(self) -> None:
+        """Ask."""
+        question = self._question
+        if question.names is Names.CONTEXTS:
+            file = self._file(question.dest.replace("context", "kubeconfig"))
+            self._add(kubeconfig_file.contexts(kubeconfig_file.places(file)))
+            return
+        config = await kubeconfig.load(
+            self._file("kubeconfig") or None, context=self._word("context") or None
+        )
+        agent = "virtual-node-completion"
+        async with Client(config, user_agent=agent, cluster="upper", timeout=LIMIT) as client:
+            match question.names:
+                case Names.NAMESPACES:
+                    await self._objects(client, resources.NAMESPACES)
+                case Names.TARGETS:
+                    kind, _, name = question.prefix.partition("/")
+                    await self._targets(client, kind, name, head=f"{kind}/")
+                case Names.OBJECTS if "/" not in self._word("kind"):
+                    await self._targets(client, self._word("kind"), question.prefix)
+                case Names.VIRTUAL_NODES:
+                    await self._nodes(client)
+                case Names.LOWER_CLUSTERS:
+                    self._add(await _clusters(client))
+                case Names.LABELS:
+                    self._add(f"{names.LABEL_LOWER_CLUSTER}={one}" for one in await _clusters(client))
+
+    async def _targets(self, client: Client, kind: str, typed: str, *, head: str = "") -> None:
+        """What ``diagnose`` takes behind a type: ``NAME`` and ``NAMESPACE/NAME``."""
+        resource = KINDS[full(kind)]
+        if resource is resources.NODES:
+            await self._nodes(client, head=head)
+            return
+        namespace, slash, _ = typed.partition("/")
+        if slash:
+            await self._objects(client, resource, namespace=namespace, head=f"{head}{namespace}/")
+            return
+        given = self._word("namespace")
+        here = given or client.config.namespace or "default"
+        reading: list[Coroutine[Any, Any, None]] = [
+            self._objects(client, resource, namespace=here, head=head)
+        ]
+        if not given:
+            reading.append(self._objects(client, resources.NAMESPACES, head=head, tail="/"))
+        await asyncio.gather(*reading, return_exceptions=True)
+
+    async def _nodes(self, client: Client, *, head: str = "") -> None:
+        for metadata in await _list(client, resources.NODES, selector=VIRTUAL_NODES):
+            cluster = (metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER, "")
+            self._found.append(Candidate(head + metadata["name"], cluster and f"lower cluster {cluster}"))
+
+    async def _objects(
+        self,
+        client: Client,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        head: str = "",
+        tail: str = "",
+    ) -> None:
+        listed = await _list(client, resource, namespace=namespace)
+        self._add(f"{head}{metadata['name']}{tail}" for metadata in listed)
+
+    def _add(self, values: Iterable[str]) -> None:
+        self._found += map(Candidate, values)
+
+    def _word(self, dest: str) -> str:
+        given = self._question.given.get(dest)
+        return given[-1] if given else ""
+
+    def _file(self, dest: str) -> str:
+        """A path as the shell would hand it over: it is still as it was typed."""
+        typed = self._word(dest)
+        with contextlib.suppress(ValueError):
+            typed = "".join(shlex.split(typed))
+        return os.path.expandvars(os.path.expanduser(typed))  # noqa: PTH111 - may be several, with colons between
+
+
+async def _list(
+    client: Client, resource: Resource, *, namespace: str | None = None, selector: str = ""
+) -> list[Mapping[str, Any]]:
+    """Metadata of objects; of a large collection the first ones, which is more than anybody reads."""
+    params = {"limit": str(_MOST)} | ({"labelSelector": selector} if selector else {})
+    answer = await client.request("GET", resource.path(namespace=namespace), params=params, headers=_METADATA)
+    return [one["metadata"] for one in decode(answer)["items"]]
+
+
+async def _clusters(client: Client) -> list[str]:
+    listed = await _list(client, resources.NODES, selector=VIRTUAL_NODES)
+    told = ((metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER) for metadata in listed)
+    return sorted(set(filter(None, told)))

@@ -1,0 +1,148 @@
+"""``virtual-node diagnose TYPE/NAME``: one readable verdict on why a pod, a workload's pods or a node do not work."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller_runtime.process.argparser import Parser
+from virtual_node.commands.common import connect, output
+from virtual_node.commands.common.reader import Reader
+from virtual_node.commands.diagnose import node, read_pod
+from virtual_node.commands.diagnose import workload as diagnose_workload
+from virtual_node.commands.diagnose.facts import FINE, Finding
+from virtual_node.commands.diagnose.target import KINDS, Kinds, target
+from virtual_node.commands.diagnose.verdict import WELL, diagnose, is_well, runs_well
+from virtual_node.config import program
+from virtual_node.config.argument_types import label
+
+_PODS_AT_ONCE = 8
+_MARKS = {0: output.BAD, FINE: output.GOOD}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found."""
+
+    kind: str
+    name: str
+    """``namespace/name``, or a node's name."""
+    findings: Sequence[Finding]
+    pods: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    """Of a workload: what was found of each pod, by name."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 when nothing is wrong, 1 when something is.
+
+    Raises:
+        ConfigError: there is no such thing, or it may not be seen; exit code 2.
+    """
+    options = _parser().parse_args(argv)
+    verdict, reader = asyncio.run(_examine(options))
+    if options.output == "text":
+        _print(verdict)
+        output.note(reader.note())
+    else:
+        rows = {
+            "kind": verdict.kind,
+            "name": verdict.name,
+            "findings": _rows(verdict.findings),
+            "pods": [{"name": pod, "findings": _rows(found)} for pod, found in verdict.pods.items()],
+            "missingRights": reader.rights(),
+        }
+        output.data(rows, options.output)
+    return 0 if is_well(verdict.findings) else 1
+
+
+async def _examine(options: argparse.Namespace) -> tuple[Verdict, Reader]:
+    kind, given, name = target(options.kind, options.name)
+    async with connect.upper(options, agent="virtual-node-diagnose") as client:
+        reader = Reader(client)
+        if kind == "node":
+            return Verdict("Node", name, await node.examine(reader, name)), reader
+        namespace = given or options.namespace or client.config.namespace or "default"
+        resource = KINDS[kind]
+        if kind == "pod":
+            pods = [await reader.find(resource, name, namespace=namespace)]
+        else:
+            workload, pods = await diagnose_workload.pods_of(reader, resource, namespace, name)
+        limit = asyncio.Semaphore(_PODS_AT_ONCE)
+
+        async def judged(pod: dict[str, object]) -> Sequence[Finding]:
+            if kind != "pod" and runs_well(pod):
+                return [WELL]  # a closer look at a hundred good pods would tell no more
+            async with limit:
+                facts = await read_pod.gather(
+                    reader, pod, lower=options.client_kubeconfig, timeout=options.request_timeout
+                )
+            output.note(facts.silence_below)
+            return diagnose(facts)
+
+        verdicts = await asyncio.gather(*map(judged, pods))
+    key = f"{namespace}/{name}"
+    if kind == "pod":
+        return Verdict(resource.kind, key, verdicts[0]), reader
+    by_pod = {pod["metadata"]["name"]: found for pod, found in zip(pods, verdicts, strict=True)}
+    return Verdict(resource.kind, key, diagnose_workload.judge(workload, by_pod), by_pod), reader
+
+
+def _print(verdict: Verdict) -> None:
+    output.conclusion(f"{verdict.kind.lower()} {verdict.name}")
+    output.listing(
+        [
+            output.Entry(_MARKS.get(one.rank, output.DOUBTFUL), one.title, one.evidence, one.next_steps)
+            for one in verdict.findings
+        ]
+    )
+
+
+def _rows(findings: Sequence[Finding]) -> list[dict[str, object]]:
+    return [
+        {"title": one.title, "evidence": list(one.evidence), "nextSteps": list(one.next_steps)}
+        for one in findings
+    ]
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        program.name(),
+        "diagnose",
+        about="Why is this pod not running? One verdict from everything that can be seen, with evidence and what to "
+        "do next. Of a workload, its pods; of a node, whether the virtual node lives and can be reached.",
+        examples=(
+            ("A pod", "diagnose pod web-7d4b9 -n shop"),
+            (
+                "The same, with a look into its lower cluster",
+                "diagnose pod/web-7d4b9 -n shop --client-kubeconfig tokyo.yaml",
+            ),
+            ("All pods of a Deployment", "diagnose deploy/web -n shop"),
+            ("A virtual node", "diagnose node vn-tokyo"),
+        ),
+        exit_codes="0 nothing is wrong, 1 something is, 2 there is no such thing, or it cannot be seen",
+    )
+    parser.add_argument(
+        "kind",
+        choices=Kinds(KINDS),
+        metavar="TYPE[/NAME]",
+        help=f"{', '.join(KINDS)}, or kubectl's short names",
+    )
+    parser.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="where TYPE has none")
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        type=label,
+        default=None,
+        metavar="NS",
+        help="its namespace (the context's, default)",
+    )
+    connect.add_flags(parser)
+    parser.add_argument(
+        "--client-kubeconfig", default="", metavar="FILE", help="lower cluster's, to look there too"
+    )
+    parser.add_argument(
+        "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"
+    )
+    return parser

@@ -1,0 +1,122 @@
+"""What keeps containers from running: what they need, their images, their own crashes and probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from controller_runtime.api.readable import count
+from virtual_node.commands.diagnose import advice
+from virtual_node.commands.diagnose.facts import Facts, Finding, Rule, is_running, pod_name, pod_namespace
+from virtual_node.config import program
+from virtual_node.health.objects import condition, statuses
+
+_VOLUMES = frozenset({"FailedMount", "FailedAttachVolume", "ProvisioningFailed"})
+"""Reasons of events about volumes that a pod waits for."""
+
+
+def _dependencies(facts: Facts) -> Iterator[Finding]:
+    for container in statuses(facts.pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") == "CreateContainerConfigError":
+            yield Finding(
+                0,
+                f"Something that the pod names is missing: {waiting.get('message')}.",
+                [],
+                [
+                    f"create it in namespace {pod_namespace(facts)} of the upper cluster; the pod starts by itself"
+                ],
+            )
+            return
+    for event in reversed(facts.events):
+        if event.get("reason") in _VOLUMES and not is_running(facts.pod):
+            said = str(event.get("message") or "")
+            steps = advice.missing(said, namespace=pod_namespace(facts))
+            yield Finding(1, "A volume of the pod is not there yet.", [said], steps)
+            return
+
+
+def _images(facts: Facts) -> Iterator[Finding]:
+    for container in statuses(facts.pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in {
+            "ErrImagePull",
+            "ImagePullBackOff",
+            "InvalidImageName",
+            "ErrImageNeverPull",
+        }:
+            yield Finding(
+                0,
+                f"The lower node cannot pull {container.get('image')}.",
+                [waiting.get("message", "")],
+                [
+                    "is the name right, can lower nodes reach the registry, is the pull secret in the upper namespace?"
+                ],
+            )
+            return
+
+
+def _crashes(facts: Facts) -> Iterator[Finding]:
+    for container in statuses(facts.pod):
+        state = container.get("state") or {}
+        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+        looping = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
+        has_ended = "terminated" in state
+        if (
+            ended
+            and (looping or ended.get("exitCode"))
+            and (looping or has_ended or not is_running(facts.pod))
+        ):
+            name = container["name"]
+            evidence = [
+                f"exit code {ended.get('exitCode')}, {ended.get('reason')}, "
+                + count(container.get("restartCount") or 0, "restart"),
+                *facts.logs[-5:],
+            ]
+            title = f"Container {name} {'crashes again and again' if looping else _ending(container)}."
+            if ended.get("reason") == "OOMKilled":
+                title = f"Container {name} needs more memory than its limit."
+            previous = " --previous" if looping else ""
+            yield Finding(
+                0,
+                title,
+                evidence,
+                [f"kubectl -n {pod_namespace(facts)} logs {pod_name(facts)} -c {name}{previous}"],
+            )
+            return
+
+
+def _ending(container: Mapping[str, Any]) -> str:
+    restarts = container.get("restartCount") or 0
+    return f"has failed, after {count(restarts, 'restart')}" if restarts else "has failed"
+
+
+def _probes(facts: Facts) -> Iterator[Finding]:
+    if not is_running(facts.pod) or condition(facts.pod, "Ready").get("status") == "True":
+        return
+    for event in reversed(facts.events):
+        if event.get("reason") == "Unhealthy":
+            yield Finding(1, "A probe fails.", [event.get("message", "")])
+            return
+    ready = condition(facts.pod, "Ready")
+    said = ready.get("message", "")
+    if "readiness gate" in said:
+        yield Finding(1, "A readiness gate is not open.", [said])
+    elif ready.get("status") == "False" and condition(facts.pod, "ContainersReady").get("status") == "True":
+        # Kubernetes' controller manager does so (pkg/controller/util/node, MarkPodsNotReady), and says no word.
+        yield Finding(
+            1,
+            "The pod runs, and counts as not ready: its node was not.",
+            ["all its containers are ready; the virtual node puts it right once it is heard of again"],
+            [program.name(f"diagnose node {facts.pod['spec'].get('nodeName')}")],
+        )
+    elif ready.get("status") == "False":
+        yield Finding(1, "The pod runs, and is not ready.", [said] if said else [])
+
+
+RULES: Sequence[Rule] = (
+    _dependencies,
+    _images,
+    _crashes,
+    _probes,
+)

@@ -1,0 +1,110 @@
+"""What is wrong with one virtual node: gathers and judges it by the rules of ``doctor``, for ``diagnose node``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.api.readable import count
+from controller_runtime.errors import ApiError, ConfigError
+from virtual_node.commands.common import probes
+from virtual_node.commands.common.probe import Probe
+from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
+from virtual_node.commands.diagnose.facts import FINE, Finding
+from virtual_node.commands.doctor import nodes, presence
+from virtual_node.commands.doctor.facts import Facts, Installation
+from virtual_node.commands.doctor.links import State, some
+from virtual_node.commands.doctor.read_installation import look_at_installation
+from virtual_node.config import program
+from virtual_node.health.objects import Json, key
+from virtual_node.translate.printers.pods import pod_row
+
+
+async def examine(reader: Reader, name: str) -> list[Finding]:
+    """Everything that is found, the verdict first; never empty.
+
+    Raises:
+        ConfigError: there is no such virtual node, or it may not be seen.
+        ApiError: the cluster does not answer.
+    """
+    node = await _find(reader, name)
+    lease = await reader.get(resources.LEASES, name, namespace=NODE_LEASES)
+    bound = [
+        pod.to_dict()
+        for pod in await reader.all(resources.PODS, field_selector=f"spec.nodeName={name}") or ()
+    ]
+    unread = {"leases": "forbidden"} if lease is None and reader.missing else {}
+    try:
+        installation = await look_at_installation(reader.client)
+    except ApiError as error:
+        installation, unread["installation"] = Installation(), str(error)
+    facts = Facts(
+        now=await probes.clock(reader.client),
+        server=reader.client.config.server,
+        answer=Probe(200),
+        unread=unread,
+        nodes=[node],
+        leases={name: lease} if lease else {},
+        kubelets={name: await probes.kubelet(reader.client, node, bound)},
+        installation=installation,
+    )
+    return judge(facts, node, bound)
+
+
+def judge(facts: Facts, node: Json, bound: Sequence[Json]) -> list[Finding]:
+    """What is wrong with a virtual node, the verdict first.
+
+    Args:
+        facts: as ``doctor`` has them, of this node alone.
+        node: the node.
+        bound: the pods that are bound to it.
+    """
+    found = sorted(_findings(facts, node, bound), key=lambda one: one.rank)
+    return found or [
+        Finding(
+            FINE,
+            f"The virtual node is Ready; nothing is wrong with it, or with its {count(len(bound), 'pod')}.",
+        )
+    ]
+
+
+def _findings(facts: Facts, node: Json, bound: Sequence[Json]) -> Iterator[Finding]:
+    name = node["metadata"]["name"]
+    for rule in (presence.heartbeat, nodes.kubelet_api):
+        outcome = rule(facts)
+        if outcome.state is State.BROKEN:
+            yield Finding(0, f"{outcome.detail}.", [], [outcome.next])
+    spec = node.get("spec") or {}
+    if spec.get("unschedulable"):
+        yield Finding(1, "It is cordoned: nothing new is bound to it.", [], [f"kubectl uncordon {name}"])
+    if any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in spec.get("taints") or ()):
+        yield Finding(
+            1,
+            f"The descheduler keeps pods away from it ({names.TAINT_STALE_CLUSTER}).",
+            [],
+            ["it lifts that 30 s after the lower cluster is well again"],
+        )
+    troubled = [key(pod) for pod in bound if pod_row(pod, None)["trouble"]]
+    if troubled:
+        yield Finding(
+            1,
+            f"{len(troubled)} of its {count(len(bound), 'pod')} in trouble.",
+            [some(troubled)],
+            [program.name(f"diagnose pod {troubled[0]}")],
+        )
+
+
+async def _find(reader: Reader, name: str) -> dict[str, Any]:
+    node = await reader.find(
+        resources.NODES,
+        name,
+        label_selector=VIRTUAL_NODES,
+        otherwise=f"{program.name('doctor')} says why",
+    )
+    if (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
+        raise ConfigError(
+            f"{name} is a node of the upper cluster itself, not a virtual one ({VIRTUAL_NODES})"
+        )
+    return node

@@ -1,0 +1,119 @@
+"""Before a pod starts: does it have a node, is that alive, does the lower cluster take the pod?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from controller_runtime.api import cluster_selector, names
+from virtual_node.commands.diagnose import advice, unplaced
+from virtual_node.commands.diagnose.facts import Facts, Finding, Rule, age, is_running, pod_namespace
+from virtual_node.config import program
+from virtual_node.health.nodes import UNREACHABLE, cluster_of
+from virtual_node.health.objects import condition
+from virtual_node.health.pods import SCHEDULING, unseen_below
+
+_STALE_SECONDS = 60.0
+
+
+def _selector(facts: Facts) -> Iterator[Finding]:
+    text = (facts.pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
+    if text:
+        try:
+            cluster_selector.parse(text)
+        except ValueError as error:
+            yield Finding(
+                0,
+                "The clusterSelector annotation cannot be read; the pod is not mirrored with it.",
+                [str(error)],
+                ["correct or remove the annotation; the pod starts by itself"],
+            )
+
+
+def _node(facts: Facts) -> Iterator[Finding]:
+    name = facts.pod["spec"].get("nodeName")
+    if not name or facts.virtual_nodes is None:
+        return
+    if facts.node is None:
+        yield Finding(0, f"The pod is bound to {name}, which does not exist.", [], [program.name("status")])
+        return
+    if (facts.node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
+        if not is_running(facts.pod):
+            yield Finding(8, f"{name} is a node of the upper cluster itself, not a virtual one.")
+        return
+    ready = condition(facts.node, "Ready")
+    if ready.get("status") != "True":
+        evidence = [f"{ready.get('reason', '?')}: {ready.get('message', '')}"]
+        title = f"The virtual node {name} is not Ready."
+        if ready.get("reason") == UNREACHABLE:
+            title = f"Lower cluster {cluster_of(facts.node)} is lost: its API server does not answer."
+        yield Finding(0, title, evidence, [program.name(f"diagnose node {name}")])
+    elif facts.heartbeat_seconds is not None and facts.heartbeat_seconds > _STALE_SECONDS:
+        yield Finding(
+            0,
+            f"The virtual node {name} has not been heard of for {facts.heartbeat_seconds:.0f} s: is its process running?",
+            [],
+            [program.name(f"diagnose node {name}")],
+        )
+
+
+def _admission(facts: Facts) -> Iterator[Finding]:
+    refused = condition(facts.pod, names.CONDITION_ADMITTED)
+    if refused.get("status") != "False":
+        return
+    titles = {
+        "ExceededQuota": "A ResourceQuota of the lower cluster is used up.",
+        "PodSecurity": "Pod Security in the lower cluster does not admit the pod.",
+        "NotAllowed": "This lower cluster's policy keeps the pod out.",
+    }
+    title = titles.get(refused.get("reason", ""), "The lower cluster refuses the pod.")
+    yield Finding(0, title, [refused.get("message", "")])
+
+
+def _conflict(facts: Facts) -> Iterator[Finding]:
+    for event in facts.events:
+        if event.get("reason") == "NameConflict" and facts.lower is None:
+            yield Finding(
+                0, "The lower cluster has a pod of that name that is not ours.", [event.get("message", "")]
+            )
+            return
+
+
+def _scheduled_below(facts: Facts) -> Iterator[Finding]:
+    if not facts.pod["spec"].get("nodeName"):
+        return
+    scheduled = condition(facts.pod, "PodScheduled")
+    said = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
+    if scheduled.get("status") == "False":
+        yield Finding(
+            0,
+            "The lower scheduler finds no node for the pod.",
+            [said],
+            [
+                *advice.steps(said, namespace=pod_namespace(facts)),
+                "run the descheduler (it moves the pod), or the multi-scheduler (it looks before the pod is bound)",
+            ],
+        )
+    elif age(facts) > SCHEDULING and (name := unseen_below(facts.pod)):
+        asked = names.ANNOTATION_SCHEDULER_NAME in (facts.pod["metadata"].get("annotations") or {})
+        yield Finding(
+            0,
+            f"No scheduler named {name} in the lower cluster has looked at the pod.",
+            [f"annotation {names.ANNOTATION_SCHEDULER_NAME}: {name}"] if asked else [],
+            [
+                f"run a scheduler named {name} in the lower cluster, or remove the annotation "
+                f"{names.ANNOTATION_SCHEDULER_NAME} from the pod's template: its default scheduler is used then"
+                if asked
+                else "is kube-scheduler of the lower cluster running? "
+                "kubectl --kubeconfig LOWER -n kube-system get lease kube-scheduler"
+            ],
+        )
+
+
+RULES: Sequence[Rule] = (
+    unplaced.unscheduled,
+    _selector,
+    _node,
+    _admission,
+    _conflict,
+    _scheduled_below,
+)

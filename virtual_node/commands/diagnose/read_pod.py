@@ -1,0 +1,77 @@
+"""Gathers what ``diagnose`` judges a pod by, in the upper cluster and, where a kubeconfig is given, below."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names, timestamps
+from controller_runtime.errors import ConfigError
+from virtual_node.commands.common import connect
+from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
+from virtual_node.commands.diagnose.facts import Facts
+
+
+async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: float) -> Facts:  # noqa: ASYNC109 - of each request
+    """Everything about a pod that this person may see.
+
+    Args:
+        reader: of the upper cluster.
+        pod: the upper pod.
+        lower: path of a kubeconfig of its lower cluster; empty: that is not asked.
+        timeout: seconds for one answer.
+
+    Raises:
+        ApiError: the upper cluster does not answer.
+    """
+    metadata = pod["metadata"]
+    node_name = pod["spec"].get("nodeName", "")
+    virtual, node, heartbeat, events, logs = await asyncio.gather(
+        reader.all(resources.NODES, label_selector=VIRTUAL_NODES),
+        _nothing() if not node_name else reader.get(resources.NODES, node_name),
+        _nothing() if not node_name else _heartbeat(reader, node_name),
+        reader.all(
+            resources.EVENTS,
+            namespace=metadata["namespace"],
+            field_selector=f"involvedObject.uid={metadata['uid']}",
+        ),
+        reader.last_words(pod),
+    )
+    below, silence = await _below(lower, metadata["uid"], timeout=timeout) if lower else (None, "")
+    listed = [event.to_dict() for event in events or ()]
+    listed.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    return Facts(
+        pod=pod,
+        node=node,
+        heartbeat_seconds=heartbeat,
+        lower=below,
+        events=listed,
+        virtual_nodes=None if virtual is None else [one.to_dict() for one in virtual],
+        now=datetime.now(UTC),
+        asked_below=bool(lower) and not silence,
+        silence_below=silence,
+        logs=logs,
+    )
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _heartbeat(reader: Reader, node: str) -> float | None:
+    lease = await reader.get(resources.LEASES, node, namespace=NODE_LEASES)
+    renewed = ((lease or {}).get("spec") or {}).get("renewTime")
+    return (datetime.now(UTC) - timestamps.parse(renewed)).total_seconds() if renewed else None
+
+
+async def _below(path: str, uid: str, *, timeout: float) -> tuple[dict[str, Any] | None, str]:  # noqa: ASYNC109 - of each request
+    """The lower pod, and why it cannot be seen; a lower cluster that is away keeps nobody from a verdict."""
+    selector = f"{names.LABEL_UPPER_UID}={uid}"
+    try:
+        async with connect.by_file(path, agent="virtual-node-diagnose", timeout=timeout) as client:
+            found = (await client.list(resources.PODS, label_selector=selector)).items
+    except ConfigError as error:
+        return None, str(error)
+    return (found[0].to_dict() if found else None), ""

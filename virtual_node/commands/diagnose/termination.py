@@ -1,0 +1,49 @@
+"""Pods that should have ended, and those that have ended by no will of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from controller_runtime.api import timestamps
+from virtual_node.commands.diagnose.facts import Facts, Finding, Rule
+
+_LONG = 120.0
+"""Seconds past its deletion after which a pod is worth a word."""
+
+
+def _terminating(facts: Facts) -> Iterator[Finding]:
+    since = facts.pod["metadata"].get("deletionTimestamp")
+    if not since:
+        return
+    waited = (facts.now - timestamps.parse(since)).total_seconds()
+    if waited < _LONG:
+        return
+    if finalizers := facts.pod["metadata"].get("finalizers"):
+        yield Finding(
+            0, f"The pod is held by finalizers: {', '.join(finalizers)}.", [], ["who was to remove them?"]
+        )
+    elif facts.lower is not None and (held := facts.lower["metadata"].get("finalizers")):
+        yield Finding(0, f"The lower pod is held by finalizers: {', '.join(held)}.")
+    else:
+        yield Finding(
+            1, f"The pod should have ended {waited:.0f} s ago; its lower cluster has not said that it has."
+        )
+
+
+def _lost(facts: Facts) -> Iterator[Finding]:
+    status = facts.pod.get("status") or {}
+    if status.get("phase") == "Failed" and status.get("reason") == "LowerPodDeleted":
+        yield Finding(0, "Somebody deleted the pod in the lower cluster.", [status.get("message", "")])
+    elif (
+        facts.asked_below
+        and facts.lower is None
+        and facts.pod["spec"].get("nodeName")
+        and not status.get("reason")
+    ):
+        yield Finding(2, "There is no lower pod yet.", [], ["look at the virtual node's log"])
+
+
+RULES: Sequence[Rule] = (
+    _terminating,
+    _lost,
+)

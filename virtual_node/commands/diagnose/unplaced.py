@@ -1,0 +1,201 @@
+"""Why a pod has no node in the upper cluster, by the labels, taints and conditions that the virtual nodes really have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from controller_runtime.api import matching, names
+from virtual_node.commands.diagnose import advice
+from virtual_node.commands.diagnose.facts import Facts, Finding, age, pairs, pod_namespace
+from virtual_node.config import program
+from virtual_node.health.nodes import cluster_of
+from virtual_node.health.objects import condition, taints
+from virtual_node.health.pods import SCHEDULING
+
+_LIFECYCLE = "node.kubernetes.io/"
+"""Prefix of the taints by which Kubernetes says that a node is not Ready, unreachable or cordoned."""
+Json = Mapping[str, Any]
+
+
+def unscheduled(facts: Facts) -> Iterator[Finding]:
+    """Yield why a pod waits for a node, the cause that has to be removed first before the others."""
+    if facts.pod["spec"].get("nodeName"):
+        return
+    if gates := [gate["name"] for gate in facts.pod["spec"].get("schedulingGates") or ()]:
+        yield Finding(
+            0, f"Scheduling gates hold the pod back: {', '.join(gates)}.", [], ["find out who lifts them"]
+        )
+        return
+    said = str(condition(facts.pod, "PodScheduled").get("message") or "")
+    evidence = [f"kube-scheduler: {said}"] if said else []
+    if facts.virtual_nodes is not None and not facts.virtual_nodes:
+        yield Finding(0, "There is no virtual node in this cluster.", evidence, [program.name("doctor")])
+        return
+    matching_nodes = [node for node in facts.virtual_nodes or () if _matches(facts.pod, node)]
+    if facts.virtual_nodes and not matching_nodes:
+        yield _no_match(facts, facts.virtual_nodes, evidence)
+        return
+    found = list(_repelled(facts, matching_nodes, evidence))
+    yield from found or _by_words(facts, said, evidence)
+
+
+def _repelled(facts: Facts, nodes: Sequence[Json], evidence: Sequence[str]) -> Iterator[Finding]:
+    """Yield why no virtual node that the pod's selectors match takes it; nothing where one does."""
+    missing = {name: _untolerated(facts.pod, node) for node in nodes if (name := node["metadata"]["name"])}
+    away = [node for node in nodes if _is_away(facts.pod, node)]
+    open_ = [
+        node
+        for node in nodes
+        if not missing[node["metadata"]["name"]]
+        and not (node.get("spec") or {}).get("unschedulable")
+        and node not in away
+    ]
+    if open_ or not nodes:
+        return
+    if all(missing.values()):
+        yield _no_toleration(facts, sorted({taint for each in missing.values() for taint in each}), evidence)
+    if away:
+        count = "The virtual node" if len(nodes) == 1 else "Every virtual node"
+        lost = len(away) == len(nodes)
+        yield Finding(
+            1 if all(missing.values()) else 0,
+            f"{count} that the pod may run on is not available."
+            if not lost
+            else f"{count} that the pod may run on is lost or not Ready.",
+            [*(_state(node) for node in away), *evidence],
+            [program.name(f"diagnose node {node['metadata']['name']}") for node in away[:3]],
+        )
+    cordoned = [node["metadata"]["name"] for node in nodes if (node.get("spec") or {}).get("unschedulable")]
+    if cordoned and not all(missing.values()):
+        yield Finding(
+            1 if away else 0,
+            f"Virtual nodes that the pod may run on are cordoned: {', '.join(cordoned)}.",
+            [] if away else evidence,
+            [f"kubectl uncordon {cordoned[0]}"],
+        )
+
+
+def _by_words(facts: Facts, said: str, evidence: Sequence[str]) -> Iterator[Finding]:
+    """Yield what follows from the scheduler's own words."""
+    doctor, status = program.name("doctor"), program.name("status")
+    namespace = pod_namespace(facts)
+    if "lower cluster" in said:
+        # What comes before is about the upper cluster's own nodes.
+        below = advice.steps(said[said.index("lower cluster") :], namespace=namespace)
+        yield Finding(0, "No lower cluster has a node for the pod.", evidence, below or [doctor])
+    elif "Insufficient" in said:
+        step = f"ask for less, or add nodes to a lower cluster; {status} shows what is left"
+        yield Finding(0, "No virtual node has enough left.", evidence, [step])
+    elif said:
+        steps = advice.missing(said, namespace=namespace)
+        yield Finding(1, "The upper scheduler finds no node.", evidence, steps or [doctor])
+    elif age(facts) > SCHEDULING:
+        name = facts.pod["spec"].get("schedulerName") or "default-scheduler"
+        yield Finding(
+            0,
+            f"No scheduler named {name} has looked at the pod.",
+            [],
+            [
+                f"start it, or correct spec.schedulerName of the pod; {doctor} says whether kube-scheduler runs"
+            ],
+        )
+
+
+def _no_match(facts: Facts, nodes: Sequence[Json], evidence: Sequence[str]) -> Finding:
+    selector = facts.pod["spec"].get("nodeSelector") or {}
+    known = [node["metadata"].get("labels") or {} for node in nodes]
+    lost = {key: value for key, value in selector.items() if not any(one.get(key) == value for one in known)}
+    wanted = pairs(lost or selector) if selector else ""
+    if not wanted:
+        return Finding(
+            0,
+            "No virtual node matches the pod's node affinity.",
+            evidence,
+            [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"],
+        )
+    if not lost:
+        return Finding(
+            0,
+            f"No virtual node matches all of the pod's selectors ({wanted}, node affinity).",
+            evidence,
+            [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"],
+        )
+    if _is_labelled(facts.pod):
+        return Finding(
+            0,
+            f"No virtual node has {wanted}: the webhook has not moved the selector. Was it down, or are these "
+            "keys in its --ignore-selector-keys?",
+            evidence,
+            ["kubectl get mutatingwebhookconfigurations", program.name("doctor")],
+        )
+    return Finding(
+        0,
+        f"No virtual node has {wanted}, and the pod is not labelled {names.LABEL_VIRTUAL_POD}=true: "
+        "the webhook leaves its selector in the upper cluster.",
+        evidence,
+        [f"label the pod's template {names.LABEL_VIRTUAL_POD}=true"],
+    )
+
+
+def _no_toleration(facts: Facts, missing: Sequence[str], evidence: Sequence[str]) -> Finding:
+    if any(taint.startswith(names.TAINT_PROVIDER) for taint in missing):
+        step = (
+            "create the pod again: the webhook did not add the toleration, was it down? "
+            + program.name("doctor")
+            if _is_labelled(facts.pod)
+            else f"tolerate {names.TAINT_PROVIDER}, or label the pod {names.LABEL_VIRTUAL_POD}=true (the webhook does it)"
+        )
+    else:
+        step = "add a toleration of it to the pod's template, or remove the taint from the virtual node"
+    return Finding(
+        0, f"The pod does not tolerate {', '.join(missing)} of the virtual nodes.", evidence, [step]
+    )
+
+
+def _matches(pod: Json, node: Json) -> bool:
+    metadata = node["metadata"]
+    return matching.admits(pod["spec"], name=metadata["name"], labels=metadata.get("labels") or {}, taints=())
+
+
+def _untolerated(pod: Json, node: Json) -> list[str]:
+    """The taints that keep the pod away and that no recovery of the cluster removes."""
+    return [
+        f"{taint['key']}{'=' if taint.get('value') else ''}{taint.get('value') or ''}:{taint.get('effect', '')}"
+        for taint in _keeping_away(pod, node)
+        if not _is_passing(taint)
+    ]
+
+
+def _is_away(pod: Json, node: Json) -> bool:
+    """Whether the node is not Ready, or tainted as lost."""
+    if condition(node, "Ready").get("status") != "True":
+        return True
+    cordon = f"{_LIFECYCLE}unschedulable"
+    return any(_is_passing(taint) and taint["key"] != cordon for taint in _keeping_away(pod, node))
+
+
+def _keeping_away(pod: Json, node: Json) -> Iterator[Json]:
+    tolerations = pod["spec"].get("tolerations") or ()
+    for taint in taints(node):
+        if taint.get("effect") != "PreferNoSchedule" and not any(
+            matching.tolerates(one, taint) for one in tolerations
+        ):
+            yield taint
+
+
+def _is_passing(taint: Json) -> bool:
+    return bool(taint["key"].startswith(_LIFECYCLE)) or taint["key"] == names.TAINT_STALE_CLUSTER
+
+
+def _state(node: Json) -> str:
+    ready = condition(node, "Ready")
+    name = f"{node['metadata']['name']} (lower cluster {cluster_of(node)})"
+    if ready.get("status") != "True":
+        return f"{name}: {ready.get('reason', 'not Ready')}: {ready.get('message', '')}".rstrip(": ")
+    keys = ", ".join(taint["key"] for taint in taints(node) if _is_passing(taint))
+    return f"{name} is tainted {keys}, though it is Ready again: this passes within a minute"
+
+
+def _is_labelled(pod: Json) -> bool:
+    return bool((pod["metadata"].get("labels") or {}).get(names.LABEL_VIRTUAL_POD) == "true")

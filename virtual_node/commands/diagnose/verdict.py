@@ -1,0 +1,49 @@
+"""Why is a pod not running? Facts in, findings out: pure functions, the first finding is the verdict.
+
+Each rule looks at the facts and says what it sees, how sure it is, and what to do next. Rules know nothing of each
+other; the ranking puts what stops the pod before what follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from virtual_node.commands.diagnose import containers, placement, termination
+from virtual_node.commands.diagnose.facts import FINE, Facts, Finding, Rule, pod_name, pod_namespace
+from virtual_node.health.objects import condition
+from virtual_node.translate.printers.pods import status_word
+
+_RULES: Sequence[Rule] = (*placement.RULES, *containers.RULES, *termination.RULES)
+WELL = Finding(FINE, "The pod is running; nothing is wrong that can be seen from here.")
+
+
+def diagnose(facts: Facts) -> list[Finding]:
+    """Everything that is found, the verdict first; never empty."""
+    found = sorted((finding for rule in _RULES for finding in rule(facts)), key=lambda one: one.rank)
+    if found:
+        return found
+    word, why = status_word(facts.pod)
+    if word == "Running":
+        return [WELL]
+    if word in {"Completed", "Succeeded"}:
+        return [Finding(FINE, "The pod has completed; nothing is wrong.")]
+    return [
+        Finding(
+            FINE - 1,
+            f"The pod is {word}; nothing explains it yet.",
+            [why] if why else [],
+            [f"kubectl -n {pod_namespace(facts)} describe pod {pod_name(facts)}"],
+        )
+    ]
+
+
+def runs_well(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod by itself looks as it should: it runs and is ready, or has completed."""
+    word, _ = status_word(pod)
+    return word == "Completed" or (word == "Running" and condition(pod, "Ready").get("status") == "True")
+
+
+def is_well(findings: Sequence[Finding]) -> bool:
+    """Whether nothing is wrong."""
+    return all(finding.rank == FINE for finding in findings)

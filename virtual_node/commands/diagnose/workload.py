@@ -1,0 +1,98 @@
+"""From a Deployment, StatefulSet, DaemonSet, ReplicaSet or Job to its pods, for ``diagnose``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api.readable import count
+from controller_runtime.resources import Resource
+from virtual_node.commands.common.permissions import refusal
+from virtual_node.commands.common.reader import Reader
+from virtual_node.commands.diagnose.facts import FINE, Finding
+from virtual_node.health.objects import condition
+
+_OPERATORS = {"In": "in", "NotIn": "notin"}
+
+
+async def pods_of(
+    reader: Reader, resource: Resource, namespace: str, name: str
+) -> tuple[Any, list[dict[str, Any]]]:
+    """A workload and its pods, those that are being deleted left out.
+
+    Raises:
+        ConfigError: there is no such workload, or it, or its pods, may not be seen.
+    """
+    workload = await reader.find(resource, name, namespace=namespace)
+    found = await reader.all(
+        resources.PODS,
+        namespace=namespace,
+        label_selector=selector_text(workload["spec"].get("selector") or {}),
+    )
+    if found is None:
+        raise refusal("list", resources.PODS, namespace=namespace)
+    return workload, [pod.to_dict() for pod in found if not pod.metadata.deletion_timestamp]
+
+
+def judge(workload: Mapping[str, Any], verdicts: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+    """What is wrong with a workload as a whole; the same verdict of many pods is told once.
+
+    Args:
+        workload: the object.
+        verdicts: of its pods, by name.
+    """
+    found = list(_controller(workload, len(verdicts)))
+    by_title: dict[str, list[str]] = {}
+    first: dict[str, Finding] = {}
+    for pod, findings in verdicts.items():
+        if findings[0].rank < FINE:
+            by_title.setdefault(findings[0].title, []).append(pod)
+            first.setdefault(findings[0].title, findings[0])
+    for title, pods in sorted(by_title.items(), key=lambda item: -len(item[1])):
+        one = first[title]
+        more = f" and {len(pods) - 3} more" if len(pods) > 3 else ""
+        found.append(
+            Finding(
+                one.rank,
+                f"{len(pods)} of {count(len(verdicts), 'pod')}: {title}",
+                [f"{', '.join(pods[:3])}{more}", *one.evidence],
+                one.next_steps,
+            )
+        )
+    if not found:
+        return [Finding(FINE, f"Nothing is wrong with its {count(len(verdicts), 'pod')}.")]
+    return sorted(found, key=lambda one: one.rank)
+
+
+def selector_text(selector: Mapping[str, Any]) -> str:
+    """A LabelSelector as the API's query parameter has it."""
+    parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for one in selector.get("matchExpressions") or ():
+        match one["operator"]:
+            case "Exists":
+                parts.append(one["key"])
+            case "DoesNotExist":
+                parts.append(f"!{one['key']}")
+            case operator:
+                parts.append(f"{one['key']} {_OPERATORS[operator]} ({','.join(one['values'])})")
+    return ",".join(parts)
+
+
+def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[Finding]:
+    """Why a controller makes no pods, or no more."""
+    for kind in ("ReplicaFailure", "Failed"):
+        failed = condition(workload, kind)
+        if failed.get("status") == "True":
+            yield Finding(
+                0, f"Its controller fails: {failed.get('reason', kind)}.", [failed.get("message", "")]
+            )
+            return
+    if pods:
+        return
+    spec = workload["spec"]
+    if spec.get("replicas") == 0 or spec.get("suspend") or spec.get("paused"):
+        yield Finding(0, "It asks for no pods (replicas: 0, suspended, or paused).")
+    elif condition(workload, "Complete").get("status") != "True":
+        name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
+        yield Finding(0, "It has no pods.", [], [f"kubectl -n {namespace} events | grep {name}"])

@@ -1,0 +1,1 @@
+"""``virtual-node doctor``: checks every link of an installation and reports the first that fails."""

@@ -1,0 +1,149 @@
+"""Does the webhook stand, and does it do its work on a labelled pod?"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from cryptography import x509
+
+from controller_runtime.api import names
+from controller_runtime.api.readable import count
+from virtual_node.commands.doctor.facts import PROBE_SELECTOR, WEBHOOK_NAME, Facts, waiting
+from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, some
+from virtual_node.health.connections import Failure, failure
+from virtual_node.health.objects import Json, key
+
+_UNREACHED = re.compile(r"failed calling webhook \"([^\"]+)\"")
+_DENIED = re.compile(r"admission webhook \"([^\"]+)\" denied the request")
+_PODS_WEBHOOK = f"pods.{names.DOMAIN}"
+
+
+def is_ours(configuration: Json) -> bool:
+    """Whether a MutatingWebhookConfiguration is that of our webhook."""
+    metadata = configuration["metadata"]
+    return (
+        metadata["name"] == WEBHOOK_NAME
+        or (metadata.get("labels") or {}).get("app.kubernetes.io/name") == WEBHOOK_NAME
+        or any(one.get("name") == _PODS_WEBHOOK for one in configuration.get("webhooks") or ())
+    )
+
+
+def client_configs(configurations: Sequence[Json]) -> Iterator[tuple[str, Json]]:
+    """Where the API server finds our webhook: the webhook's name and its clientConfig."""
+    for configuration in configurations:
+        for webhook in configuration.get("webhooks") or ():
+            yield webhook["name"], webhook.get("clientConfig") or {}
+
+
+def registration(facts: Facts) -> Outcome:
+    """Is it registered, with a CA that is good, and is there somebody behind it?"""
+    ours = [one for one in facts.webhook.configurations if is_ours(one)]
+    if not ours:
+        labelled = [
+            key(pod)
+            for pod in waiting(facts)
+            if (pod["metadata"].get("labels") or {}).get(names.LABEL_VIRTUAL_POD) == "true"
+        ]
+        if not labelled:
+            return skipped(f"not installed; only pods labelled {names.LABEL_VIRTUAL_POD}=true need it")
+        return broken(
+            f"there is none, and {count(len(labelled), 'pod waits', 'pods wait')} with the label "
+            f"{names.LABEL_VIRTUAL_POD}=true ({some(labelled)})",
+            "install the webhook, or run virtual-node-webhook --register",
+        )
+    for name, client in client_configs(ours):
+        if trouble := _bundle_trouble(client, facts.now):
+            return broken(
+                f"{name}: {trouble}",
+                "is virtual-node-webhook running? Its leader writes the caBundle; with certificates of your own, do it",
+            )
+        service = client.get("service")
+        if service and not facts.webhook.endpoints.get(f"{service['namespace']}/{service['name']}"):
+            return broken(
+                f"{name}: Service {service['namespace']}/{service['name']} has no ready endpoints",
+                f"kubectl -n {service['namespace']} get pods,endpointslices; is virtual-node-webhook running?",
+            )
+    bundled = all(client.get("caBundle") for _, client in client_configs(ours))
+    trust = "its CA is good" if bundled else "trusted by the system's CAs"
+    return ok(f"{some(one['metadata']['name'] for one in ours)}, {trust}{_address(facts, ours)}")
+
+
+def mutation(facts: Facts) -> Outcome:
+    """Is a labelled pod really changed? The proof of all that the link before has looked at."""
+    probe = facts.webhook.dry_run
+    where = f"a dry-run pod in namespace {facts.webhook.namespace}"
+    if probe is None:
+        return skipped("not tried: there is no webhook")
+    if probe.ok:
+        annotations = facts.webhook.dry_run_pod.get("metadata", {}).get("annotations") or {}
+        if PROBE_SELECTOR in str(annotations.get(names.ANNOTATION_CLUSTER_SELECTOR, "")):
+            return ok(f"{where} gets its {names.ANNOTATION_CLUSTER_SELECTOR}")
+        return broken(
+            f"{where} passes unchanged",
+            "do objectSelector, namespaceSelector, rules and failurePolicy of the configuration say what ours say?",
+        )
+    if found := _UNREACHED.search(probe.text):
+        kind = failure(probe.text)
+        return broken(
+            f"the API server does not get through to webhook {found[1]}: {kind.value or 'it fails'}: {_end(probe.text)}",
+            _next_for(kind),
+        )
+    if found := _DENIED.search(probe.text):
+        return broken(f"webhook {found[1]} denies {where}: {_end(probe.text)}", "look at that webhook's log")
+    return skipped(f"{where} is refused, not by the webhook: {_end(probe.text)}", "try another --namespace")
+
+
+def _next_for(kind: Failure) -> str:
+    match kind:
+        case Failure.UNTRUSTED:
+            return "the caBundle is not that of the webhook's certificate, or the name is not in it: restart the webhook"
+        case Failure.NO_ENDPOINTS | Failure.REFUSED:
+            return "is virtual-node-webhook running, and does its Service (or --url) lead to its port?"
+        case Failure.SILENT | Failure.NO_NAME:
+            return "let the API server reach it: routes, firewalls, network policies, the name of --url"
+        case _:
+            return "look at virtual-node-webhook's log"
+
+
+def _bundle_trouble(client: Json, now: datetime) -> str:
+    """What is wrong with a caBundle; empty: nothing."""
+    text = client.get("caBundle") or ""
+    if not text:
+        # Without one the API server trusts the system's roots, which only a public address can satisfy.
+        return "" if client.get("url") else "its caBundle is empty"
+    try:
+        certificates = x509.load_pem_x509_certificates(base64.b64decode(text, validate=True))
+    except (ValueError, binascii.Error) as error:
+        return f"its caBundle cannot be read: {error}"
+    last = max(one.not_valid_after_utc for one in certificates)
+    return f"its caBundle expired on {last:%Y-%m-%d}" if last <= now else ""
+
+
+def _address(facts: Facts, ours: Sequence[Json]) -> str:
+    said = []
+    for _, client in client_configs(ours):
+        if service := client.get("service"):
+            ready = facts.webhook.endpoints.get(f"{service['namespace']}/{service['name']}", 0)
+            said.append(f"Service {service['namespace']}/{service['name']} has {ready} ready endpoints")
+        elif url := client.get("url"):
+            probe = facts.webhook.urls.get(url)
+            # Silence towards us proves nothing: the API server may be the only one who gets there.
+            answers = "answers" if probe and probe.code else "does not answer from here"
+            said.append(f"{url} {answers}")
+    return f"; {some(said)}" if said else ""
+
+
+def _end(text: str, limit: int = 300) -> str:
+    """The end of an error, where Go puts the cause."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"…{line[-limit:]}"
+
+
+RULES = (
+    Rule("webhook", "webhook registered", registration, needs=("upperApi",), reads=("webhook",)),
+    Rule("mutation", "webhook changes labelled pods", mutation, needs=("webhook",)),
+)

@@ -1,0 +1,63 @@
+"""The chain itself: the rules in the order in which a pod meets them, each judged unless an earlier link keeps it from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from virtual_node.commands.doctor import admission, lower, nodes, presence, scheduling
+from virtual_node.commands.doctor.facts import Facts
+from virtual_node.commands.doctor.links import Link, Outcome, Rule, State, skipped, unknown
+from virtual_node.commands.doctor.presence import RIGHTS
+
+CHAIN: Sequence[Rule] = (
+    *presence.RULES, *nodes.RULES, *admission.RULES, *scheduling.RULES, *lower.RULES, *scheduling.LAST_RULES,
+)  # fmt: skip
+
+
+def examine(facts: Facts) -> list[Link]:
+    """Every link, in the order of the chain."""
+    links: dict[str, Link] = {}
+    for rule in CHAIN:
+        outcome = _blocked(rule, links, facts) or rule.examine(facts)
+        links[rule.name] = Link(rule.name, rule.title, outcome.state, outcome.detail, outcome.next)
+    return list(links.values())
+
+
+def first_broken(links: Sequence[Link]) -> Link | None:
+    """What to mend first; None: all links hold.
+
+    Rights that the caller lacks keep only the caller from seeing; they come last.
+    """
+    broken = [link for link in links if link.state is State.BROKEN]
+    return min(broken, key=lambda link: link.name == RIGHTS, default=None)
+
+
+def holds(links: Sequence[Link]) -> bool:
+    """Whether every link was seen and none is broken."""
+    return all(link.state in {State.OK, State.SKIPPED} for link in links)
+
+
+def sentence(links: Sequence[Link]) -> str:
+    """The one thing to read."""
+    link = first_broken(links)
+    if link is None:
+        unseen = [link.title for link in links if link.state is State.UNKNOWN]
+        if unseen:
+            return f"No link is seen to be broken, but these could not be seen: {', '.join(unseen)}."
+        return "Every link holds."
+    return f"The broken link: {link.title}: {link.detail}; next: {link.next}"
+
+
+def _blocked(rule: Rule, links: Mapping[str, Link], facts: Facts) -> Outcome | None:
+    for name in rule.needs:
+        link = links[name]
+        if link.state is State.BROKEN:
+            return skipped(f"because of: {link.title}")
+        if link.state in {State.SKIPPED, State.UNKNOWN}:
+            return Outcome(link.state, link.detail)
+    for name in rule.reads:
+        if name in facts.unread:
+            # One missing right may be behind many links; it is named once.
+            why = f"see {links[RIGHTS].title}" if facts.denied else facts.unread[name]
+            return unknown(f"cannot be seen: {why}")
+    return None

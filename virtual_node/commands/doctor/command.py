@@ -1,0 +1,145 @@
+"""``virtual-node doctor``: the broken link of "everything is pending" in a running installation.
+
+Walks the chain by which a pod gets from the upper API to a running container in a lower cluster. Changes nothing: the
+one pod that it creates is a server-side dry run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+
+from controller_runtime.auth import kubeconfig
+from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.process.argparser import Parser
+from virtual_node.commands.common import connect, output
+from virtual_node.commands.common.probe import Probe
+from virtual_node.commands.doctor import reading
+from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence
+from virtual_node.commands.doctor.facts import Facts, Lower
+from virtual_node.commands.doctor.links import Link, State
+from virtual_node.config import program
+from virtual_node.config.argument_types import label
+
+_COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")
+_MARKS = {
+    State.OK: output.GOOD,
+    State.BROKEN: output.BAD,
+    State.SKIPPED: output.NOTHING,
+    State.UNKNOWN: output.DOUBTFUL,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 when all links hold, 1 when one is broken or could not be seen.
+
+    Raises:
+        ConfigError: the upper cluster's kubeconfig cannot be used; exit code 2.
+    """
+    options = _parser().parse_args(argv)
+    links = [link for link in examine(asyncio.run(_look(options))) if link.name not in options.ignore]
+    broken = first_broken(links)
+    if options.output == "table":
+        _print(links, headers=not options.no_headers)
+    else:
+        rows = [
+            {"name": one.name, "state": one.state.value, "detail": one.detail, "next": one.next}
+            for one in links
+        ]
+        output.data({"brokenLink": broken.name if broken else None, "links": rows}, options.output)
+    return 0 if holds(links) else 1
+
+
+async def _look(options: argparse.Namespace) -> Facts:
+    config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
+    async with _client(config, "upper", options) as upper:
+        above, lower = await asyncio.gather(
+            reading.look(upper, namespace=options.namespace),
+            asyncio.gather(*(_below(file, options) for file in options.client_kubeconfig)),
+        )
+    trouble = None
+    if not above.answer.ok:
+        error = ApiError(above.answer.text, code=above.answer.code)
+        trouble = connect.explain(
+            error, config, path=options.kubeconfig, context=options.context, in_cluster=True
+        )
+    return dataclasses.replace(above, lower=lower, trouble=trouble)
+
+
+async def _below(file: str, options: argparse.Namespace) -> Lower:
+    """Look at a lower cluster; one that there is no way to keeps nobody from looking at the others."""
+    try:
+        async with _client(await kubeconfig.load(file, in_cluster=False), file, options) as client:
+            return await reading.look_below(client, file)
+    except ConfigError as error:
+        return Lower(file, Probe(0, str(error)), usable=False)
+
+
+def _client(config: ClusterConfig, cluster: str, options: argparse.Namespace) -> Client:
+    return Client(config, user_agent="virtual-node-doctor", cluster=cluster, timeout=options.request_timeout)
+
+
+def _print(links: Sequence[Link], *, headers: bool) -> None:
+    output.report(
+        _COLUMNS,
+        [(one.title, one.state.value, one.detail, one.next) for one in links],
+        [
+            output.Entry(_MARKS[one.state], one.title, [one.detail], [one.next] if one.next else [])
+            for one in links
+        ],
+        headers=headers,
+    )
+    output.conclusion(sentence(links))
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        program.name(),
+        "doctor",
+        about="Why is everything pending? Walks the chain by which a pod gets from the upper API to a running container "
+        "in a lower cluster, and names its first broken link. Changes nothing: the one pod that it creates is a "
+        "server-side dry run.",
+        examples=(
+            ("The chain, as far as the upper cluster knows", "doctor"),
+            (
+                "With a look into two lower clusters",
+                "doctor --client-kubeconfig tokyo.yaml --client-kubeconfig paris.yaml",
+            ),
+            ("The broken link's name, for a script", "doctor -o json"),
+        ),
+        exit_codes="0 all links hold, 1 one is broken or could not be seen, 2 usage, or no usable kubeconfig",
+    )
+    connect.add_flags(parser)
+    parser.add_argument(
+        "--client-kubeconfig",
+        default=[],
+        action="append",
+        metavar="FILE",
+        help="a lower cluster's, to look there too; may be given more than once",
+    )
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        type=label,
+        default="default",
+        metavar="NS",
+        help="where a labelled pod is created on trial, by dry run (default)",
+    )
+    parser.add_argument(
+        "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
+    )
+    parser.add_argument(
+        "--ignore",
+        default=[],
+        action="append",
+        choices=[rule.name for rule in CHAIN],
+        metavar="LINK",
+        help="leave a link out of the verdict, by the name that -o json gives it; may be given more than once. "
+        "`helm test` ignores capacity, scheduled and lowerVerdict: pods of users that do not run",
+    )
+    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    return parser

@@ -1,0 +1,71 @@
+"""What lower clusters say of pods that are bound and do not start."""
+
+from __future__ import annotations
+
+from controller_runtime.api.readable import count
+from virtual_node.commands.doctor.facts import Facts
+from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
+from virtual_node.commands.doctor.verdict import unless
+from virtual_node.config import program
+from virtual_node.health.connections import Failure, failure, plain
+from virtual_node.health.faults import PODS, Kind
+from virtual_node.health.objects import Json, condition
+
+
+def lower_api(facts: Facts) -> Outcome:
+    """Do the lower clusters answer to us, and have they nodes?"""
+    if not facts.lower:
+        return skipped("no --client-kubeconfig given")
+    said = []
+    for lower in facts.lower:
+        if not lower.usable:
+            return broken(lower.answer.text, "correct that kubeconfig, or what it calls for credentials")
+        if not lower.answer.ok:
+            steps = {
+                Failure.UNAUTHENTICATED: f"renew its credentials: {program.name('lower-cluster')} register",
+                Failure.UNTRUSTED: "give the kubeconfig the CA of that API server",
+            }
+            return broken(
+                f"{lower.file}: {plain(lower.answer.text)}",
+                steps.get(
+                    failure(lower.answer.text, lower.answer.code),
+                    "is that API server up, and reachable from here and from the virtual node?",
+                ),
+            )
+        good = [node for node in lower.nodes if _is_schedulable(node)]
+        if not good:
+            return broken(
+                f"{lower.file}: none of its {len(lower.nodes)} nodes is Ready and schedulable",
+                f"kubectl --kubeconfig {lower.file} get nodes",
+            )
+        said.append(f"{lower.file}: {lower.answer.text}, {len(good)} of {len(lower.nodes)} nodes schedulable")
+    return ok("; ".join(said))
+
+
+def _started(facts: Facts) -> Outcome:
+    starting = sum(
+        (pod.get("status") or {}).get("phase") == "Pending" for bound in facts.bound.values() for pod in bound
+    )
+    return ok(
+        f"{count(starting, 'pod')} starting, none stuck"
+        if starting
+        else "every pod on a virtual node has started"
+    )
+
+
+def _is_schedulable(node: Json) -> bool:
+    return condition(node, "Ready").get("status") == "True" and not (node.get("spec") or {}).get(
+        "unschedulable"
+    )
+
+
+RULES = (
+    Rule("lowerApi", "lower clusters reachable", lower_api),
+    Rule(
+        "lowerVerdict",
+        "pods run in lower clusters",
+        unless(*(PODS - {Kind.POD_UNSCHEDULED}), fine=_started),
+        needs=("virtualNodes",),
+        reads=("bound",),
+    ),
+)

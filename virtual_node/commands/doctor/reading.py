@@ -1,0 +1,171 @@
+"""Looks at an installation for ``doctor``: every request it takes, and nothing concluded. Writes nothing.
+
+What cannot be read is noted and keeps nothing else from being read: the chain says what follows from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, Forbidden, NotFound
+from controller_runtime.resources import Resource
+from virtual_node.commands.common import probes
+from virtual_node.commands.common.permissions import missing, need
+from virtual_node.commands.common.probe import Probe
+from virtual_node.commands.common.reader import NODE_LEASES
+from virtual_node.commands.doctor.facts import (
+    DESCHEDULER_LEASE,
+    SCHEDULER_LEASE,
+    Facts,
+    Installation,
+    Lower,
+    Webhook,
+)
+from virtual_node.commands.doctor.read_installation import look_at_installation
+from virtual_node.commands.doctor.read_webhook import look_at_webhook
+from virtual_node.health.objects import Json, is_virtual
+
+_SYSTEM = "kube-system"
+T = TypeVar("T")
+_NEEDS = (
+    need("list", resources.NODES),
+    need("list", resources.PODS),
+    need("get", resources.PODS, subresource="log"),
+    need("list", resources.EVENTS),
+    need("list", resources.LEASES, namespace=NODE_LEASES),
+    need("get", resources.LEASES, namespace=_SYSTEM),
+    need("list", resources.DEPLOYMENTS),
+    need("list", resources.MUTATING_WEBHOOK_CONFIGURATIONS),
+    need("list", resources.ENDPOINT_SLICES),
+)
+
+
+async def look(upper: Client, *, namespace: str) -> Facts:
+    """Look at the upper cluster.
+
+    Args:
+        upper: its client.
+        namespace: where a labelled pod is created on trial.
+    """
+    answer = await probes.version(upper)
+    if not answer.ok:
+        return Facts(now=datetime.now(UTC), server=upper.config.server, answer=answer)
+    return await _Look(upper, namespace).facts(answer)
+
+
+async def look_below(lower: Client, file: str) -> Lower:
+    """Look at a lower cluster."""
+    answer = await probes.version(lower)
+    if not answer.ok:
+        return Lower(file, answer)
+    try:
+        nodes = await _list(lower, resources.NODES)
+        pods = await _list(
+            lower, resources.PODS, label_selector=names.LABEL_UPPER_UID, field_selector="status.phase=Pending"
+        )
+    except ApiError as error:
+        return Lower(file, Probe(error.code, error.message))
+    return Lower(file, answer, nodes, pods)
+
+
+@dataclass(slots=True)
+class _Look:
+    upper: Client
+    namespace: str
+    unread: dict[str, str] = field(default_factory=dict)
+
+    async def facts(self, answer: Probe) -> Facts:
+        """All of them, at the same time where one does not follow from the other."""
+        nodes = await self._read("nodes", _list(self.upper, resources.NODES), [])
+        virtual = [node["metadata"]["name"] for node in nodes if is_virtual(node)]
+        bound = await self._read("bound", self._bound(virtual), {})
+        pending = _list(self.upper, resources.PODS, field_selector="status.phase=Pending")
+        no_leases: list[Json] = []
+        async with asyncio.TaskGroup() as group:
+            now = group.create_task(probes.clock(self.upper))
+            denied = group.create_task(self._read("denied", self._denied(virtual), []))
+            leases = group.create_task(
+                self._read("leases", _list(self.upper, resources.LEASES, namespace=NODE_LEASES), no_leases)
+            )
+            waiting = group.create_task(self._read("pending", pending, []))
+            events = group.create_task(self._read("events", self._events(), []))
+            kubelets = {
+                name: group.create_task(probes.kubelet(self.upper, node, bound.get(name, ())))
+                for node in nodes
+                if (name := node["metadata"]["name"]) in virtual
+            }
+            installation = group.create_task(
+                self._read("installation", look_at_installation(self.upper), Installation())
+            )
+            webhook = group.create_task(
+                self._read("webhook", look_at_webhook(self.upper, self.namespace), Webhook())
+            )
+            scheduler = group.create_task(self._read("scheduler", self._lease(SCHEDULER_LEASE), None))
+            descheduler = group.create_task(self._read("descheduler", self._lease(DESCHEDULER_LEASE), None))
+        return Facts(
+            now=now.result(),
+            server=self.upper.config.server,
+            answer=answer,
+            denied=denied.result(),
+            unread=self.unread,
+            nodes=nodes,
+            leases={lease["metadata"]["name"]: lease for lease in leases.result()},
+            bound=bound,
+            pending=waiting.result(),
+            events=events.result(),
+            kubelets={name: task.result() for name, task in kubelets.items()},
+            installation=installation.result(),
+            webhook=webhook.result(),
+            scheduler=scheduler.result(),
+            descheduler=descheduler.result(),
+        )
+
+    async def _read(self, what: str, reading: Awaitable[T], otherwise: T) -> T:
+        try:
+            return await reading
+        except ApiError as error:
+            self.unread[what] = str(error)
+            return otherwise
+
+    async def _denied(self, virtual: Sequence[str]) -> list[str]:
+        proxies = (need("get", resources.NODES, subresource="proxy", name=name) for name in virtual)
+        needs = (*_NEEDS, *proxies, need("create", resources.PODS, namespace=self.namespace))
+        return [one.words for one in await missing(self.upper, needs)]
+
+    async def _events(self) -> list[Json]:
+        found = await _list(
+            self.upper, resources.EVENTS, field_selector="involvedObject.kind=Pod,type=Warning"
+        )
+        # Events come by either of two APIs, with either of two times.
+        found.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+        return found
+
+    async def _bound(self, virtual: Sequence[str]) -> dict[str, Sequence[Json]]:
+        """The pods of every virtual node."""
+        listed = await asyncio.gather(
+            *(_list(self.upper, resources.PODS, field_selector=f"spec.nodeName={name}") for name in virtual)
+        )
+        return dict(zip(virtual, listed, strict=True))
+
+    async def _lease(self, name: str) -> Json | None:
+        try:
+            return await self.upper.get(resources.LEASES, name, namespace=_SYSTEM)
+        except NotFound:
+            pass
+        try:
+            # The chart keeps it in its own namespace.
+            found = await _list(self.upper, resources.LEASES, field_selector=f"metadata.name={name}")
+        except Forbidden:
+            return None
+        return found[0] if found else None
+
+
+async def _list(client: Client, resource: Resource, **selection: Any) -> list[Json]:
+    return [found.to_dict() for found in (await client.list(resource, **selection)).items]

@@ -1,0 +1,193 @@
+"""Who binds pods above: the scheduler, its extender, and the room there is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from controller_runtime.api import pod_resources, quantity, readable, timestamps
+from controller_runtime.api.readable import count
+from virtual_node.commands.common.requested import requested
+from virtual_node.commands.doctor.facts import DESCHEDULER_LEASE, SCHEDULER_LEASE, Facts, ready_nodes, waiting
+from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, some
+from virtual_node.commands.doctor.nodes import meant_for_us
+from virtual_node.commands.doctor.verdict import unless
+from virtual_node.config import program
+from virtual_node.health.connections import Failure, failure
+from virtual_node.health.faults import Kind
+from virtual_node.health.objects import Json, condition, key
+
+_UNSEEN_SECONDS = 30.0
+_DEFAULT_SCHEDULER = "default-scheduler"
+_EXTENDER = re.compile(
+    r"extender at URL (?P<url>\S+?),|(?:Post|Get) \"(?P<post>https?://[^\"]+/(?:filter|prioritize|preempt|bind))\"|extender",
+    re.IGNORECASE,
+)
+
+
+def scheduler(facts: Facts) -> Outcome:
+    """Does anybody schedule?"""
+    unseen: dict[str, list[str]] = {}
+    for pod in waiting(facts):
+        created = pod["metadata"].get("creationTimestamp")
+        if condition(pod, "PodScheduled") or not created:
+            continue
+        if (facts.now - timestamps.parse(created)).total_seconds() > _UNSEEN_SECONDS:
+            name = pod["spec"].get("schedulerName") or _DEFAULT_SCHEDULER
+            unseen.setdefault(name, []).append(key(pod))
+    if quiet := lease_trouble(facts.scheduler, facts.now):
+        return broken(f"kube-scheduler's Lease {quiet}", _FIND_SCHEDULER)
+    for name, keys in unseen.items():
+        return broken(
+            f"no scheduler named {name} has looked at {count(len(keys), 'pod')} for {_UNSEEN_SECONDS:.0f} s ({some(keys)})",
+            _FIND_SCHEDULER
+            if name == _DEFAULT_SCHEDULER
+            else f"start it, or correct spec.schedulerName: {_DEFAULT_SCHEDULER} is the stock one",
+        )
+    if facts.scheduler is None:
+        return ok(f"it has no Lease {SCHEDULER_LEASE} here, but no pod waits to be looked at")
+    holder = str((facts.scheduler.get("spec") or {}).get("holderIdentity") or "")
+    return ok(f"Lease fresh, held by {holder.partition('_')[0]}")
+
+
+_FIND_SCHEDULER = (
+    "is kube-scheduler running? kubectl -n kube-system get lease kube-scheduler; "
+    "kubectl -n kube-system get pods -l component=kube-scheduler"
+)
+
+
+def extender(facts: Facts) -> Outcome:
+    """Do pods wait because the scheduler cannot ask the multi-scheduler?"""
+    keys = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in waiting(facts)}
+    for said in _scheduler_words(facts, keys):
+        found = _EXTENDER.search(said)
+        if found is None:
+            continue
+        url = found["url"] or found["post"] or "the extender"
+        kind = failure(said)
+        steps = {
+            Failure.UNTRUSTED: "give the scheduler's configuration the CA of the extender (extenders[].tlsConfig.caFile)",
+            Failure.REFUSED: "is virtual-node-multi-scheduler running at that address?",
+            Failure.SILENT: "let kube-scheduler reach it, or raise extenders[].httpTimeout",
+            Failure.NO_NAME: "correct extenders[].urlPrefix: kube-scheduler often does not use the cluster's DNS",
+        }
+        return broken(
+            f"kube-scheduler gets no good answer from {url}: {' '.join(said.split())[-200:]}",
+            steps.get(kind, "look at virtual-node-multi-scheduler's log"),
+        )
+    if not keys:
+        return ok("no pod waits to be scheduled")
+    return ok(f"{count(len(keys), 'pod waits', 'pods wait')}, none for an extender")
+
+
+def _scheduler_words(facts: Facts, pods_by_key: Mapping[tuple[str, str], Json]) -> Iterator[str]:
+    """What schedulers say of pods that wait, the newest events first."""
+    for pod in pods_by_key.values():
+        yield str(condition(pod, "PodScheduled").get("message") or "")
+    for event in reversed(facts.events):
+        involved = event.get("involvedObject") or {}
+        if (
+            event.get("reason") == "FailedScheduling"
+            and (involved.get("namespace"), involved.get("name")) in pods_by_key
+        ):
+            yield str(event.get("message") or "")
+
+
+def capacity(facts: Facts) -> Outcome:
+    """Is there a virtual node that the biggest waiting pods fit on?"""
+    nodes = {node["metadata"]["name"]: _allocatable(node) for node in ready_nodes(facts)}
+    if not nodes:
+        return skipped("no virtual node is Ready")
+    if not any(total.get("cpu") and total.get("pods") for total in nodes.values()):
+        return broken(
+            f"{some(nodes)} promise nothing: the lower nodes' allocatable is 0, or used up by others",
+            f"{program.name('status')}; kubectl --kubeconfig LOWER get nodes",
+        )
+    asked = {
+        key(pod): {**pod_resources.pod_requests(pod["spec"]), "pods": 1}
+        for pod in waiting(facts)
+        if meant_for_us(facts, pod)
+    }
+    used = {name: requested(facts.bound.get(name, ())) for name in nodes}
+    free = {
+        name: {resource: count - used[name].get(resource, 0) for resource, count in total.items()}
+        for name, total in nodes.items()
+    }
+    for rooms, what in ((nodes, "no virtual node has as much"), (free, "no virtual node has as much left")):
+        unfit = [one for one, want in asked.items() if not any(_fits(want, room) for room in rooms.values())]
+        if unfit:
+            worst = max(unfit, key=lambda one: (asked[one].get("cpu", 0), asked[one].get("memory", 0)))
+            return broken(
+                f"{what}: {count(len(unfit), 'pod')} such as {worst} ({_render(asked[worst])}); "
+                f"the largest has {_render(_largest(rooms))}",
+                "ask for less, or add lower nodes; " + program.name("status"),
+            )
+    waiting_ = (
+        f"{count(len(asked), 'pod waits and fits', 'pods wait and fit')} by requests"
+        if asked
+        else "no pod waits for room"
+    )
+    return ok(f"{waiting_}; the largest virtual node has {_render(_largest(free))} left")
+
+
+def descheduler(facts: Facts) -> Outcome:
+    """Does the descheduler live, if there is one?"""
+    if facts.descheduler is None:
+        return skipped(f"not installed (no Lease {DESCHEDULER_LEASE})")
+    if quiet := lease_trouble(facts.descheduler, facts.now):
+        return broken(
+            f"its Lease {quiet}",
+            "is virtual-node-descheduler running? Pods stuck below are not moved until then",
+        )
+    return ok("Lease fresh")
+
+
+def lease_trouble(lease: Json | None, now: datetime) -> str:
+    """Why a leader's Lease says that nobody leads; empty: somebody does, or there is no Lease."""
+    spec = (lease or {}).get("spec") or {}
+    if lease is None:
+        return ""
+    if not spec.get("renewTime") or not spec.get("holderIdentity"):
+        return "is held by nobody"
+    quiet = (now - timestamps.parse(spec["renewTime"])).total_seconds()
+    limit = float(spec.get("leaseDurationSeconds") or 15)
+    return f"was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s)" if quiet > limit else ""
+
+
+def _allocatable(node: Json) -> dict[str, int]:
+    found = (node.get("status") or {}).get("allocatable") or {}
+    return {resource: quantity.of(resource, value) for resource, value in found.items()}
+
+
+def _fits(want: Mapping[str, int], room: Mapping[str, int]) -> bool:
+    return all(count <= room.get(resource, 0) for resource, count in want.items() if count)
+
+
+def _largest(rooms: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
+    return max(rooms.values(), key=lambda room: (room.get("cpu", 0), room.get("memory", 0)))
+
+
+def _render(amounts: Mapping[str, int]) -> str:
+    shown: Counter[str] = Counter({name: max(0, count) for name, count in amounts.items()})
+    order = ["cpu", "memory", *sorted(set(shown) - {"cpu", "memory", "pods", "ephemeral-storage"})]
+    parts = [f"{name} {readable.resource(name, shown[name])}" for name in order if name in shown]
+    return ", ".join(parts) or "no requests"
+
+
+RULES = (
+    Rule("scheduler", "scheduler running", scheduler, needs=("upperApi",), reads=("pending",)),
+    Rule("extender", "scheduler reaches its extender", extender, needs=("scheduler",)),
+    Rule("capacity", "room on virtual nodes", capacity, needs=("virtualNodes",), reads=("pending", "bound")),
+    Rule(
+        "scheduled",
+        "pods get a virtual node",
+        unless(Kind.POD_UNSCHEDULED, fine=lambda _facts: ok("no pod for virtual nodes waits for one")),
+        needs=("virtualNodes",),
+        reads=("pending",),
+    ),
+)
+LAST_RULES = (
+    Rule("descheduler", "descheduler running", descheduler, needs=("upperApi",), reads=("descheduler",)),
+)

@@ -1,0 +1,79 @@
+"""The health model's view of what the doctor has seen, and links that are broken by kinds of faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller_runtime.api import names
+from virtual_node.commands.doctor.facts import Facts, virtual_nodes, waiting
+from virtual_node.commands.doctor.links import Outcome, broken
+from virtual_node.health import facts as model
+from virtual_node.health import pods
+from virtual_node.health.faults import Fault, Health, Kind
+from virtual_node.health.model import examine
+from virtual_node.health.objects import key
+from virtual_node.translate.printers.pods import status_word
+
+_LISTED = 3
+
+
+def health(facts: Facts) -> Health:
+    """Judge an installation by what the doctor has seen."""
+    nodes = virtual_nodes(facts)
+    known = [node["metadata"]["name"] for node in nodes]
+    found = (pods.sign(pod) for bound in facts.bound.values() for pod in bound)
+    without = (pods.waiting_sign(pod, known) for pod in waiting(facts))
+    unread = facts.unread
+    seen = {
+        "nodes": None if "nodes" in unread else nodes,
+        "leases": None if "leases" in unread else facts.leases,
+        "signs": None if {"nodes", "bound"} & unread.keys() else [one for one in found if one],
+        "waiting": None if "pending" in unread else [one for one in without if one],
+        "replicas": None if "installation" in unread else facts.installation.pods,
+    }
+    return examine(model.Facts(now=facts.now, words=_words(facts), **seen))  # type: ignore[arg-type]
+
+
+def unless(*kinds: Kind, fine: Callable[[Facts], Outcome]) -> Callable[[Facts], Outcome]:
+    """Return the rule of a link that faults of these kinds break.
+
+    Args:
+        kinds: of the health model.
+        fine: what to report where there are none.
+    """
+
+    def judge(facts: Facts) -> Outcome:
+        found = faults(facts, *kinds)
+        return of_faults(found) if found else fine(facts)
+
+    return judge
+
+
+def faults(facts: Facts, *kinds: Kind) -> list[Fault]:
+    """Return the faults of these kinds."""
+    return [fault for fault in health(facts).faults if fault.kind in kinds]
+
+
+def of_faults(found: list[Fault]) -> Outcome:
+    """Return what a link with these faults reports: the first ones, and what to do about the very first."""
+    return broken("; ".join(map(str, found[:_LISTED])) + _more(found), found[0].next_step)
+
+
+def _more(found: list[Fault]) -> str:
+    return f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+
+
+def _words(facts: Facts) -> dict[str, str]:
+    """The last thing that is known about a pod that says nothing itself: its log, warnings, its lower pod."""
+    words = {}
+    for event in facts.events:
+        involved = event.get("involvedObject") or {}
+        name = f"{involved.get('namespace')}/{involved.get('name')}"
+        words[name] = f"{event.get('reason') or 'Warning'}: {event.get('message') or ''}".rstrip(": ")
+    keys = {pod["metadata"].get("uid"): key(pod) for bound in facts.bound.values() for pod in bound}
+    for below in (pod for lower in facts.lower for pod in lower.pods):
+        name = keys.get((below["metadata"].get("labels") or {}).get(names.LABEL_UPPER_UID), "")
+        word, why = status_word(below)
+        words.setdefault(name, f"{word}: {why}".rstrip(": "))
+    words |= {name: lines[-1] for name, lines in facts.installation.logs.items() if lines}
+    return words

@@ -1,1 +1,0 @@
-"""What ``virtual-node doctor`` concludes: facts in, links out. Pure; ``commands.doctor`` gathers and prints."""

@@ -1,0 +1,1 @@
+"""``virtual-node inspect``: compares both clusters and lists findings by rule."""

@@ -1,0 +1,191 @@
+"""``virtual-node inspect``: is all well, in all clusters? A report that changes nothing, for people and for CI."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError
+from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import parse_duration
+from virtual_node.certificates import expiries
+from virtual_node.certificates.expiry import UPPER, Limits
+from virtual_node.commands.common import connect, daemon_flags, output
+from virtual_node.commands.inspect import reading, rules
+from virtual_node.commands.inspect.facts import ERROR, INFO, WARNING, Facts, Finding
+from virtual_node.config import program
+from virtual_node.config.types import ClusterConfig, Config
+
+_COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
+_SECOND_LOOK = 5.0
+"""Seconds after which what may have been a change on its way is looked at again; changes take one, if all is well."""
+_MARKS = {ERROR: output.BAD, WARNING: output.DOUBTFUL, INFO: output.NOTHING}
+_DAYS = re.compile(r"(\d+)d(.*)")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0: nothing to worry about, 1: findings, 3: a cluster could not be read.
+
+    Raises:
+        ConfigError: flags, configuration or a kubeconfig are wrong; exit code 2.
+    """
+    options, daemon = daemon_flags.parse(_parser, argv)
+    limits = Limits(
+        grace=options.grace, expiry_warning=options.expiry_warning, expiry_error=options.expiry_error
+    )
+    if limits.expiry_error > limits.expiry_warning:
+        raise ConfigError("--expiry-error: must not be longer than --expiry-warning")
+    facts, findings = asyncio.run(
+        run(daemon.config, limits, context=options.context, patience=options.request_timeout)
+    )
+    _show(facts, findings, form=options.output, headers=not options.no_headers)
+    return rules.exit_code(facts, findings, fail_on=options.fail_on)
+
+
+async def run(
+    config: Config, limits: Limits, *, context: str = "", patience: float = connect.TIMEOUT
+) -> tuple[Facts, list[Finding]]:
+    """Look at all clusters, and again where a finding may pass.
+
+    Args:
+        config: the clusters.
+        limits: from when on something is worth a finding.
+        context: of the upper cluster's kubeconfig; empty: the current one.
+        patience: seconds for one answer.
+
+    Raises:
+        ConfigError: the upper cluster's kubeconfig cannot be used.
+    """
+    async with _opened(config, context, patience) as opened:
+        facts = await reading.read(opened, limits)
+        findings = rules.inspect(facts)
+        if any(finding.transient for finding in findings):
+            await asyncio.sleep(_SECOND_LOOK)
+            silent = {one.name: one.error for one in (facts.upper, *facts.lowers) if one.error}
+            facts = await reading.read(opened, limits, silent=silent)
+            findings = rules.confirmed(findings, rules.inspect(facts))
+    return facts, findings
+
+
+@contextlib.asynccontextmanager
+async def _opened(config: Config, context: str, patience: float) -> AsyncIterator[reading.Opened]:
+    agent = "virtual-node-inspect"
+    credentials = expiries.of_kubeconfig(UPPER, config.kubeconfig, context=context, in_cluster=True)
+    upper_config = await kubeconfig.load(
+        config.kubeconfig or None, context=context or None, server=config.server or None
+    )
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def open_(cluster: ClusterConfig) -> Client | ConfigError:
+            nonlocal credentials
+            where, context = cluster.kubeconfig, cluster.context
+            try:
+                loaded = await kubeconfig.load(where, context=context or None, in_cluster=False)
+                credentials += expiries.of_kubeconfig(cluster.name, where, context=context, in_cluster=False)
+            except ConfigError as error:
+                return error
+            client = Client(loaded, user_agent=agent, cluster=cluster.name, timeout=patience)
+            return await stack.enter_async_context(client)
+
+        upper = await stack.enter_async_context(
+            Client(upper_config, user_agent=agent, cluster=UPPER, timeout=patience)
+        )
+        lowers = [(cluster, await open_(cluster)) for cluster in config.clusters]
+        yield reading.Opened(config, upper, lowers, credentials)
+
+
+def _show(facts: Facts, findings: Sequence[Finding], *, form: str, headers: bool) -> None:
+    summary = rules.summary(facts, findings)
+    if form != "table":
+        clusters = [
+            {"name": cluster.name, "version": cluster.version, "error": cluster.error}
+            for cluster in (facts.upper, *facts.lowers)
+        ]
+        report = {
+            "clusters": clusters,
+            "pods": rules.pods(facts),
+            "findings": [_row(finding) for finding in findings],
+            "summary": summary,
+        }
+        output.data(report, form)
+        return
+    if findings:
+        output.report(
+            _COLUMNS,
+            [
+                (one.severity, one.cluster, one.check, one.kind, one.object, one.message, one.next_step)
+                for one in findings
+            ],
+            [
+                output.Entry(
+                    _MARKS[one.severity],
+                    f"{one.severity} {one.cluster}: {one.check} {one.kind} {one.object}",
+                    [one.message],
+                    [one.next_step] if one.next_step else [],
+                )
+                for one in findings
+            ],
+            headers=headers,
+        )
+    output.conclusion(summary)
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    row = asdict(finding)
+    del row["transient"]  # whoever reads the report sees what was confirmed
+    row["nextStep"] = row.pop("next_step")
+    return row
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        program.name(),
+        "inspect",
+        about="Is all well, in all clusters? Leaks, drift, skew, expiry and capacity, for people and for CI. Reads, "
+        "compares, and changes nothing.",
+        examples=(
+            ("All clusters of a configuration", "inspect --config clusters.yaml"),
+            ("One lower cluster", "inspect --client-kubeconfig tokyo.yaml --nodename vn-tokyo"),
+            ("In CI: warnings fail, too", "inspect --config clusters.yaml --fail-on warning -o json"),
+        ),
+        notes="The other flags are the daemon's own and say which clusters.",
+        exit_codes="0 nothing to worry about, 1 findings, 2 usage or configuration, 3 a cluster could not be read",
+    )
+    parser.add_argument("--context", default="", metavar="CONTEXT", help="context of the upper kubeconfig")
+    parser.add_argument(
+        "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
+    )
+    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    connect.add_request_timeout(parser)
+    parser.add_argument(
+        "--fail-on",
+        default="error",
+        choices=rules.FAIL_ON,
+        help="least severity that makes the exit code 1 (error)",
+    )
+    for flag, default, text in (
+        ("--grace", "5m", "how long a change may be on its way"),
+        ("--expiry-warning", "30d", "warn of certificates and tokens that end sooner"),
+        ("--expiry-error", "7d", "errors are those that end sooner"),
+    ):
+        parser.add_argument(flag, type=_length, default=default, metavar="D", help=f"{text} ({default})")
+    return parser
+
+
+def _length(text: str) -> timedelta:
+    """The argparse type of a Go duration that may begin with days: ``30d``, ``1d12h``, ``90s``."""
+    days, rest = 0, text
+    if found := _DAYS.fullmatch(text):
+        days, rest = int(found[1]), found[2] or "0"
+    try:
+        return timedelta(days=days, seconds=parse_duration(rest))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30d, 12h or 90s") from None

@@ -1,0 +1,275 @@
+"""Reads all clusters at the same time, page by page, for ``virtual-node inspect``. Nothing is ever written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.api.policy.rules import PolicySet
+from controller_runtime.auth.weaknesses import weaknesses
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from controller_runtime.process import version as release
+from virtual_node.certificates import expiries as inspect_expiries
+from virtual_node.certificates.expiry import UPPER, Expiry, Limits
+from virtual_node.commands.common import connection_errors
+from virtual_node.commands.inspect.facts import (
+    COMPONENT_POD,
+    FOREIGN_POD,
+    WAITING_POD,
+    Cluster,
+    Facts,
+    VirtualNode,
+    annotations_of,
+    is_virtual_node,
+    labels_of,
+)
+from virtual_node.commands.inspect.listing import all_of, greet, lease_into, list_into
+from virtual_node.config.types import PV_CONTROLLERS, SERVICE_CONTROLLERS, ClusterConfig, Config
+from virtual_node.health.pods import WAITING
+from virtual_node.health.replicas import COMPONENTS
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import Owner
+
+_OWNED_KINDS = (
+    *(resources.PODS, resources.CONFIG_MAPS, resources.SECRETS, resources.SERVICES),
+    *(resources.ENDPOINT_SLICES, resources.PERSISTENT_VOLUME_CLAIMS, resources.NAMESPACES),
+)
+_UPPER_KINDS = (
+    *(resources.NODES, resources.NAMESPACES, resources.SERVICES, resources.ENDPOINT_SLICES),
+    *(resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The clients of all clusters, and what the configuration says of each."""
+
+    config: Config
+    upper: Client
+    lowers: Sequence[tuple[ClusterConfig, Client | ConfigError]]
+    """With what is wrong with a kubeconfig that leads nowhere: no reason not to read the others."""
+    credentials: Sequence[Expiry]
+    """Of the kubeconfigs."""
+
+
+async def read(opened: Opened, limits: Limits, *, silent: Mapping[str, str] | None = None) -> Facts:
+    """Look at everything once.
+
+    Args:
+        opened: the clusters.
+        limits: carried into the facts.
+        silent: clusters that did not answer a moment ago, by name, and how that ended: nobody waits for them again.
+    """
+    silent = silent or {}
+    upper = Cluster(name=UPPER, error=silent.get(UPPER, ""))
+    cluster_id = opened.config.cluster_id
+
+    async def identify() -> None:
+        nonlocal cluster_id
+        if not upper.error:
+            cluster_id = cluster_id or await _identity(opened.upper)
+
+    await _guarded(opened, opened.upper, upper, identify())
+    lowers = [lower_cluster(opened.config, config, cluster_id) for config, _ in opened.lowers]
+    reading = [_guarded(opened, opened.upper, upper, _read_upper(opened.upper, upper))]
+    looks = [inspect_expiries.of_apiserver(UPPER, opened.upper.config)]
+    for lower, (_, client) in zip(lowers, opened.lowers, strict=True):
+        if isinstance(client, ConfigError):
+            lower.error = str(client)
+        elif lower.name in silent:
+            lower.error = silent[lower.name]
+        else:
+            reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id)))
+            looks.append(inspect_expiries.of_apiserver(lower.name, client.config))
+    served, _ = await asyncio.gather(_served(looks), asyncio.gather(*reading))
+    await _guarded(opened, opened.upper, upper, _read_counterparts(opened.upper, upper, lowers))
+    for cluster in (upper, *lowers):
+        _forgive(cluster, opened.config)
+    return Facts(
+        upper=upper,
+        lowers=lowers,
+        cluster_id=cluster_id,
+        now=datetime.now(UTC),
+        release=release.version(),
+        expiries=[*opened.credentials, *served, *await _served(_kubelets(upper))],
+        limits=limits,
+        weaknesses=_weaknesses(opened),
+    )
+
+
+def _weaknesses(opened: Opened) -> list[tuple[str, str, str]]:
+    clients = {UPPER: opened.upper, **{cluster.name: client for cluster, client in opened.lowers}}
+    return [
+        (name, what, step)
+        for name, client in clients.items()
+        if isinstance(client, Client)
+        for what, step in weaknesses(client.config)
+    ]
+
+
+def lower_cluster(config: Config, cluster: ClusterConfig, cluster_id: str) -> Cluster:
+    """A lower cluster as the configuration has it, nothing of it read yet."""
+    mapping = NamespaceMap(cluster.namespaces.prefix, cluster.namespaces.map)
+    nodes = {
+        node.name: VirtualNode(
+            options=PodOptions(
+                owner=Owner(cluster_id=cluster_id, node_name=node.name),
+                ignore_labels=tuple(config.ignore_labels),
+                service_accounts=config.enable_serviceaccount,
+                namespace_map=mapping,
+                node_labels={
+                    names.LABEL_HOSTNAME: node.name,
+                    names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL,
+                    names.LABEL_LOWER_CLUSTER: cluster.name,
+                    **node.labels,
+                },
+                policy=PolicySet(
+                    cluster.policy,
+                    cluster=cluster.name,
+                    host_paths=cluster.volumes.allowed_host_paths,
+                ),
+            ),
+            selector=node.node_selector,
+            reserve=node.capacity.reserve,
+        )
+        for node in cluster.virtual_nodes()
+    }
+    return Cluster(
+        name=cluster.name,
+        nodes=nodes,
+        removes_namespaces=cluster.namespaces.remove,
+        adopt=cluster.namespaces.adopt,
+    )
+
+
+async def _identity(upper: Client) -> str:
+    try:
+        system = await upper.get(resources.NAMESPACES, "kube-system")
+    except (Forbidden, NotFound):
+        return ""  # told as a finding; what needs no identity is still looked at
+    return str(system["metadata"]["uid"])
+
+
+def _forgive(cluster: Cluster, config: Config) -> None:
+    """Rights that only a controller needs which is off are missing by intention."""
+    controllers = {
+        PV_CONTROLLERS: ("PersistentVolumeClaim", "PersistentVolume"),
+        SERVICE_CONTROLLERS: ("EndpointSlice",),
+    }
+    for name, kinds in controllers.items():
+        if name not in config.enable_controllers:
+            for kind in kinds:
+                cluster.unread.pop(kind, None)
+
+
+async def _guarded(opened: Opened, client: Client, cluster: Cluster, reading: Awaitable[None]) -> None:
+    """A cluster that does not answer is noted, and the others are read all the same."""
+    try:
+        await reading
+    except ApiError as error:
+        expiries = [one for one in opened.credentials if one.cluster == cluster.name]
+        told = connection_errors.explain(error, client.config, expiries=expiries, now=datetime.now(UTC))
+        cluster.error = cluster.error or str(told)
+    except ConfigError as error:
+        cluster.error = cluster.error or str(error)
+
+
+async def _read_upper(client: Client, upper: Cluster) -> None:
+    if upper.error:
+        return
+    await greet(client, upper)
+    await all_of(
+        [
+            *(list_into(client, upper, resource) for resource in _UPPER_KINDS),
+            list_into(client, upper, resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
+            list_into(client, upper, resources.PODS, field_selector=WAITING, kind=WAITING_POD),
+        ]
+    )
+
+
+async def _read_lower(client: Client, lower: Cluster, cluster_id: str) -> None:
+    await greet(client, lower)
+    owned = names.LABEL_UPPER_CLUSTER
+    listing = [list_into(client, lower, resources.NODES)]
+    if cluster_id:
+        listing += [
+            list_into(
+                client,
+                lower,
+                resource,
+                # Other upper clusters' pods count as foreign ones; of the rest theirs are only counted.
+                label_selector=f"{owned}={cluster_id}" if resource is resources.PODS else owned,
+            )
+            for resource in _OWNED_KINDS
+        ]
+        listing.append(
+            list_into(
+                client, lower, resources.PODS, label_selector=f"{owned}!={cluster_id}", kind=FOREIGN_POD
+            )
+        )
+    await all_of(listing)
+
+
+async def _read_counterparts(client: Client, upper: Cluster, lowers: Sequence[Cluster]) -> None:
+    """What must be compared with something below: pods of virtual nodes, sources of copies; nothing else is read."""
+    if upper.error:
+        return
+    nodes = _virtual_nodes(upper, lowers)
+    nodes |= {
+        labels_of(pod)[names.LABEL_NODE]
+        for pod in _owned(lowers, "Pod")
+        if names.LABEL_NODE in labels_of(pod)
+    }
+    # Tokens' Secrets name the virtual node of their pod; so do copies, whose pods may be gone.
+    nodes |= {
+        labels_of(secret)[names.LABEL_NODE]
+        for secret in _owned(lowers, "Secret")
+        if names.LABEL_TOKEN_OF in labels_of(secret) and names.LABEL_NODE in labels_of(secret)
+    }
+    upper.objects["Pod"] = []
+    reading = [
+        list_into(client, upper, resources.PODS, field_selector=f"spec.nodeName={node}")
+        for node in sorted(nodes)
+    ]
+    for resource in (resources.CONFIG_MAPS, resources.SECRETS):
+        upper.objects[resource.kind] = []
+        namespaces = {
+            annotations_of(copy).get(names.ANNOTATION_UPPER_NAMESPACE, copy["metadata"]["namespace"])
+            for copy in _owned(lowers, resource.kind)
+            if names.LABEL_TOKEN_OF not in labels_of(copy)
+        }
+        reading += [
+            list_into(client, upper, resource, namespace=namespace) for namespace in sorted(namespaces)
+        ]
+    upper.objects["Lease"] = []
+    reading += [lease_into(client, upper, name) for name in sorted(_virtual_nodes(upper, lowers))]
+    await all_of(reading)
+    for kind in upper.unread:
+        upper.objects.pop(kind, None)
+
+
+def _owned(lowers: Iterable[Cluster], kind: str) -> Iterable[dict[str, Any]]:
+    return (one for lower in lowers for one in lower.of(kind))
+
+
+def _virtual_nodes(upper: Cluster, lowers: Iterable[Cluster]) -> set[str]:
+    there = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual_node(node)}
+    return there | {name for lower in lowers for name in lower.nodes}
+
+
+def _kubelets(upper: Cluster) -> Iterable[Awaitable[Expiry | None]]:
+    virtual = _virtual_nodes(upper, ())
+    return (
+        inspect_expiries.of_kubelet(node) for node in upper.of("Node") if node["metadata"]["name"] in virtual
+    )
+
+
+async def _served(looks: Iterable[Awaitable[Expiry | None]]) -> list[Expiry]:
+    return [found for found in await asyncio.gather(*looks) if found is not None]

@@ -1,0 +1,223 @@
+"""Rules about nodes: lower ones that take no pods, and promises nobody can keep.
+
+A virtual node promises the sum of its lower nodes, but a pod must fit on one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime.api import pod_resources, quantity, readable
+from virtual_node.certificates.expiry import span
+from virtual_node.commands.inspect.facts import (
+    ERROR,
+    FOREIGN_POD,
+    INFO,
+    WARNING,
+    Cluster,
+    Facts,
+    Finding,
+    VirtualNode,
+    key,
+    labels_of,
+)
+from virtual_node.commands.inspect.rules_pods import mirrored
+from virtual_node.health.objects import condition
+from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
+from virtual_node.translate.pods import status
+
+_PROMISE_SLACK = 1.01
+"""Rounding of percentages in the reserve is no broken promise."""
+_UNUSABLE_SHARE = 0.25
+"""Share of the lower nodes' allocatable whose loss is worth a warning; less is everyday maintenance."""
+_SHOWN = ("cpu", "memory")
+
+
+def lower_nodes(facts: Facts) -> Iterator[Finding]:
+    """Lower nodes of our virtual nodes that take no pods."""
+    for lower in facts.lowers:
+        for node in lower.of("Node"):
+            if node_counts(node) or not any(_selects(one, node) for one in lower.nodes.values()):
+                continue
+            name = node["metadata"]["name"]
+            ready = condition(node, "Ready")
+            if ready.get("status") == "True":
+                message, step = "is cordoned", f"kubectl uncordon {name}, when its maintenance is over"
+            else:
+                message = f"is not Ready: {ready.get('message') or ready.get('reason') or 'it says nothing of itself'}"
+                step = f"kubectl describe node {name}, in the lower cluster"
+            yield Finding(
+                severity=WARNING,
+                check="capacity",
+                cluster=lower.name,
+                kind="Node",
+                object=name,
+                message=message,
+                next_step=step,
+            )
+
+
+def promises(facts: Facts) -> Iterator[Finding]:
+    """What virtual nodes promise, what is there, and what of it a pod can use."""
+    nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
+    for lower in facts.lowers:
+        if not facts.cluster_id or not lower.knows("Node", "Pod", FOREIGN_POD):
+            continue
+        for name, virtual in lower.nodes.items():
+            selected = [node for node in lower.of("Node") if _selects(virtual, node)]
+            if name not in nodes or not selected:
+                continue
+            promised = (nodes[name].get("status") or {}).get("allocatable") or {}
+            yield from _broken_promise(lower, name, virtual, promised)
+            yield _usable(name, promised, selected, _rooms(lower, selected), lower)
+
+
+def oversized(facts: Facts) -> Iterator[Finding]:
+    """Pods that wait below because no single lower node has room for them, though the virtual node as a whole had."""
+    rooms: dict[str, list[_Room]] = {}
+    for upper, lower, below in mirrored(facts):
+        if below is None or below["spec"].get("nodeName") or status.is_finished(below):
+            continue
+        if not lower.knows("Node", FOREIGN_POD):
+            continue
+        name = upper["spec"]["nodeName"]
+        if name not in rooms:
+            selected = [node for node in lower.of("Node") if _selects(lower.nodes[name], node)]
+            rooms[name] = _rooms(lower, selected)
+        wanted = {**pod_resources.pod_requests(below["spec"]), PODS: 1}
+        never = not any(_fits(wanted, room.allocatable) for room in rooms[name])
+        waited = facts.age(below["metadata"].get("creationTimestamp"))
+        if not never and (waited <= facts.limits.grace or any(_fits(wanted, r.free) for r in rooms[name])):
+            continue
+        asked = ", ".join(f"{readable.resource(one, wanted[one])} {one}" for one in _SHOWN if one in wanted)
+        yield Finding(
+            severity=ERROR if never else WARNING,
+            check="capacity",
+            cluster=lower.name,
+            kind="Pod",
+            object=key(upper),
+            message=f"asks for {asked or 'a place'}; no lower node of {name} "
+            + ("is that large" if never else f"has had that free for {span(waited)}"),
+            next_step="ask for less, or add a larger lower node"
+            if never
+            else "make room, or add a lower node",
+            transient=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """One lower node that takes pods."""
+
+    name: str
+    allocatable: Mapping[str, int]
+    free: Mapping[str, int]
+
+
+def _selects(virtual: VirtualNode, node: Mapping[str, Any]) -> bool:
+    carried = labels_of(node)
+    return all(carried.get(name) == value for name, value in virtual.selector.items())
+
+
+def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
+    return {name: quantity.of(name, value) for name, value in (quantities or {}).items()}
+
+
+def _rooms(lower: Cluster, selected: Sequence[Mapping[str, Any]]) -> list[_Room]:
+    used: dict[str, dict[str, int]] = {}
+    for pod in (*lower.of("Pod"), *lower.of(FOREIGN_POD)):
+        node = pod["spec"].get("nodeName")
+        if not node or status.is_finished(pod):
+            continue
+        total = used.setdefault(node, {})
+        for name, count in {**pod_resources.pod_requests(pod["spec"]), PODS: 1}.items():
+            total[name] = total.get(name, 0) + count
+    rooms = []
+    for node in selected:
+        if not node_counts(node):
+            continue
+        name = node["metadata"]["name"]
+        allocatable = _counts((node.get("status") or {}).get("allocatable"))
+        taken = used.get(name, {})
+        free = {one: max(0, count - taken.get(one, 0)) for one, count in allocatable.items()}
+        rooms.append(_Room(name, allocatable, free))
+    return rooms
+
+
+def _fits(wanted: Mapping[str, int], there: Mapping[str, int]) -> bool:
+    return all(count <= there.get(name, 0) for name, count in wanted.items())
+
+
+def _broken_promise(
+    lower: Cluster, name: str, virtual: VirtualNode, promised: Mapping[str, Any]
+) -> Iterator[Finding]:
+    capacity = Capacity(node_selector=virtual.selector, reserve=virtual.reserve)
+    for node in lower.of("Node"):
+        capacity.upsert_node(node)
+    for pod in lower.of(FOREIGN_POD):
+        node_name = pod["spec"].get("nodeName", "")
+        counts = bool(node_name) and not status.is_finished(pod)
+        requests = pod_resources.pod_requests(pod["spec"]) if counts else {}
+        capacity.upsert_pod(pod["metadata"]["uid"], node_name, requests, counts=counts)
+    _, there = capacity.totals()
+    too_much = [
+        f"{_amount(one, promised[one])} (there are {_amount(one, there.get(one, '0'))})"
+        for one in (*_SHOWN, PODS)
+        if one in promised
+        and quantity.of(one, promised[one]) > quantity.of(one, there.get(one, "0")) * _PROMISE_SLACK
+    ]
+    if too_much:
+        yield Finding(
+            severity=WARNING,
+            check="capacity",
+            cluster=lower.name,
+            kind="Node",
+            object=name,
+            message=f"promises more than its lower nodes have: {', '.join(too_much)}",
+            next_step="does the virtual node's process run? Its capacity is not kept true",
+            transient=True,
+        )
+
+
+def _usable(
+    name: str,
+    promised: Mapping[str, Any],
+    selected: Sequence[Mapping[str, Any]],
+    rooms: Sequence[_Room],
+    lower: Cluster,
+) -> Finding:
+    parts, worst = [], 0.0
+    for one in _SHOWN:
+        total = sum(_counts((node.get("status") or {}).get("allocatable")).get(one, 0) for node in selected)
+        # Free cpu on a node without free memory, or without a place for one more pod, is nobody's either.
+        stranded = sum(room.free.get(one, 0) for room in rooms if not _has_place(room))
+        counting = sum(room.allocatable.get(one, 0) for room in rooms)
+        lost = (total - counting + stranded) / total if total else 0.0
+        worst = max(worst, lost)
+        largest = max((room.free.get(one, 0) for room in rooms if _has_place(room)), default=0)
+        parts.append(
+            f"{_amount(one, promised.get(one, '0'))} "
+            f"(largest place {readable.resource(one, largest)}, {lost:.0%} not usable)"
+        )
+    return Finding(
+        severity=WARNING if worst >= _UNUSABLE_SHARE else INFO,
+        check="capacity",
+        cluster=lower.name,
+        kind="Node",
+        object=name,
+        message=f"promises {', '.join(parts)}",
+        next_step="mend or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else "",
+    )
+
+
+def _amount(resource: str, text: str) -> str:
+    """``7.5 cpu``, ``23.5 GiB memory``, ``1 pod``."""
+    if resource == PODS:
+        return readable.count(quantity.of(PODS, text), "pod")
+    return f"{readable.text(resource, text)} {resource}"
+
+
+def _has_place(room: _Room) -> bool:
+    return all(room.free.get(one, 0) > 0 for one in (*_SHOWN, PODS))

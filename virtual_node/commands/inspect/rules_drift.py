@@ -1,0 +1,153 @@
+"""Rules about copies: lower pods, ConfigMaps and Secrets that are not what their upper ones ask for.
+
+The translation that made them is asked what it would change: what it would change now is drift. Values are never
+shown, only keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from controller_runtime.api import names, readable
+from virtual_node.commands.inspect.facts import (
+    ERROR,
+    INFO,
+    WARNING,
+    Cluster,
+    Facts,
+    Finding,
+    annotations_of,
+    is_deleting,
+    key,
+    labels_of,
+)
+from virtual_node.commands.inspect.rules_pods import mirrored
+from virtual_node.translate.objects import copies
+from virtual_node.translate.pods import lower_pod, update
+
+_SHOWN = 5
+_CONTAINERS = ("containers", "initContainers")
+
+
+def pod_drift(facts: Facts) -> Iterator[Finding]:
+    """Lower pods whose mutable fields are not those of their upper pods.
+
+    What was asked for as it is wanted, and is something else below, the virtual node leaves alone. Of images,
+    tolerations and deadlines that is admission's doing, below, and told once per cluster; of resources a resize may
+    have been refused, too.
+    """
+    rewritten: dict[str, list[str]] = {}
+    for upper, lower, below in mirrored(facts):
+        if below is None or is_deleting(upper) or is_deleting(below):
+            continue
+        options = lower.nodes[upper["spec"]["nodeName"]].options
+        desired = lower_pod.lower_pod(upper, options)
+        changes = update.pod_patch(below, desired, upper, options)
+        in_spec, resized = _spec_fields(changes), _resized_fields(changes)
+        asked = update.has_been_asked(below, desired)
+        if asked and in_spec:
+            rewritten.setdefault(lower.name, []).append(key(below))
+            in_spec = []
+        added = ["spec.ephemeralContainers"] if changes.ephemeral_containers else []
+        differing = in_spec + resized + added + _metadata_fields(changes)
+        if not differing:
+            continue
+        severe = bool(in_spec or added or (resized and not asked))
+        yield Finding(
+            severity=ERROR if severe else WARNING,
+            check="drift",
+            cluster=lower.name,
+            kind="Pod",
+            object=key(below),
+            message=f"differs from upper pod {key(upper)} in {_some(differing)}",
+            next_step="an event UpdateRefused on the upper pod says so where the lower cluster refuses the "
+            "change; otherwise see the virtual node's log",
+            transient=True,
+        )
+    for cluster, pods in rewritten.items():
+        yield Finding(
+            severity=INFO,
+            check="drift",
+            cluster=cluster,
+            kind="Cluster",
+            object=cluster,
+            message=f"has changed images, tolerations or deadlines of {readable.count(len(pods), 'pod')}, which asked for others; "
+            f"they are left as they are: {_some(pods)}",
+        )
+
+
+def copy_drift(facts: Facts) -> Iterator[Finding]:
+    """ConfigMaps and Secrets below whose data is not their upper one's."""
+    for lower in facts.lowers:
+        for kind in ("ConfigMap", "Secret"):
+            if not facts.upper.knows(kind) or not lower.nodes:
+                continue
+            sources = {key(one): one for one in facts.upper.of(kind)}
+            for copy in facts.owned(lower, kind):
+                if names.LABEL_TOKEN_OF in labels_of(copy) or is_deleting(copy):
+                    continue
+                source = sources.get(_source_key(copy))
+                if source is None or source["metadata"]["uid"] != labels_of(copy).get(names.LABEL_UPPER_UID):
+                    continue  # gone or replaced above: the rule for leaks has a word on it
+                if differing := _data_fields(copy, source, lower):
+                    yield Finding(
+                        severity=ERROR,
+                        check="drift",
+                        cluster=lower.name,
+                        kind=kind,
+                        object=key(copy),
+                        message=f"differs from upper {kind} {key(source)} in {_some(differing)}",
+                        next_step="does the virtual node's process run? A copy that no pod names is left as it is: "
+                        "delete it below",
+                        transient=True,
+                    )
+
+
+def _source_key(copy: Mapping[str, Any]) -> str:
+    metadata, told = copy["metadata"], annotations_of(copy)
+    namespace = told.get(names.ANNOTATION_UPPER_NAMESPACE, metadata["namespace"])
+    return f"{namespace}/{told.get(names.ANNOTATION_SOURCE, metadata['name'])}"
+
+
+def _data_fields(copy: Mapping[str, Any], source: Mapping[str, Any], lower: Cluster) -> list[str]:
+    # The translation's options only name namespaces and owners, and neither is data: any virtual node's will do.
+    options = next(iter(lower.nodes.values())).options
+    patch = copies.copy_patch(copy, copies.lower_copy(source, options)) or {}
+    found: list[str] = []
+    for field in ("data", "binaryData"):
+        if field not in patch:
+            continue
+        is_there, wanted = copy.get(field) or {}, source.get(field) or {}
+        keys = sorted({*is_there, *wanted})
+        found += [f"{field}[{name}]" for name in keys if is_there.get(name) != wanted.get(name)]
+    return found + [field for field in ("type", "immutable") if field in patch]
+
+
+def _spec_fields(changes: update.PodChanges) -> list[str]:
+    spec = (changes.metadata_and_spec or {}).get("spec") or {}
+    found: list[str] = []
+    for kind in _CONTAINERS:
+        found += [f"spec.{kind}[{container['name']}].image" for container in spec.get(kind) or ()]
+    return found + [f"spec.{field}" for field in ("activeDeadlineSeconds", "tolerations") if field in spec]
+
+
+def _resized_fields(changes: update.PodChanges) -> list[str]:
+    spec = (changes.resize or {}).get("spec") or {}
+    found: list[str] = []
+    for kind in _CONTAINERS:
+        found += [f"spec.{kind}[{container['name']}].resources" for container in spec.get(kind) or ()]
+    return found + (["spec.resources"] if "resources" in spec else [])
+
+
+def _metadata_fields(changes: update.PodChanges) -> list[str]:
+    found: list[str] = []
+    for field, change in ((changes.metadata_and_spec or {}).get("metadata") or {}).items():
+        # What we write for ourselves follows the rest; naming it would tell nobody anything.
+        found += [f"metadata.{field}[{name}]" for name in sorted(change) if name != names.ANNOTATION_APPLIED]
+    return found
+
+
+def _some(fields: list[str]) -> str:
+    more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
+    return ", ".join(fields[:_SHOWN]) + more

@@ -1,0 +1,66 @@
+"""The health model's faults as findings of ``inspect``: nodes, components, configuration, and pods that do not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from virtual_node.certificates.expiry import UPPER
+from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, Facts, Finding, is_virtual_node
+from virtual_node.health import facts as model
+from virtual_node.health.faults import Fault, Kind, Severity
+from virtual_node.health.model import examine
+from virtual_node.health.pods import sign, waiting_sign
+
+_CHECKS = {
+    Kind.REPLICA_FAILING: "component",
+    Kind.CONFIGURATION_REJECTED: "configuration",
+    Kind.CLUSTER_FAILED: "cluster",
+    Kind.CLUSTER_LOST: "cluster",
+    Kind.NO_LOWER_CLUSTER: "node",
+    Kind.NODE_MISSING: "node",
+    Kind.NODE_SILENT: "node",
+    Kind.NODE_NOT_READY: "node",
+    Kind.NODE_CLOSED: "node",
+    Kind.CERTIFICATE_EXPIRES: "expiry",
+}
+
+
+def faults(facts: Facts) -> Iterator[Finding]:
+    """Yield everything that the health model finds wrong."""
+    for fault in examine(_seen(facts)).faults:
+        kind, _, name = fault.objects[0].partition(" ")
+        yield Finding(
+            severity=fault.severity.value,
+            check=_CHECKS.get(fault.kind, "pods"),
+            cluster=UPPER if kind in {"Node", "Installation", "Configuration"} else fault.cluster or UPPER,
+            kind=kind,
+            object=name or kind.lower(),
+            message=_message(fault),
+            next_step=fault.next_step,
+            transient=fault.severity is Severity.ERROR,
+        )
+
+
+def _message(fault: Fault) -> str:
+    more = fault.count - 1
+    return f"{fault.cause} (and {more} more such pod{'s' * (more > 1)})" if more else fault.cause
+
+
+def _seen(facts: Facts) -> model.Facts:
+    """Return what was read of the upper cluster, in the terms of the health model."""
+    upper = facts.upper
+    nodes = [node for node in upper.of("Node") if is_virtual_node(node)]
+    names = {node["metadata"]["name"] for node in nodes}
+    pods = [pod for pod in upper.of("Pod") if pod["spec"].get("nodeName") in names]
+    without = [waiting_sign(pod, names) for pod in upper.of(WAITING_POD)]
+    return model.Facts(
+        # Leases and conditions have the upper cluster's time.
+        now=facts.now + timedelta(seconds=upper.clock_skew or 0.0),
+        nodes=nodes if upper.knows("Node") else None,
+        leases={one["metadata"]["name"]: one for one in upper.of("Lease")} if upper.knows("Lease") else None,
+        signs=[found for pod in pods if (found := sign(pod))] if upper.knows("Pod") else None,
+        waiting=[found for found in without if found] if upper.knows(WAITING_POD) else None,
+        replicas=upper.of(COMPONENT_POD) if upper.knows(COMPONENT_POD) else None,
+        clusters=[model.ClusterState(name=one.name, nodes=tuple(one.nodes)) for one in facts.lowers],
+    )

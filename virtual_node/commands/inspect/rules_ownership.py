@@ -1,0 +1,215 @@
+"""Rules about whose things are: what was made below for an upper object that is gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from controller_runtime.api import names, namespace_map, readable
+from virtual_node.certificates.expiry import span
+from virtual_node.commands.inspect.facts import (
+    ERROR,
+    FOREIGN_POD,
+    INFO,
+    WARNING,
+    Cluster,
+    Facts,
+    Finding,
+    annotations_of,
+    by_upper_uid,
+    is_deleting,
+    key,
+    labels_of,
+)
+from virtual_node.translate.pods import dependencies
+from virtual_node.translate.services import endpoints, services
+from virtual_node.translate.storage import binder_pod
+
+_KINDS = ("Pod", "ConfigMap", "Secret", "Service", "EndpointSlice", "PersistentVolumeClaim")
+_NEXT_STEP = {
+    "Pod": "it runs for nobody: if its virtual node is still configured, look at that process' log; "
+    "otherwise delete the pod below",
+    "PersistentVolumeClaim": "it may hold data: rescue it, then delete the claim below (or configure volumes.orphans)",
+}
+
+
+def leaked(facts: Facts) -> Iterator[Finding]:
+    """What carries our ownership label below while its upper object, by uid, is gone."""
+    uids = {
+        kind: {one["metadata"]["uid"] for one in facts.upper.of(kind)}
+        for kind in _KINDS
+        if facts.upper.knows(kind)
+    }
+    for lower in facts.lowers:
+        read = _read_by_pods(facts, lower)
+        for kind in _KINDS:
+            for one in facts.owned(lower, kind):
+                if _is_young_or_going(facts, one) or not _is_marked(kind, one):
+                    continue
+                if (kind, key(one)) in read:
+                    continue  # its name is held for as long as a pod may read it
+                uid, above = _made_for(kind, one)
+                if above not in uids or uid in uids[above]:
+                    continue
+                yield Finding(
+                    severity=ERROR if kind == "Pod" else WARNING,
+                    check="leaked",
+                    cluster=lower.name,
+                    kind=kind,
+                    object=key(one),
+                    message=_message(facts, one, uid),
+                    next_step=_NEXT_STEP.get(kind, "nothing needs it: delete it below"),
+                    transient=True,
+                )
+
+
+def leaked_namespaces(facts: Facts) -> Iterator[Finding]:
+    """Namespaces that we made below while no upper one stands for them any more."""
+    if not facts.upper.knows("Namespace"):
+        return
+    above = {one["metadata"]["name"] for one in facts.upper.of("Namespace")}
+    for lower in facts.lowers:
+        if not lower.removes_namespaces:
+            continue
+        for one in facts.owned(lower, "Namespace"):
+            upper_name = annotations_of(one).get(names.ANNOTATION_UPPER_NAMESPACE, one["metadata"]["name"])
+            if upper_name in above or _is_young_or_going(facts, one):
+                continue
+            yield Finding(
+                severity=WARNING,
+                check="leaked",
+                cluster=lower.name,
+                kind="Namespace",
+                object=one["metadata"]["name"],
+                message=f"made for upper namespace {upper_name}, which is gone",
+                next_step="something of others, or a volume claim, keeps it: empty it and delete it below",
+                transient=True,
+            )
+
+
+def not_adopted(facts: Facts) -> Iterator[Finding]:
+    """Yield lower clusters with namespaces that hold our pods, and in which no new pod starts.
+
+    They are neither ours nor adopted: an earlier release, or another configuration, used them.
+    """
+    for lower in facts.lowers:
+        if not lower.knows("Pod", "Namespace"):
+            continue
+        pods = Counter(one["metadata"]["namespace"] for one in facts.owned(lower, "Pod"))
+        ours = {one["metadata"]["name"] for one in facts.owned(lower, "Namespace")}
+        found = sorted(name for name in pods.keys() - ours if not namespace_map.adopts(name, lower.adopt))
+        if not found:
+            continue
+        adopted = [] if isinstance(lower.adopt, bool) else list(lower.adopt)
+        yield Finding(
+            severity=WARNING,
+            check="adopt",
+            cluster=lower.name,
+            kind="Cluster",
+            object=lower.name,
+            message="virtual-node did not create these namespaces, which hold our pods: "
+            + ", ".join(f"{name} ({pods[name]})" for name in found)
+            + "; these pods run on, new ones wait",
+            next_step=f"set clusters[].namespaces.adopt of {lower.name} to [{', '.join([*adopted, *found])}], "
+            "or move the pods to other namespaces",
+        )
+
+
+def leaked_marks(facts: Facts) -> Iterator[Finding]:
+    """Services below that a virtual node of a name that nobody has always wants: it was renamed, or removed by hand."""
+    if not facts.upper.knows("Node"):
+        return
+    present = {node["metadata"]["name"] for node in facts.upper.of("Node")} | facts.virtual_nodes().keys()
+    for lower in facts.lowers:
+        for one in facts.owned(lower, "Service"):
+            for node in sorted(services.wanted_by(annotations_of(one)) - present):
+                yield Finding(
+                    severity=WARNING,
+                    check="leaked",
+                    cluster=lower.name,
+                    kind="Service",
+                    object=key(one),
+                    message=f"is kept for virtual node {node}, which is gone",
+                    next_step="if it does not come back, take the annotation off below: kubectl annotate service "
+                    f"{one['metadata']['name']} -n {one['metadata']['namespace']} {services.always_mark(node)}-",
+                    transient=True,
+                )
+
+
+def doubled(facts: Facts) -> Iterator[Finding]:
+    """Two lower pods that run for one upper pod."""
+    places: dict[str, list[tuple[str, str]]] = {}
+    for lower in facts.lowers:
+        for uid, pods in by_upper_uid(facts.owned(lower, "Pod")).items():
+            places.setdefault(uid, []).extend((lower.name, key(pod)) for pod in pods if not is_deleting(pod))
+    for uid, found in places.items():
+        for cluster, name in found[1:]:
+            first_cluster, first = found[0]
+            yield Finding(
+                severity=ERROR,
+                check="doubled",
+                cluster=cluster,
+                kind="Pod",
+                object=name,
+                message=f"made for upper uid {uid}, as {first} in cluster {first_cluster} is",
+                next_step="keep the one in the cluster of the upper pod's node; of two there, the older one",
+                transient=True,
+            )
+
+
+def of_other_upper_clusters(facts: Facts) -> Iterator[Finding]:
+    """Things with our labels that belong to other upper clusters: counted, for they are nobody's business here."""
+    if not facts.cluster_id:
+        return
+    for lower in facts.lowers:
+        owners = Counter(
+            owner
+            for kind in (*_KINDS, FOREIGN_POD, "Namespace")
+            for one in lower.of(kind)
+            if (owner := labels_of(one).get(names.LABEL_UPPER_CLUSTER)) and owner != facts.cluster_id
+        )
+        for owner, count in sorted(owners.items()):
+            yield Finding(
+                severity=INFO,
+                check="others",
+                cluster=lower.name,
+                kind="Cluster",
+                object=lower.name,
+                message=f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}",
+            )
+
+
+def _read_by_pods(facts: Facts, lower: Cluster) -> set[tuple[str, str]]:
+    """Kind and key of the ConfigMaps and Secrets that lower pods of ours reference."""
+    return {
+        (need.kind, f"{pod['metadata']['namespace']}/{need.name}")
+        for pod in facts.owned(lower, "Pod")
+        for need in dependencies.dependencies(pod)
+    }
+
+
+def _is_marked(kind: str, one: Mapping[str, Any]) -> bool:
+    # Kubernetes' own controllers copy a Service's labels to slices that they make for it.
+    return kind != "EndpointSlice" or labels_of(one).get(endpoints.LABEL_MANAGED_BY) == endpoints.MANAGED_BY
+
+
+def _is_young_or_going(facts: Facts, one: Mapping[str, Any]) -> bool:
+    return is_deleting(one) or facts.age(one["metadata"].get("creationTimestamp")) <= facts.limits.grace
+
+
+def _made_for(kind: str, one: Mapping[str, Any]) -> tuple[str, str]:
+    """The uid and the kind of the upper object that something below was made for."""
+    carried = labels_of(one)
+    for of_pod in (binder_pod.LABEL_BINDER_OF, names.LABEL_TOKEN_OF):
+        if of_pod in carried:
+            return carried[of_pod], "Pod"
+    return carried.get(names.LABEL_UPPER_UID, ""), kind
+
+
+def _message(facts: Facts, one: Mapping[str, Any], uid: str) -> str:
+    age = span(facts.age(one["metadata"].get("creationTimestamp")))
+    node = labels_of(one).get(names.LABEL_NODE)
+    by = f" by virtual node {node}" if node else ""
+    what = f"upper uid {uid}, which is gone" if uid else "no upper object at all"
+    return f"made {age} ago{by} for {what}"

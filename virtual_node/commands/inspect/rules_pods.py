@@ -1,0 +1,198 @@
+"""Rules about pods: bound and not below, said to be what they are not, and not ending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from controller_runtime.api import names, timestamps
+from virtual_node.certificates.expiry import UPPER, span
+from virtual_node.commands.inspect.facts import (
+    ERROR,
+    WARNING,
+    Cluster,
+    Facts,
+    Finding,
+    annotations_of,
+    by_upper_uid,
+    is_deleting,
+    key,
+)
+from virtual_node.config import program
+from virtual_node.health.objects import condition
+from virtual_node.translate.base import ownership
+from virtual_node.translate.pods import status as pod_status
+from virtual_node.translate.printers.pods import status_word
+from virtual_node.translate.storage import pv, pvc
+
+_WORDLESS = frozenset({"Pending", "Unknown", "ContainerCreating", "Running"})
+"""Status words that do not say why a pod has no lower half."""
+
+
+def mirrored(facts: Facts) -> Iterator[tuple[dict[str, Any], Cluster, dict[str, Any] | None]]:
+    """The upper pods on our virtual nodes, where their lower cluster's pods are known, with their lower pods."""
+    if not facts.upper.knows("Pod"):
+        return
+    below = {
+        lower.name: by_upper_uid(facts.owned(lower, "Pod")) for lower in facts.lowers if lower.knows("Pod")
+    }
+    clusters = facts.virtual_nodes()
+    for upper in facts.upper.of("Pod"):
+        lower = clusters.get(upper["spec"].get("nodeName", ""))
+        if lower is not None and lower.name in below:
+            found = below[lower.name].get(upper["metadata"]["uid"])
+            yield upper, lower, found[0] if found else None
+
+
+def missing(facts: Facts) -> Iterator[Finding]:
+    """Yield upper pods that are bound, not finished, have no lower pod, and do not say why."""
+    for upper, lower, below in mirrored(facts):
+        if below is not None or is_deleting(upper) or pod_status.is_finished(upper) or not facts.cluster_id:
+            continue
+        since = condition(upper, "PodScheduled").get("lastTransitionTime")
+        waited = facts.age(since or upper["metadata"].get("creationTimestamp"))
+        if waited <= facts.limits.grace:
+            continue
+        if _told(upper):
+            continue  # the health model reports it, with this cause
+        known = ""
+        mark = annotations_of(upper).get(names.ANNOTATION_LOWER_UID)
+        if ownership.mirrored_as(mark, upper["metadata"]["uid"]):
+            known = "; its lower pod was there once"
+        yield Finding(
+            severity=ERROR,
+            check="missing",
+            cluster=lower.name,
+            kind="Pod",
+            object=key(upper),
+            message=f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a pod below{known}",
+            next_step=program.name(f"diagnose pod {key(upper)}"),
+            transient=True,
+        )
+
+
+def status_drift(facts: Facts) -> Iterator[Finding]:
+    """Upper pods whose phase or readiness has not been what their lower pod says for a while.
+
+    Where the virtual node is not Ready the upper cluster itself takes its pods out of service: that is said once, of
+    the node.
+    """
+    silent = {
+        node["metadata"]["name"]
+        for node in facts.upper.of("Node")
+        if condition(node, "Ready").get("status") != "True"
+    }
+    for upper, lower, below in mirrored(facts):
+        if below is None or upper["spec"]["nodeName"] in silent:
+            continue
+        unchanged = facts.now - max(_last_change(upper), _last_change(below))
+        if unchanged <= facts.limits.grace:
+            continue
+        wanted = {**upper, "status": pod_status.upper_status(below, upper)}
+        said, meant = _state(upper), _state(wanted)
+        if said == meant:
+            continue
+        yield Finding(
+            severity=ERROR,
+            check="status",
+            cluster=lower.name,
+            kind="Pod",
+            object=key(upper),
+            message=f"says {said} above and has been {meant} below for {span(unchanged)}",
+            next_step="does the virtual node's process run, and may it patch pods/status above? See its log",
+            transient=True,
+        )
+
+
+def stuck_pods(facts: Facts) -> Iterator[Finding]:
+    """Pods that should have ended by now."""
+    places: list[tuple[str, Mapping[str, Any]]] = []
+    ours = facts.virtual_nodes()
+    places += [(UPPER, pod) for pod in facts.upper.of("Pod") if pod["spec"].get("nodeName") in ours]
+    places += [(lower.name, pod) for lower in facts.lowers for pod in facts.owned(lower, "Pod")]
+    for cluster, pod in places:
+        # The time of deletion in the metadata is when the pod's own grace period is over.
+        overdue = facts.age(pod["metadata"].get("deletionTimestamp"))
+        if overdue <= facts.limits.grace:
+            continue
+        finalizers = pod["metadata"].get("finalizers")
+        step = f"finalizers hold it: {', '.join(finalizers)}" if finalizers else "is its node alive?"
+        yield Finding(
+            severity=WARNING,
+            check="stuck",
+            cluster=cluster,
+            kind="Pod",
+            object=key(pod),
+            message=f"should have ended {span(overdue)} ago",
+            next_step=step,
+        )
+
+
+def stuck_claims(facts: Facts) -> Iterator[Finding]:
+    """Claims that carry our finalizer while every virtual node that could take it off is gone."""
+    if not facts.upper.knows("PersistentVolumeClaim", "Node"):
+        return
+    present = {node["metadata"]["name"] for node in facts.upper.of("Node")}
+    volumes = {volume["metadata"]["name"]: volume for volume in facts.upper.of("PersistentVolume")}
+    for claim in facts.upper.of("PersistentVolumeClaim"):
+        if pvc.FINALIZER not in (claim["metadata"].get("finalizers") or ()):
+            continue
+        served = _claim_nodes(claim, volumes)
+        if not served or served & (present | facts.virtual_nodes().keys()):
+            continue
+        gone = ", ".join(sorted(served))
+        yield Finding(
+            severity=ERROR if is_deleting(claim) else WARNING,
+            check="stuck",
+            cluster=UPPER,
+            kind="PersistentVolumeClaim",
+            object=key(claim),
+            message=f"belongs to virtual node {gone}, which is gone; finalizer {pvc.FINALIZER} holds it",
+            next_step="configure the virtual node again, or take the finalizer off by hand: its data stays below",
+        )
+
+
+def _claim_nodes(claim: Mapping[str, Any], volumes: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The virtual nodes that a claim is on; empty: nobody knows."""
+    if selected := pvc.selected_node(claim):
+        return {selected}
+    volume = volumes.get(claim["spec"].get("volumeName") or "")
+    if volume is None or (volume["spec"].get("csi") or {}).get("driver") != pv.DRIVER:
+        return set()
+    required = (volume["spec"].get("nodeAffinity") or {}).get("required") or {}
+    return {
+        name
+        for term in required.get("nodeSelectorTerms") or ()
+        for expression in term.get("matchExpressions") or ()
+        if expression.get("key") == names.LABEL_HOSTNAME
+        for name in expression.get("values") or ()
+    }
+
+
+def _told(upper: Mapping[str, Any]) -> str:
+    """Why the upper pod says that it waits; empty: it does not say."""
+    refused = condition(upper, names.CONDITION_ADMITTED)
+    if refused.get("status") == "False":
+        return str(refused.get("message") or refused.get("reason") or "")
+    word, why = status_word(upper)
+    return "" if word in _WORDLESS else why or word
+
+
+def _state(pod: Mapping[str, Any]) -> str:
+    phase = (pod.get("status") or {}).get("phase") or "Pending"
+    if phase != "Running":
+        return str(phase)
+    return "Running and Ready" if condition(pod, "Ready").get("status") == "True" else "Running, not Ready"
+
+
+def _last_change(pod: Mapping[str, Any]) -> datetime:
+    """The last moment at which a pod's status is known to have changed."""
+    status = pod.get("status") or {}
+    moments = [pod["metadata"].get("creationTimestamp")]
+    moments += [one.get("lastTransitionTime") for one in status.get("conditions") or ()]
+    for field in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(field) or ():
+            for state in (container.get("state") or {}).values():
+                moments += [(state or {}).get("startedAt"), (state or {}).get("finishedAt")]
+    return max(timestamps.parse(moment) for moment in moments if moment)

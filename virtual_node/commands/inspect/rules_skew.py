@@ -1,0 +1,171 @@
+"""Rules about time and versions: clocks that differ, versions too far apart, credentials that end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+
+from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, limits_of, span
+from virtual_node.commands.inspect.facts import (
+    COMPONENT_POD,
+    ERROR,
+    FOREIGN_POD,
+    INFO,
+    WAITING_POD,
+    WARNING,
+    Facts,
+    Finding,
+)
+from virtual_node.config import program
+
+_CLOCK_WARNING = 5.0
+"""Seconds two clocks may differ before leases, tokens and events start to mislead; as ``virtual-node check``."""
+_CLOCK_ERROR = 30.0
+"""Close to the 40 s that a virtual node's Lease is good for: nodes become NotReady, tokens are not valid yet."""
+_MINORS = 3
+"""A virtual node is a kubelet to the upper cluster and speaks for the lower one's version; kubelets may be three
+minor versions away from their apiserver. https://kubernetes.io/releases/version-skew-policy/#kubelet"""
+_KINDS = dict.fromkeys((COMPONENT_POD, FOREIGN_POD, WAITING_POD), "Pod")
+"""What pods are kept as → their kind in the API."""
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+_EXPIRY_STEPS = {
+    "ClientCertificate": "issue a new client certificate for the kubeconfig",
+    "Token": "issue a new token (virtual-node lower-cluster register); a virtual node renews it from then on",
+    "ServingCertificate": "renew the server's certificate",
+}
+
+
+def clocks(facts: Facts) -> Iterator[Finding]:
+    """Clusters whose clock is not ours; all are compared with this machine, and so with each other."""
+    for cluster in (facts.upper, *facts.lowers):
+        skew = cluster.clock_skew
+        if skew is None or abs(skew) <= _CLOCK_WARNING:
+            continue
+        yield Finding(
+            severity=ERROR if abs(skew) > _CLOCK_ERROR else WARNING,
+            check="clock",
+            cluster=cluster.name,
+            kind="Cluster",
+            object=cluster.name,
+            message=f"its clock is {span(timedelta(seconds=skew))} {'ahead of' if skew > 0 else 'behind'} ours",
+            next_step="let NTP set the clocks of this machine and the cluster",
+        )
+
+
+def versions(facts: Facts) -> Iterator[Finding]:
+    """Lower clusters too many minor versions away from the upper one, and virtual nodes that tell an old version."""
+    above = _minor(facts.upper.version)
+    nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
+    for lower in facts.lowers:
+        below = _minor(lower.version)
+        if above and below and (above[0] != below[0] or abs(above[1] - below[1]) > _MINORS):
+            yield Finding(
+                severity=WARNING,
+                check="version",
+                cluster=lower.name,
+                kind="Cluster",
+                object=lower.name,
+                message=f"{lower.version} is more than {_MINORS} minor versions away from the upper {facts.upper.version}",
+                next_step=f"upgrade the {'lower' if below < above else 'upper'} cluster",
+            )
+        for name in lower.nodes:
+            told = ((nodes.get(name, {}).get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion")
+            if told and lower.version and told != lower.version:
+                yield Finding(
+                    severity=WARNING,
+                    check="version",
+                    cluster=lower.name,
+                    kind="Node",
+                    object=name,
+                    message=f"tells kubeletVersion {told}; its lower cluster is {lower.version}",
+                    next_step="does the virtual node's process run, and lead to this very cluster?",
+                    transient=True,
+                )
+
+
+def weak(facts: Facts) -> Iterator[Finding]:
+    """Ways to API servers on which credentials can be read or a server be impersonated."""
+    for cluster, what, step in facts.weaknesses:
+        yield Finding(
+            severity=WARNING,
+            check="transport",
+            cluster=cluster,
+            kind="Kubeconfig",
+            object=cluster,
+            message=what,
+            next_step=step,
+        )
+
+
+def expiring(facts: Facts) -> Iterator[Finding]:
+    """Credentials and certificates that end soon, or have ended."""
+    for one in facts.expiries:
+        if one.kind == LEGACY_TOKEN:
+            yield Finding(
+                severity=INFO,
+                check="expiry",
+                cluster=one.cluster,
+                kind=one.kind,
+                object=one.name,
+                message="the token never expires",
+                next_step="virtual-node lower-cluster register makes one that is renewed",
+            )
+            continue
+        left = one.ends - facts.now
+        warning, error = limits_of(facts.limits, one)
+        if left >= warning:
+            continue
+        ended = left <= timedelta()
+        yield Finding(
+            severity=ERROR if ended or left < error else WARNING,
+            check="expiry",
+            cluster=one.cluster,
+            kind=one.kind,
+            object=one.name,
+            message=f"ended {span(left)} ago" if ended else f"ends in {span(left)}",
+            next_step=_EXPIRY_STEPS.get(one.kind, ""),
+        )
+
+
+def _minor(version: str) -> tuple[int, int] | None:
+    found = _VERSION.match(version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def unread(facts: Facts) -> Iterator[Finding]:
+    """What the report cannot speak of."""
+    for cluster in (facts.upper, *facts.lowers):
+        if cluster.error:
+            yield Finding(
+                severity=ERROR,
+                check="unread",
+                cluster=cluster.name,
+                kind="Cluster",
+                object=cluster.name,
+                message=f"could not be read: {cluster.error}",
+                next_step=f"{program.name('check')}, with the same flags, says more",
+            )
+            continue
+        # The same list with another selector fails for the same reason.
+        unread_kinds = {_KINDS.get(kind, kind): why for kind, why in cluster.unread.items()}
+        for kind, why in sorted(unread_kinds.items()):
+            yield Finding(
+                severity=WARNING,
+                check="unread",
+                cluster=cluster.name,
+                kind=kind,
+                object="*",
+                message=f"could not be listed: {why}",
+                next_step="grant get and list, or know that nothing is said about them",
+            )
+    if not facts.cluster_id and not facts.upper.error:
+        yield Finding(
+            severity=WARNING,
+            check="unread",
+            cluster=UPPER,
+            kind="Namespace",
+            object="kube-system",
+            message="could not be read, so nothing below can be told to be ours",
+            next_step="let us get namespace kube-system, or give --cluster-id",
+        )

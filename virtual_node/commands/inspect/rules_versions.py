@@ -1,0 +1,62 @@
+"""Rules about our own release: which one the virtual nodes, the other components and this command are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from controller_runtime.api import names
+from virtual_node.certificates.expiry import UPPER
+from virtual_node.commands.inspect.facts import COMPONENT_POD, WARNING, Facts, Finding, is_deleting, labels_of
+
+_LABEL_COMPONENT = "app.kubernetes.io/component"
+_LABEL_RELEASE = "app.kubernetes.io/version"
+_SAME = "upgrade the older one: they are made to be one release"
+
+
+def of_nodes(facts: Facts) -> Iterator[Finding]:
+    """Virtual nodes that run another release than this command, by whose lights everything is compared."""
+    for node in facts.upper.of("Node"):
+        labels = labels_of(node)
+        if labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL or not facts.release:
+            continue
+        told = labels.get(names.LABEL_VERSION, "")
+        name = node["metadata"]["name"]
+        # A stranger's virtual node, a real virtual-kubelet's say, has a release of its own and tells none of ours.
+        if told != facts.release and (told or name in facts.virtual_nodes()):
+            yield Finding(
+                severity=WARNING,
+                check="release",
+                cluster=UPPER,
+                kind="Node",
+                object=name,
+                message=f"runs {f'release {told}' if told else 'a release that does not tell its name'}; "
+                f"this command is {facts.release}, and may take differences of the two for drift",
+                next_step=_SAME,
+                transient=True,
+            )
+
+
+def of_components(facts: Facts) -> Iterator[Finding]:
+    """Replicas and components, as the chart labels their pods, that run different releases."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for pod in facts.upper.of(COMPONENT_POD):
+        labels = labels_of(pod)
+        if not is_deleting(pod) and (release := labels.get(_LABEL_RELEASE)):
+            component = labels.get(_LABEL_COMPONENT) or pod["metadata"]["name"]
+            releases = found.setdefault(pod["metadata"]["namespace"], {})
+            releases.setdefault(release, set()).add(component)
+    for namespace, releases in sorted(found.items()):
+        if len(releases) > 1:
+            told = "; ".join(
+                f"{release}: {', '.join(sorted(them))}" for release, them in sorted(releases.items())
+            )
+            yield Finding(
+                severity=WARNING,
+                check="release",
+                cluster=UPPER,
+                kind="Namespace",
+                object=namespace,
+                message=f"its components run different releases: {told}",
+                next_step=f"kubectl -n {namespace} get deployments: is a rollout stuck? Otherwise {_SAME}",
+                transient=True,
+            )

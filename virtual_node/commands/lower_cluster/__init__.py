@@ -1,0 +1,1 @@
+"""``virtual-node lower-cluster``: register, join and leave, with the account and the Helm release."""

@@ -1,0 +1,209 @@
+"""The accounts of virtual-node in a lower cluster, and the Secrets of the upper cluster with their kubeconfigs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from controller_runtime import resources
+from controller_runtime.client.client import Client
+from controller_runtime.errors import AlreadyExists, ConfigError, NotFound
+from controller_runtime.resources import Resource
+from controller_runtime.rights import Right
+from virtual_node.rights import daemon, manifests
+
+ACCOUNTS = {manifests.NAME: "", manifests.VIEWER: "-viewer"}
+"""Account in the lower cluster → suffix of its Secret's name."""
+USAGE_SOURCES: Mapping[str, tuple[Right, ...]] = {
+    "None": (),
+    "MetricsAPI": daemon.LOWER_VIEWER_METRICS_API,
+    "Summary": daemon.LOWER_VIEWER_KUBELETS,
+    "Resource": daemon.LOWER_VIEWER_KUBELETS,
+}
+"""Where the multi-scheduler reads the usage of lower nodes → what its account needs for that."""
+KINDS = {
+    "Namespace": resources.NAMESPACES,
+    "ServiceAccount": resources.SERVICE_ACCOUNTS,
+    "Secret": resources.SECRETS,
+    "ClusterRole": Resource(
+        "rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False
+    ),
+    "ClusterRoleBinding": Resource(
+        "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+    ),
+    "Role": Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    "RoleBinding": Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
+}
+_FILLED_SECONDS = 30
+_LABEL = "app.kubernetes.io/name"
+
+
+def objects(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return both accounts with their permissions: the virtual node's, and a read-only one for the multi-scheduler.
+
+    Args:
+        options: ``account_namespace``, ``keep_namespaces``, ``legacy_token`` and ``usage_source`` of the command line.
+    """
+    namespace = options.account_namespace
+    role = manifests.cluster_role(daemon.LOWER)
+    if not options.keep_namespaces:
+        role["rules"].append(manifests.namespace_cleaning_rule())
+    _, viewer, viewers = manifests.account(namespace, name=manifests.VIEWER)
+    found = [
+        *manifests.account(namespace),
+        role,
+        viewer,
+        viewers,
+        manifests.cluster_role(
+            (*daemon.LOWER_VIEWER, *USAGE_SOURCES[options.usage_source]), name=manifests.VIEWER
+        ),
+    ]
+    if options.legacy_token:
+        return [*found, *(manifests.legacy_token(namespace, name=name) for name in ACCOUNTS)]
+    return [*found, *manifests.renewal(namespace, daemon.LOWER_RENEWAL)]
+
+
+def secret_name(cluster: str, account: str = manifests.NAME) -> str:
+    """Return the name of the Secret with the kubeconfig of an account of a lower cluster."""
+    return f"virtual-node-{cluster}{ACCOUNTS[account]}"
+
+
+def conflict(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Return why an object of the lower cluster must not become one of the account's; empty: it may.
+
+    Args:
+        found: the object as it is.
+        wanted: of ``objects``, of the same kind and name. Namespaces and Secrets may be anybody's.
+    """
+    kind, metadata = wanted["kind"], found.get("metadata") or {}
+    if kind in {"Namespace", "Secret"}:
+        return ""
+    space = metadata.get("namespace")
+    what = f"{kind} {f'{space}/' if space else ''}{metadata.get('name')}"
+    if (metadata.get("labels") or {}).get(_LABEL) != manifests.NAME:
+        return (
+            f"the lower cluster has a {what} that is not virtual-node's (no label {_LABEL}: {manifests.NAME}): remove "
+            "or rename it first, or label it if it is to be used"
+        )
+    had, role = found.get("roleRef"), wanted.get("roleRef")
+    if role and had != role:
+        bound = f"{(had or {}).get('kind')} {(had or {}).get('name')}"
+        where = f" --namespace {space}" if space else ""
+        return (
+            f"{what} of the lower cluster binds {bound} instead of {role['kind']} {role['name']}, and Kubernetes does "
+            f"not change that: 'kubectl delete {kind.lower()} {metadata.get('name')}{where}' there, then run the "
+            "command again"
+        )
+    spaces = {str(one.get("namespace")) for one in wanted.get("subjects") or ()}
+    others = [one for one in found.get("subjects") or () if str(one.get("namespace")) not in spaces]
+    if others:
+        named = ", ".join(f"{one.get('kind')} {one.get('namespace', '')}/{one.get('name')}" for one in others)
+        return (
+            f"{what} of the lower cluster is for {named}, which would lose its rights: give the --account-namespace of "
+            "that account"
+        )
+    return ""
+
+
+async def apply(client: Client, body: Mapping[str, Any], *, say: Callable[[str], None]) -> None:
+    """Create an object, or bring its rules, subjects and ``stringData`` up to date.
+
+    A token Secret that exists is left to its controller.
+
+    Raises:
+        ConfigError: an object of that name belongs to others.
+    """
+    resource, metadata = KINDS[body["kind"]], body["metadata"]
+    try:
+        await client.create(resource, body, namespace=metadata.get("namespace"))
+        say(f"created {body['kind']} {metadata['name']}")
+    except AlreadyExists:
+        if body["kind"] not in {"Namespace", "Secret"}:
+            found = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
+            if why := conflict(found, body):
+                raise ConfigError(why) from None
+        patch = {key: body[key] for key in ("rules", "stringData", "subjects") if key in body}
+        if patch:
+            await client.patch(resource, metadata["name"], patch, namespace=metadata.get("namespace"))
+            say(f"updated {body['kind']} {metadata['name']}")
+
+
+async def kubeconfig(lower: Client, options: argparse.Namespace) -> str:
+    """Return the kubeconfig of an account, with its token in the file ``token`` beside it.
+
+    Raises:
+        ConfigError: the lower cluster does not publish its CA.
+    """
+    (authority,) = await _filled(
+        lower, resources.CONFIG_MAPS, "kube-root-ca.crt", options.account_namespace, ("ca.crt",)
+    )
+    ca = base64.b64encode(authority.encode()).decode()
+    server = options.server or lower.config.server
+    return _text(manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca))
+
+
+async def new_token(lower: Client, options: argparse.Namespace, account: str) -> tuple[str, str]:
+    """Return a new token of an account, and when it expires (RFC 3339)."""
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"audiences": [], "expirationSeconds": int(options.token_duration)},
+    }
+    made = await lower.create(
+        resources.SERVICE_ACCOUNTS,
+        body,
+        namespace=options.account_namespace,
+        name=account,
+        subresource="token",
+    )
+    return made["status"]["token"], made["status"]["expirationTimestamp"]
+
+
+async def secret(
+    lower: Client, options: argparse.Namespace, account: str, *, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the Secret for the upper cluster, with a new token of an account.
+
+    Raises:
+        ConfigError: the lower cluster did not write the account's token or its own CA.
+    """
+    name = secret_name(options.name, account)
+    if options.legacy_token:
+        token, ca = await _filled(
+            lower, resources.SECRETS, f"{account}-token", options.account_namespace, ("token", "ca.crt")
+        )
+        token = base64.b64decode(token).decode()
+        server = options.server or lower.config.server
+        text = _text(manifests.token_kubeconfig(cluster=options.name, server=server, ca=ca, token=token))
+        return manifests.kubeconfig_secret(name, options.namespace, text)
+    text = await kubeconfig(lower, options)
+    token, expires = await new_token(lower, options, account)
+    say(f"token of {account} expires {expires}")
+    return manifests.kubeconfig_secret(name, options.namespace, text, token=token)
+
+
+def _text(kubeconfig: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(kubeconfig, sort_keys=False)
+
+
+async def _filled(
+    lower: Client, resource: Resource, name: str, namespace: str, fields: Sequence[str]
+) -> list[str]:
+    """Return some fields of the data of an object, once the lower cluster has written them."""
+    for _ in range(_FILLED_SECONDS * 10):
+        try:
+            data = (await lower.get(resource, name, namespace=namespace)).get("data") or {}
+        except NotFound:
+            data = {}
+        if all(data.get(field) for field in fields):
+            return [str(data[field]) for field in fields]
+        await asyncio.sleep(0.1)
+    raise ConfigError(
+        f"the lower cluster did not write {', '.join(fields)} of {resource.kind} {namespace}/{name} "
+        f"within {_FILLED_SECONDS} s"
+    )

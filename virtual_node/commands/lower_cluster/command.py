@@ -1,0 +1,227 @@
+"""``virtual-node lower-cluster register|manifest|join|leave``: lower clusters, their accounts and their kubeconfigs.
+
+``register`` makes least-privilege accounts, and prints the Secrets with their kubeconfigs for the upper cluster, or
+creates them there with ``--kubeconfig``. Doing it twice brings the rights up to date and makes new tokens.
+``join`` does that and adds the cluster to the Helm release; ``leave`` takes both back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from controller_runtime.errors import ConfigError, Forbidden
+from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import duration
+from virtual_node.commands.common import connect
+from virtual_node.commands.lower_cluster import account as lower_account
+from virtual_node.commands.lower_cluster import join, leave
+from virtual_node.config import program
+from virtual_node.config.argument_types import label
+
+_AGENT = "virtual-node-register"
+_NAMESPACES = {"join": "virtual-node-system", "leave": "virtual-node-system"}
+"""Namespace in the upper cluster without ``--namespace``; of other actions ``kube-system``."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 when it is done, 2 for trouble.
+
+    Raises:
+        ConfigError: it cannot be done; says what to do next.
+    """
+    options = _parser().parse_args(argv)
+    options.name = options.name or options.cluster
+    if not options.name:
+        raise ConfigError(f"NAME: required: '{program.name('lower-cluster')} {options.action} NAME'")
+    options.namespace = options.namespace or _NAMESPACES.get(options.action, "kube-system")
+    if options.action == "manifest":
+        print(yaml.safe_dump_all(lower_account.objects(options), sort_keys=False).rstrip())  # noqa: T201 - the answer
+        return 0
+    if (options.lost or options.force) and options.action != "leave":
+        raise ConfigError(f"{'--lost' if options.lost else '--force'}: only with leave")
+    if not options.client_kubeconfig and not options.lost:
+        raise ConfigError("--client-kubeconfig: required: an administrator's kubeconfig of the lower cluster")
+    match options.action:
+        case "join":
+            asyncio.run(join.run(options))
+        case "leave":
+            asyncio.run(leave.run(options))
+        case _:
+            _print(options, asyncio.run(_register(options)))
+    return 0
+
+
+def _print(options: argparse.Namespace, secrets: Sequence[dict[str, Any]]) -> None:
+    """Print the Secrets, or where they are."""
+    if not options.kubeconfig:
+        print(yaml.safe_dump_all(secrets, sort_keys=False).rstrip())  # noqa: T201 - the answer
+        return
+    for secret in secrets:
+        where = f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
+        print(f"Secret {where} holds a kubeconfig of lower cluster {options.name}.")  # noqa: T201 - the answer
+
+
+async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
+    if options.kubeconfig:
+        # Before anything is made in the lower cluster: an upper cluster that refuses it leaves nothing behind.
+        async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
+            space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace}}
+            with contextlib.suppress(
+                Forbidden
+            ):  # it may be there already; if not, creating the Secrets says so
+                await lower_account.apply(upper, space, say=_say)
+    async with connect.by_file(
+        options.client_kubeconfig, context=options.client_context, agent=_AGENT
+    ) as lower:
+        for body in lower_account.objects(options):
+            await lower_account.apply(lower, body, say=_say)
+        secrets = [
+            await lower_account.secret(lower, options, account, say=_say)
+            for account in lower_account.ACCOUNTS
+        ]
+    if options.kubeconfig:
+        async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
+            for secret in secrets:
+                await lower_account.apply(upper, secret, say=_say)
+    return secrets
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201 - progress
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        program.name(),
+        "lower-cluster",
+        about="Join a lower cluster to an installation of the chart, or make only its accounts: a ServiceAccount with "
+        "exactly the rights that a virtual node needs, one that may only read for the multi-scheduler, and a Secret "
+        "in the upper cluster with the kubeconfig of each. Every action can be repeated.",
+        examples=(
+            (
+                "Add a cluster to an installation, and run a pod there to prove it",
+                "lower-cluster join tokyo --client-kubeconfig tokyo-admin.yaml",
+            ),
+            ("Take it out again", "lower-cluster leave tokyo --client-kubeconfig tokyo-admin.yaml"),
+            (
+                "Make only the accounts, and the Secrets in the upper cluster",
+                "lower-cluster register tokyo --client-kubeconfig tokyo-admin.yaml --kubeconfig upper.yaml",
+            ),
+            (
+                "Print the Secrets instead",
+                "lower-cluster register tokyo --client-kubeconfig tokyo-admin.yaml",
+            ),
+            ("What the accounts are, for those who apply them themselves", "lower-cluster manifest tokyo"),
+        ),
+        exit_codes="0 done, 2 not",
+    )
+    parser.add_argument(
+        "action",
+        choices=("join", "leave", "register", "manifest"),
+        help="join: accounts, Secrets, helm upgrade, and a pod as proof. leave: undo it. register: accounts and "
+        "Secrets. manifest: print the accounts",
+    )
+    parser.add_argument(
+        "cluster", nargs="?", type=label, metavar="NAME", help="the lower cluster's name in the upper one"
+    )
+    parser.add_argument("--name", type=label, metavar="CLUSTER", help="the same as NAME")
+    _add_account_flags(parser)
+    _add_upper_flags(parser)
+    _add_joining_flags(parser)
+    connect.add_request_timeout(parser)
+    return parser
+
+
+def _add_account_flags(parser: Parser) -> None:
+    parser.add_argument(
+        "--client-kubeconfig", default="", metavar="FILE", help="an administrator's, of the lower cluster"
+    )
+    parser.add_argument("--client-context", default="", metavar="CONTEXT", help="its context")
+    parser.add_argument(
+        "--server", default="", metavar="URL", help="the lower API server as the upper cluster reaches it"
+    )
+    parser.add_argument(
+        "--account-namespace", type=label, default="virtual-node", metavar="NAME", help="below (virtual-node)"
+    )
+    parser.add_argument(
+        "--usage-source",
+        choices=tuple(lower_account.USAGE_SOURCES),
+        default="None",
+        help="where the multi-scheduler reads the usage of lower nodes (usage.source of its configuration); its account "
+        "gets what that needs (None). Give it again when the action is repeated",
+    )
+    parser.add_argument("--keep-namespaces", action="store_true", help="do not ask for the right to list everything, "
+                        "which removing an empty namespace takes")  # fmt: skip
+    parser.add_argument(
+        "--token-duration", type=duration, default=30 * 24 * 3600.0, metavar="D",
+        help="how long the tokens are valid (720h); the API server may grant less. The virtual node renews them daily",
+    )  # fmt: skip
+    parser.add_argument(
+        "--legacy-token", action="store_true", help="tokens that never expire, inside the kubeconfig: for a kubeconfig "
+        "that is not mounted from the Secret, where nothing renews them; not with join",
+    )  # fmt: skip
+
+
+def _add_upper_flags(parser: Parser) -> None:
+    parser.add_argument(
+        "--kubeconfig",
+        default="",
+        metavar="FILE",
+        help="upper cluster's. register: create the Secrets there (none: print them). join, leave: without it "
+        "$KUBECONFIG or ~/.kube/config",
+    )
+    parser.add_argument(
+        "--context", default="", metavar="CONTEXT", help="of the upper kubeconfig, for join and leave"
+    )
+    parser.add_argument(
+        "--namespace",
+        type=label,
+        metavar="NS",
+        help="of the Secrets in the upper cluster (kube-system); of the release, for join and leave (virtual-node-system)",
+    )
+
+
+def _add_joining_flags(parser: Parser) -> None:
+    own = parser.add_argument_group("join and leave")
+    own.add_argument(
+        "--release", type=label, metavar="NAME", help="Helm release (the only one of this chart)"
+    )
+    own.add_argument("--dry-run", action="store_true", help="change nothing, and print what would be done")
+    own.add_argument(
+        "--timeout",
+        type=duration,
+        default=300.0,
+        metavar="D",
+        help="how long each waiting step may take (5m)",
+    )
+    own.add_argument(
+        "--probe-image",
+        default="registry.k8s.io/pause:3.10",
+        metavar="IMAGE",
+        help="of the pod that join runs in the lower cluster as proof (registry.k8s.io/pause:3.10); empty: no pod",
+    )
+    own.add_argument(
+        "--force",
+        action="store_true",
+        help="leave although pods run there, which are deleted, or volumes with data are bound",
+    )
+    own.add_argument(
+        "--lost",
+        action="store_true",
+        help="leave though the lower cluster does not answer any more: change the upper cluster alone, and print what "
+        "is left in the lower one; without --client-kubeconfig",
+    )
+    own.add_argument(
+        "--values",
+        default="",
+        metavar="FILE",
+        help="edit this values file instead of upgrading the release, for releases that Argo CD, Flux or a pipeline "
+        "upgrades. Run the command again once the file is applied",
+    )

@@ -1,0 +1,255 @@
+"""The Helm release of the chart: its record in the cluster, its values, and ``helm upgrade`` with changed ones.
+
+The chart is taken from the release's record, as installed. So a change of values never upgrades the chart, and no chart
+is needed on this machine. Format: helm.sh/helm/v3/pkg/storage/driver/secrets.go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import copy
+import gzip
+import json
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from controller_runtime import resources
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError
+from virtual_node.commands.lower_cluster import account
+
+_CHART = "virtual-node"
+_SAID_LINES = 3
+"""Of helm's error, which ends with what matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A revision of a Helm release."""
+
+    name: str
+    namespace: str
+    revision: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Those that the user gave."""
+    chart: Mapping[str, Any] = field(default_factory=dict)
+    """The chart as Helm has recorded it."""
+
+
+class _Record(msgspec.Struct):
+    """What is read of a record. Helm writes ``null`` for empty maps."""
+
+    name: str
+    namespace: str
+    version: int
+    config: dict[str, Any] | None = None
+    chart: dict[str, Any] | None = None
+
+
+def decode(data: str) -> Release:
+    """Return the release of a record.
+
+    Args:
+        data: the key ``release`` of the record's Secret, as the API has it.
+
+    Raises:
+        ValueError: it is not such a record.
+    """
+    try:
+        packed = base64.b64decode(base64.b64decode(data))
+        text = gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed
+        found = msgspec.json.decode(text, type=_Record)
+    except (ValueError, OSError, EOFError, zlib.error, msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not a Helm release record: {error}") from None
+    return Release(found.name, found.namespace, found.version, found.config or {}, found.chart or {})
+
+
+def _is_ours(release: Release) -> bool:
+    metadata = release.chart.get("metadata")
+    return isinstance(metadata, Mapping) and metadata.get("name") == _CHART
+
+
+def chart_files(chart: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the files of a recorded chart: path → content."""
+    files = {
+        "Chart.yaml": yaml.safe_dump(chart["metadata"]).encode(),
+        "values.yaml": yaml.safe_dump(chart.get("values") or {}).encode(),
+    }
+    if chart.get("schema"):
+        files["values.schema.json"] = base64.b64decode(chart["schema"])
+    for one in (*(chart.get("templates") or ()), *(chart.get("files") or ())):
+        files[one["name"]] = base64.b64decode(one.get("data") or "")
+    return files
+
+
+def clusters(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the lower clusters of values."""
+    return list((values.get("virtualNode") or {}).get("clusters") or ())
+
+
+def entry(name: str) -> dict[str, Any]:
+    """Return what ``join`` adds to ``virtualNode.clusters``."""
+    return {
+        "name": name,
+        "kubeconfigSecret": {"name": account.secret_name(name)},
+        "config": {"labels": {"clusterID": name}},
+    }
+
+
+def cluster(values: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """Return the entry of a lower cluster in values, if there is one."""
+    return next((one for one in clusters(values) if one.get("name") == name), None)
+
+
+def with_cluster(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with the entry of one more lower cluster."""
+    return _with_clusters(values, [*clusters(values), added])
+
+
+def without_cluster(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return values without a lower cluster; keys that hold nothing without it are left out."""
+    return _with_clusters(values, [one for one in clusters(values) if one.get("name") != name])
+
+
+def _with_clusters(values: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    changed = copy.deepcopy(dict(values))
+    own = dict(changed.pop("virtualNode", None) or {})
+    own.pop("clusters", None)
+    if found:
+        own["clusters"] = [dict(one) for one in found]
+    return {**changed, **({"virtualNode": own} if own else {})}
+
+
+def node_names(found: Mapping[str, Any]) -> list[str]:
+    """Return the virtual nodes of an entry of ``virtualNode.clusters``."""
+    config = found.get("config") or {}
+    nodes = [str(node["name"]) for node in config.get("nodes") or ()]
+    return nodes or [str(config.get("nodeName") or found["name"])]
+
+
+async def find(client: Client, namespace: str, name: str | None) -> Release:
+    """Return the deployed release of this chart.
+
+    Args:
+        client: of the upper cluster.
+        namespace: the release's. Others are not searched: who may write there could lead a kubeconfig there.
+        name: the release's; None: there is only one.
+
+    Raises:
+        ConfigError: there is none, or several and no name; says what to do next.
+    """
+    selector = f"owner=helm,name={name}" if name else "owner=helm"
+    listed = await client.list(resources.SECRETS, namespace=namespace, label_selector=selector)
+    ours: list[tuple[str, Release]] = []
+    unreadable: list[str] = []
+    for record in listed.items:
+        try:
+            release = decode(str((record.to_dict().get("data") or {}).get("release") or ""))
+        except ValueError:
+            unreadable.append(record.name)  # perhaps of another chart
+            continue
+        if _is_ours(release):
+            ours.append((record.labels.get("status", ""), release))
+    deployed = [one for status, one in ours if status == "deployed"]
+    if len(deployed) == 1:
+        return deployed[0]
+    if deployed:
+        names = ", ".join(sorted(one.name for one in deployed))
+        raise ConfigError(
+            f"namespace {namespace} has several releases of the chart: choose one with --release: {names}"
+        )
+    if ours:
+        status, one = max(ours, key=lambda pair: pair[1].revision)
+        raise ConfigError(
+            f"release {one.name} in namespace {namespace} is {status}: look at 'helm history {one.name} "
+            f"--namespace {namespace}', then 'helm rollback' or 'helm upgrade' it"
+        )
+    wanted = f"release {name}" if name else f"Helm release of the chart {_CHART}"
+    if unreadable:
+        raise ConfigError(
+            f"namespace {namespace} has no {wanted} that can be read; not a Helm release record: Secret "
+            f"{', '.join(sorted(unreadable))}. Look: 'helm list --all --namespace {namespace}'"
+        )
+    raise ConfigError(
+        f"namespace {namespace} has no {wanted}. Install the chart first, or name its namespace with --namespace: "
+        f"'helm install {name or _CHART} charts/{_CHART} --namespace {namespace} --create-namespace --wait'"
+    )
+
+
+def require_helm() -> str:
+    """Return the path of helm.
+
+    Raises:
+        ConfigError: it is not on the PATH.
+    """
+    found = shutil.which("helm")
+    if found is None:
+        raise ConfigError(
+            "helm is not on the PATH: install Helm 3.8 or newer (https://helm.sh/docs/intro/install)"
+        )
+    return found
+
+
+async def upgrade(
+    client: Client,
+    options: argparse.Namespace,
+    change: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    *,
+    why: str,
+) -> int:
+    """Give the release other values, wait until its Deployments have taken them, and return its new revision.
+
+    Args:
+        client: of the upper cluster.
+        options: ``namespace``, ``release``, ``kubeconfig``, ``context`` and ``timeout`` of the command line.
+        change: from the values that the user gave to other ones. The release is read again for it: another command may
+            have upgraded it meanwhile, and Helm would let us overwrite that.
+        why: for ``helm history``.
+
+    Raises:
+        ConfigError: helm failed; quotes it.
+    """
+    release = await find(client, options.namespace, options.release)
+    values = change(release.values)
+    with tempfile.TemporaryDirectory(prefix="virtual-node-helm-") as place:
+        chart = Path(place) / "chart"
+        for path, content in chart_files(release.chart).items():
+            file = (chart / path).resolve()
+            if not file.is_relative_to(chart.resolve()):
+                raise ConfigError(f"release {release.name}: its chart has a file outside of it: {path}")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        given = Path(place) / "values.json"
+        given.write_text(json.dumps(values), encoding="utf-8")
+        argv = [
+            *(require_helm(), "upgrade", release.name, str(chart), "--namespace", release.namespace),
+            *("--reset-values", "--values", str(given), "--description", why),
+            *("--wait", f"--timeout={int(options.timeout)}s"),
+            *(["--kubeconfig", options.kubeconfig] if options.kubeconfig else []),
+            *(["--kube-context", options.context] if options.context else []),
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await process.communicate()
+    if process.returncode:
+        lines = said.decode(errors="replace").strip().splitlines()[-_SAID_LINES:]
+        raise ConfigError(
+            f"helm upgrade {release.name} failed: {' '.join(lines)}; look: 'kubectl --namespace {release.namespace} "
+            f"get pods', 'helm history {release.name} --namespace {release.namespace}'. Then run the command again, or "
+            "'helm rollback'."
+        )
+    return release.revision + 1

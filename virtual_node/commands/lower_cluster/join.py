@@ -1,0 +1,259 @@
+"""``virtual-node lower-cluster join``: from an administrator's kubeconfig to a pod that has run in the lower cluster.
+
+Each step looks first and changes only what is missing, so an interrupted ``join`` is completed by another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError
+from virtual_node.commands import values_file
+from virtual_node.commands.common import connect
+from virtual_node.commands.join_release import find_release, write_values
+from virtual_node.commands.lower_cluster import account as lower_account
+from virtual_node.commands.lower_cluster import helm_release, join_probe
+from virtual_node.commands.lower_cluster.helm_release import Release
+from virtual_node.commands.lower_cluster.join_parts import (
+    AGENT,
+    changes,
+    get,
+    identity,
+    is_marked,
+    joined_as,
+    marked,
+    require_reachable,
+    say,
+)
+from virtual_node.config import program
+from virtual_node.rights import manifests
+
+_POLL = 0.5
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Join a lower cluster to the Helm release.
+
+    Args:
+        options: the parsed command line.
+
+    Raises:
+        ConfigError: a step cannot be done; says what to do next. The steps before it stay done.
+    """
+    if options.legacy_token:
+        raise ConfigError("--legacy-token: not with join, which makes tokens that the virtual node renews")
+    if not options.values:
+        helm_release.require_helm()
+    lower_file = {"context": options.client_context, "agent": AGENT, "cluster": options.name}
+    async with (
+        connect.upper(options, agent=AGENT) as upper,
+        connect.by_file(options.client_kubeconfig, **lower_file) as lower,
+    ):
+        await Join(options, upper, lower, await find_release(upper, options)).run()
+
+
+class Join:
+    """The steps of ``join``, each safe to repeat."""
+
+    def __init__(self, options: argparse.Namespace, upper: Client, lower: Client, release: Release) -> None:
+        self._options = options
+        self._upper = upper
+        self._lower = lower
+        self._release = release
+        self._entry = helm_release.cluster(release.values, options.name)
+
+    async def run(self) -> None:
+        """Do all steps.
+
+        Raises:
+            ConfigError: one cannot be done; the steps before it stay done.
+        """
+        options = self._options
+        await self._check()
+        await self._account()
+        for account in lower_account.ACCOUNTS:
+            await self._secret(account)
+        if options.values and self._entry is None:
+            write_values(options, lambda text, name, *, source: values_file.added(
+                text, helm_release.entry(name), source=source
+            ))  # fmt: skip
+            return
+        await self._values()
+        (node,) = helm_release.node_names(self._entry or helm_release.entry(options.name))[:1]
+        if options.dry_run:
+            say("node", f"would wait until {node} is Ready, and run a pod there")
+            return
+        await self._ready(node)
+        if options.probe_image:
+            await join_probe.run(self._upper, self._lower, node, options)
+        say("joined", f"{options.name}: kubectl get node {node}")
+
+    async def _check(self) -> None:
+        """Refuse what could not work, before anything is changed."""
+        options, name = self._options, self._options.name
+        require_reachable(options.server or self._lower.config.server, given=bool(options.server))
+        upper_id, lower_id = await asyncio.gather(identity(self._upper), identity(self._lower))
+        if upper_id == lower_id:
+            raise ConfigError(
+                f"{options.client_kubeconfig} leads to the upper cluster itself: give the lower one's"
+            )
+        self._id = str(self._release.values.get("clusterId") or upper_id)
+        secret = await get(
+            self._upper, resources.SECRETS, lower_account.secret_name(name), namespace=options.namespace
+        )
+        if (self._entry or secret) and not (secret and is_marked(secret)):
+            raise ConfigError(
+                f"cluster {name} is in the release's values, or has a Secret {lower_account.secret_name(name)}, that "
+                "join did not make: choose another name, or go on by hand (docs/add-a-cluster.md)"
+            )
+        for node in helm_release.node_names(self._entry or {"name": name}):
+            found = await get(self._upper, resources.NODES, node)
+            labels = ((found or {}).get("metadata") or {}).get("labels") or {}
+            if found and labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
+                raise ConfigError(f"the upper cluster has a real node called {node}: choose another NAME")
+        for body in lower_account.objects(options):
+            resource, metadata = lower_account.KINDS[body["kind"]], body["metadata"]
+            found = await get(self._lower, resource, metadata["name"], namespace=metadata.get("namespace"))
+            if found and (why := lower_account.conflict(found, body)):
+                raise ConfigError(why)
+        version = (await self._lower.version())["gitVersion"]
+        say("lower", f"{self._lower.config.server} {version}")
+
+    async def _account(self) -> None:
+        """Create what is missing of the accounts, and bring their rights up to date."""
+        options, dry = self._options, self._options.dry_run
+        account = await get(
+            self._lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace
+        )
+        mark = f"{names.JOINED_PREFIX}{self._id}"
+        former = joined_as(account or {}).get(self._id, options.name)
+        if former != options.name:
+            raise ConfigError(
+                f"this lower cluster is joined as {former}: '{program.name('lower-cluster')} leave {former}' first, or "
+                f"join {former}"
+            )
+        done = [line for body in lower_account.objects(options) if (line := await self._ensure(body))]
+        if former != joined_as(account or {}).get(self._id) and not dry:
+            patch = {"metadata": {"annotations": {mark: options.name}}}
+            await self._lower.patch(
+                resources.SERVICE_ACCOUNTS, manifests.NAME, patch, namespace=options.account_namespace
+            )
+        say("account", "; ".join(done) or "has its rights")
+
+    async def _ensure(self, body: Mapping[str, Any]) -> str:
+        """Create an object of the account, or bring it up to date; returns what was done, empty: nothing."""
+        resource, metadata, dry = lower_account.KINDS[body["kind"]], body["metadata"], self._options.dry_run
+        where = {"namespace": metadata.get("namespace")}
+        what = f"{body['kind']} {metadata['name']}"
+        found = await get(self._lower, resource, metadata["name"], **where)
+        if found is None:
+            if not dry:
+                await self._lower.create(resource, marked(body), **where)
+            return f"{'would create' if dry else 'created'} {what}"
+        patch = changes(found, body)
+        if not patch:
+            return ""
+        if not dry:
+            await self._lower.patch(resource, metadata["name"], patch, **where)
+        return f"{'would update' if dry else 'updated'} {what}"
+
+    async def _secret(self, account: str) -> None:
+        """Have the Secret with an account's kubeconfig, and a token that the lower cluster accepts."""
+        options = self._options
+        name = lower_account.secret_name(options.name, account)
+        found = await get(self._upper, resources.SECRETS, name, namespace=options.namespace)
+        if found is not None and not is_marked(found):
+            raise ConfigError(
+                f"Secret {options.namespace}/{name} was not made by join: delete it, or choose another name"
+            )
+        if options.dry_run:
+            say(
+                "secret",
+                f"{options.namespace}/{name} exists" if found else f"would create {options.namespace}/{name}",
+            )
+            return
+        wanted = await lower_account.kubeconfig(self._lower, options)
+        if found is not None and await self._current(found, wanted):
+            say("secret", f"{options.namespace}/{name} has a valid token")
+            return
+        token, expires = await lower_account.new_token(self._lower, options, account)
+        body = manifests.kubeconfig_secret(name, options.namespace, wanted, token=token)
+        if found is None:
+            await self._upper.create(resources.SECRETS, marked(body), namespace=options.namespace)
+        else:
+            patch = {"stringData": body["stringData"]}
+            await self._upper.patch(resources.SECRETS, name, patch, namespace=options.namespace)
+        say(
+            "secret",
+            f"{'created' if found is None else 'updated'} {options.namespace}/{name}, token until {expires}",
+        )
+
+    async def _current(self, secret: Mapping[str, Any], wanted: str) -> bool:
+        """Return whether a Secret has the kubeconfig that it should have, and a token that the lower cluster accepts."""
+        data = {
+            key: base64.b64decode(value).decode(errors="replace")
+            for key, value in (secret.get("data") or {}).items()
+        }
+        if data.get("kubeconfig") != wanted or not data.get("token"):
+            return False
+        review = {
+            "apiVersion": resources.TOKEN_REVIEWS.api_version,
+            "kind": resources.TOKEN_REVIEWS.kind,
+            "spec": {"token": data["token"]},
+        }
+        answer = await self._lower.create(resources.TOKEN_REVIEWS, review)
+        return bool((answer.get("status") or {}).get("authenticated"))
+
+    async def _values(self) -> None:
+        """Add the cluster to the release."""
+        options, release = self._options, self._release
+        if self._entry is not None:
+            place = options.values or f"revision {release.revision}"
+            say("values" if options.values else "helm", f"{place} has cluster {options.name}")
+            return
+        entry = helm_release.entry(options.name)
+        text = yaml.safe_dump([entry], sort_keys=False, default_flow_style=True, width=10**6).strip()
+        if options.dry_run:
+            say("helm", f"would upgrade {release.name} with virtualNode.clusters: {text}")
+            return
+        say("helm", f"upgrading {release.name}; waiting for its pods")
+        revision = await helm_release.upgrade(
+            self._upper, options, lambda values: helm_release.with_cluster(values, entry),
+            why=f"lower cluster {options.name} joined",
+        )  # fmt: skip
+        say("helm", f"revision {revision} has it. A values file of yours needs it under "
+            f"virtualNode.clusters, too: {text}")  # fmt: skip
+
+    async def _ready(self, name: str) -> None:
+        """Wait until a virtual node is Ready.
+
+        Raises:
+            ConfigError: it is not, in time.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        why = "it is not registered"
+        while loop.time() < started + self._options.timeout:
+            node = await get(self._upper, resources.NODES, name)
+            if node is not None:
+                conditions = (node.get("status") or {}).get("conditions") or ()
+                ready: Mapping[str, Any] = next((one for one in conditions if one["type"] == "Ready"), {})
+                if ready.get("status") == "True":
+                    say("node", f"{name} is Ready")
+                    return
+                why = str(ready.get("message") or "it has no condition Ready")
+            await asyncio.sleep(_POLL)
+        raise ConfigError(
+            f"virtual node {name} is not Ready after {loop.time() - started:.0f} s: {why}; look: "
+            f"'{program.name('diagnose')} node {name}', 'kubectl --namespace {self._options.namespace} logs --selector "
+            "app.kubernetes.io/component=virtual-node'. Then run the command again, or 'lower-cluster leave'."
+        )

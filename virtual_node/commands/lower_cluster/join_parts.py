@@ -1,0 +1,105 @@
+"""What ``lower-cluster join`` and ``leave`` share: marks on what was created, and who uses an account. Pure decisions."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError, NotFound
+from controller_runtime.resources import Resource
+
+AGENT = "virtual-node-join"
+_BY = "join"
+_COMPARED = ("rules", "subjects")
+
+
+def say(step: str, line: str) -> None:
+    """Print one step of progress."""
+    print(f"{step:<8}  {line}", flush=True)  # noqa: T201 - what the command says
+
+
+def marked(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object with the mark of what ``join`` creates."""
+    metadata = body["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), names.ANNOTATION_CREATED_BY: _BY}
+    return {**body, "metadata": {**metadata, "annotations": annotations}}
+
+
+def is_marked(found: Mapping[str, Any]) -> bool:
+    """Return whether ``join`` created an object."""
+    return _annotations(found).get(names.ANNOTATION_CREATED_BY) == _BY
+
+
+def joined_as(account: Mapping[str, Any]) -> dict[str, str]:
+    """Return the upper clusters that joined a lower one: identity → name there.
+
+    Args:
+        account: the ServiceAccount in the lower cluster.
+    """
+    return {
+        key.removeprefix(names.JOINED_PREFIX): value
+        for key, value in _annotations(account).items()
+        if key.startswith(names.JOINED_PREFIX)
+    }
+
+
+def changes(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the patch that gives an object the rules, subjects and data that it should have; empty: it has them."""
+    patch = {key: wanted[key] for key in _COMPARED if key in wanted and found.get(key) != wanted[key]}
+    held = {key: _decoded(value) for key, value in (found.get("data") or {}).items()}
+    data = {key: value for key, value in (wanted.get("stringData") or {}).items() if held.get(key) != value}
+    return {**patch, **({"stringData": data} if data else {})}
+
+
+def require_reachable(server: str, *, given: bool) -> None:
+    """Refuse an API server's address that only this machine can reach.
+
+    Args:
+        server: its URL.
+        given: the user gave it with ``--server``, so it is no accident.
+
+    Raises:
+        ConfigError: pods of the upper cluster would look for the lower API server in themselves.
+    """
+    if not given and is_loopback(urlsplit(server).hostname or ""):
+        raise ConfigError(
+            f"{server} is an address of this machine, which pods of the upper cluster cannot reach: give the address "
+            "that they can with --server URL (kind: https://CLUSTER-control-plane:6443)"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host of a URL is this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+async def get(
+    client: Client, resource: Resource, name: str, *, namespace: str | None = None
+) -> dict[str, Any] | None:
+    """Return an object, or None where there is none."""
+    try:
+        return await client.get(resource, name, namespace=namespace)
+    except NotFound:
+        return None
+
+
+async def identity(client: Client) -> str:
+    """Return the UID of a cluster's namespace ``kube-system``."""
+    return str((await client.get(resources.NAMESPACES, "kube-system"))["metadata"]["uid"])
+
+
+def _annotations(found: Mapping[str, Any]) -> Mapping[str, str]:
+    return (found.get("metadata") or {}).get("annotations") or {}
+
+
+def _decoded(value: str) -> str:
+    return base64.b64decode(value).decode(errors="replace")

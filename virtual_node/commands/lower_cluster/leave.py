@@ -1,0 +1,267 @@
+"""``virtual-node lower-cluster leave``: take back what ``join`` made, in the order in which nothing is lost.
+
+The virtual node is cordoned and its pods end while it still works; then the release is upgraded without the cluster;
+then what is left in the lower cluster, the Node, the account and the Secrets go. Can be repeated after an interruption:
+the Secrets, which say that ``join`` made them, go last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError, NotFound
+from controller_runtime.objects import Object
+from virtual_node.commands import values_file
+from virtual_node.commands.cleanup import command
+from virtual_node.commands.cleanup.dry_run import rehearsed
+from virtual_node.commands.cleanup.lower import LowerCleanup
+from virtual_node.commands.cleanup.upper import UpperCleanup
+from virtual_node.commands.common import connect
+from virtual_node.commands.join_release import find_release, refuse_working, write_values
+from virtual_node.commands.leave_lost import is_joined, left_behind, require_answer, require_silence
+from virtual_node.commands.lower_cluster import account as lower_account
+from virtual_node.commands.lower_cluster import helm_release
+from virtual_node.commands.lower_cluster.helm_release import Release
+from virtual_node.commands.lower_cluster.join_parts import AGENT, get, identity, is_marked, say
+from virtual_node.commands.lower_cluster.leave_account import refuse_another_cluster, remove_account
+from virtual_node.translate.nodes.node import is_real
+
+_FINISHED = frozenset({"Succeeded", "Failed"})
+_GONE_SECONDS = 5.0
+"""A process that has not ended yet registers its Node again within this time."""
+_NAMED = 5
+_NEXT = (
+    "Move the pods away first, then run the command again: 'kubectl drain {nodes} --ignore-daemonsets "
+    "--delete-emptydir-data'. With --force the pods are deleted, and data of volumes stays in the lower cluster"
+)
+_LOST_NEXT = (
+    "The lower cluster does not answer, so they cannot end in order: with --force the pods are removed from the upper "
+    "cluster, and their controllers make new ones. They may still run in the lower cluster, and data of volumes is there"
+)
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Take a lower cluster out of the Helm release.
+
+    Args:
+        options: the parsed command line.
+
+    Raises:
+        ConfigError: pods or data are there, or a step cannot be done; says what to do next.
+    """
+    if options.lost:
+        await require_silence(options)
+        async with connect.upper(options, agent=AGENT) as upper:
+            await Leave(options, upper, None, await find_release(upper, options)).run()
+        return
+    lower_file = {"context": options.client_context, "agent": AGENT, "cluster": options.name}
+    async with (
+        connect.upper(options, agent=AGENT) as upper,
+        connect.by_file(options.client_kubeconfig, **lower_file) as lower,
+    ):
+        await require_answer(options, lower)
+        await Leave(options, upper, lower, await find_release(upper, options)).run()
+
+
+def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
+    """Return what keeps a cluster from leaving: pods that run there, and bound volumes, by name.
+
+    DaemonSets make their pods again until the Node is gone, so these do not count, as for ``kubectl drain``.
+    """
+    running = [
+        f"pod {pod.key}"
+        for pod in pods
+        if (pod.status or {}).get("phase") not in _FINISHED
+        and not any(owner.get("kind") == "DaemonSet" for owner in pod.metadata.owner_references)
+    ]
+    bound = [f"volume {volume.name}" for volume in volumes if (volume.status or {}).get("phase") == "Bound"]
+    return [*running, *bound]
+
+
+class Leave:
+    """The steps of ``leave``, each safe to repeat."""
+
+    def __init__(
+        self, options: argparse.Namespace, upper: Client, lower: Client | None, release: Release
+    ) -> None:
+        """Prepare.
+
+        Args:
+            options: the parsed command line.
+            upper: client of the upper cluster.
+            lower: client of the lower cluster; None: it is lost, and only the upper cluster is changed.
+            release: the release, or what a values file says of it.
+        """
+        self._options = options
+        self._plain = upper
+        dry = options.dry_run
+        self._upper = rehearsed(upper, _would("upper")) if dry else upper
+        self._lower = rehearsed(lower, _would("lower")) if dry and lower else lower
+        self._release = release
+        self._entry = helm_release.cluster(release.values, options.name)
+
+    async def run(self) -> None:
+        """Do all steps.
+
+        Raises:
+            ConfigError: the cluster is in use, join did not make it, the kubeconfig leads to another one, or a step
+                cannot be done.
+        """
+        options, lower = self._options, self._lower
+        secrets = await self._secrets()
+        self._id = str(self._release.values.get("clusterId") or await identity(self._plain))
+        if self._entry is None and not secrets:
+            # After --lost the account in the lower cluster is all that still knows of the cluster.
+            if lower is None or not await is_joined(options, lower, cluster_id=self._id):
+                say("left", f"{options.name} is not in the release, and has no Secret: nothing to do")
+                return
+        elif not any(is_marked(one) for one in secrets):
+            raise ConfigError(
+                f"join did not make cluster {options.name}: its Secrets carry no annotation "
+                f"{names.ANNOTATION_CREATED_BY}. Remove it by hand: docs/add-a-cluster.md, Remove a cluster"
+            )
+        if lower is not None:
+            await refuse_another_cluster(
+                options, lower, cluster_id=self._id, is_in_use=self._entry is not None
+            )
+        nodes = await self._nodes()
+        self._cleanup = UpperCleanup(
+            self._upper, nodes=nodes, clusters=[options.name], say=self._progress("upper")
+        )
+        await self._end_pods(nodes)
+        if options.values and self._entry is not None:
+            write_values(options, values_file.removed)
+            return
+        if options.values and not options.dry_run:
+            await refuse_working(self._plain, nodes)
+        await self._values()
+        if lower is not None:
+            await self._clean(lower)
+        await self._remove()
+        if lower is not None:
+            await remove_account(options, lower, cluster_id=self._id)
+        for one in secrets:
+            await self._delete_secret(one)
+        if lower is None:
+            for line in left_behind(options, cluster_id=self._id, nodes=nodes):
+                say("lower", line)
+        say("left", f"{options.name}{' would leave' if options.dry_run else ' has left'}")
+
+    def _progress(self, step: str) -> Callable[[str], None]:
+        """Return what prints a line of a step; nothing in a dry run, which prints objects instead."""
+        return (lambda _line: None) if self._options.dry_run else (lambda line: say(step, line))
+
+    async def _secrets(self) -> list[dict[str, Any]]:
+        found = [
+            await get(
+                self._upper,
+                resources.SECRETS,
+                lower_account.secret_name(self._options.name, account),
+                namespace=self._options.namespace,
+            )
+            for account in lower_account.ACCOUNTS
+        ]
+        return [one for one in found if one is not None]
+
+    async def _nodes(self) -> list[str]:
+        """Return the cluster's virtual nodes: those of its entry, and those that are registered for it.
+
+        A real Node of such a name is not among them: the virtual node has refused its name.
+        """
+        selector = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL},{names.LABEL_LOWER_CLUSTER}={self._options.name}"
+        listed = await self._upper.list(resources.NODES, label_selector=selector)
+        known = helm_release.node_names(self._entry) if self._entry else []
+        found = {*known, *(one.name for one in listed.items)}
+        objects = {name: await get(self._upper, resources.NODES, name) for name in found}
+        return sorted(name for name, one in objects.items() if one is None or not is_real(one))
+
+    async def _end_pods(self, nodes: Sequence[str]) -> None:
+        """Cordon the nodes, then refuse while something runs there, or end it.
+
+        Raises:
+            ConfigError: something runs there; the cordon is taken back.
+        """
+        before = [one for node in nodes if (one := await get(self._upper, resources.NODES, node))]
+        open_ = [
+            one["metadata"]["name"] for one in before if not (one.get("spec") or {}).get("unschedulable")
+        ]
+        await self._cleanup.cordon()
+        pods: list[Object] = []
+        for node in nodes:
+            pods += (await self._upper.list(resources.PODS, field_selector=f"spec.nodeName={node}")).items
+        volumes = await self._upper.list(
+            resources.PERSISTENT_VOLUMES, label_selector=f"{names.LABEL_LOWER_CLUSTER}={self._options.name}"
+        )
+        held = holding(pods, volumes.items)
+        if held and not self._options.force:
+            for node in open_:
+                await self._upper.patch(resources.NODES, node, {"spec": {"unschedulable": None}})
+                self._progress("upper")(f"node {node} uncordoned")
+            more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+            raise ConfigError(
+                f"cluster {self._options.name} is in use: {', '.join(held[:_NAMED])}{more}. "
+                + (_LOST_NEXT if self._lower is None else _NEXT.format(nodes=" ".join(nodes)))
+            )
+        # Nothing ends a pod of a lost cluster in order.
+        seconds = self._options.timeout if self._lower is not None else -1.0
+        await self._cleanup.delete_pods(deadline=asyncio.get_running_loop().time() + seconds)
+        if not self._options.dry_run:
+            say("pods", "none run there" if not held else f"ended: {len(held)} were there")
+
+    async def _values(self) -> None:
+        options, release = self._options, self._release
+        if self._entry is None:
+            if not options.values:
+                say("helm", f"revision {release.revision} does not have cluster {options.name}")
+            return
+        if options.dry_run:
+            say("helm", f"would upgrade {release.name} without cluster {options.name}")
+            return
+        say("helm", f"upgrading {release.name}; waiting for its pods")
+        revision = await helm_release.upgrade(
+            self._plain, options, lambda values: helm_release.without_cluster(values, options.name),
+            why=f"lower cluster {options.name} left",
+        )  # fmt: skip
+        say("helm", f"revision {revision} does not have it. Take it out of a values file of yours, too")
+
+    async def _clean(self, lower: Client) -> None:
+        """Remove what the virtual nodes made in the lower cluster."""
+        cleaning = LowerCleanup(
+            lower,
+            cluster_id=self._id,
+            nodes=await self._nodes() or [self._options.name],
+            upper_claims=await self._cleanup.claims(),
+            say=self._progress("lower"),
+        )
+        await cleaning.run()
+
+    async def _remove(self) -> None:
+        """Remove the Nodes, and mirrors that nobody uses."""
+        await self._cleanup.remove(namespace="", leases=[], secrets=[], driver=False)
+        for _ in range(0 if self._options.dry_run else int(_GONE_SECONDS)):
+            await asyncio.sleep(1)
+            await self._cleanup.remove(namespace="", leases=[], secrets=[], driver=False)
+
+    async def _delete_secret(self, found: dict[str, Any]) -> None:
+        name = found["metadata"]["name"]
+        if not is_marked(found):
+            say("secret", f"{self._options.namespace}/{name} is kept: join did not make it")
+            return
+        try:
+            await self._upper.delete(
+                resources.SECRETS, name, namespace=self._options.namespace, uid=found["metadata"]["uid"]
+            )
+        except NotFound:
+            return
+        if not self._options.dry_run:
+            say("secret", f"{self._options.namespace}/{name} removed")
+
+
+def _would(where: str) -> Callable[[str], None]:
+    return lambda line: command.tell(f"{where:<8}  {line.partition(': ')[2]}")

@@ -1,0 +1,1 @@
+"""``virtual-node status``: the table of virtual nodes and its watch."""

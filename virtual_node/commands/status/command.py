@@ -1,0 +1,221 @@
+"""``virtual-node status``: every virtual node of an upper cluster in a line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from controller_runtime import log, resources
+from controller_runtime.api import names
+from controller_runtime.api.readable import count, guess
+from controller_runtime.errors import ConfigError, Forbidden
+from controller_runtime.objects import Object
+from controller_runtime.process.argparser import Parser
+from virtual_node.commands.common import connect, health_reading, output, probes
+from virtual_node.commands.common.permissions import need, refusal
+from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
+from virtual_node.commands.status import lag, rows
+from virtual_node.commands.status.watch import StatusWatch
+from virtual_node.config import program
+from virtual_node.health.faults import Health
+from virtual_node.health.nodes import cluster_of
+
+_EXPLAINED = 5
+"""Faults that are printed; ``doctor`` has the others."""
+_LEASES_RIGHT = need("list", resources.LEASES, namespace=NODE_LEASES)
+_REFUSED = "cannot get resource"
+"""The API server's words when it is the caller that it refuses, and not the virtual node the API server."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 when every virtual node is Ready and the installation works, 1 otherwise, or there is none.
+
+    Raises:
+        ConfigError: the nodes cannot be seen, or there is none of a name; exit code 2.
+    """
+    options = _parser().parse_args(argv)
+    if options.watch and options.output in output.DATA:
+        raise ConfigError("--watch: shows tables and names; leave -o json and -o yaml to kubectl get --watch")
+    nodes, health = asyncio.run(_run(options))
+    is_ready = nodes and all(node["ready"] == "True" for node in nodes)
+    return 0 if is_ready and not health.is_broken else 1
+
+
+async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Health]:
+    async with connect.upper(options, agent="virtual-node-status") as client:
+        reader = Reader(client)
+        nodes, health = await _gather(reader, options)
+        _show(nodes, reader, options, health=health)
+        if options.watch:
+            log.configure("error", "console")
+            await _watch(nodes, reader, options)
+    return nodes, health
+
+
+async def _watch(nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace) -> None:
+    """Show what changes, until interrupted."""
+    above = list(nodes)
+
+    def show(changed: Sequence[dict[str, Any]]) -> None:
+        _show(changed, reader, options, above=above)
+        above.extend(changed)
+
+    await StatusWatch(
+        reader.client,
+        selector=_selector(options),
+        names=options.names,
+        before=nodes,
+        pods_seen=need("list", resources.PODS) not in reader.missing,
+        leases_seen=_LEASES_RIGHT not in reader.missing,
+        lag_of=lambda node: _lag(reader, node),
+        show=show,
+    ).run()
+
+
+def _show(
+    nodes: Sequence[dict[str, Any]],
+    reader: Reader,
+    options: argparse.Namespace,
+    *,
+    above: Sequence[dict[str, Any]] = (),
+    health: Health | None = None,
+) -> None:
+    """Print nodes and what is wrong, or some nodes again, in line with those that are above already."""
+    if options.output in output.DATA:
+        verdict = health.data() if health is not None else None
+        output.data({"nodes": nodes, "health": verdict, "missingRights": reader.rights()}, options.output)
+        return
+    if options.output == "name":
+        for node in nodes:
+            print(f"node/{node['name']}", flush=True)  # noqa: T201 - the answer
+        return
+    wide = options.output == "wide"
+    leases_seen = _LEASES_RIGHT not in reader.missing
+    lines, lines_above = (
+        [rows.line(node, wide=wide, leases_seen=leases_seen) for node in some] for some in (nodes, above)
+    )
+    output.table(
+        (*rows.COLUMNS, *rows.WIDE) if wide else rows.COLUMNS,
+        lines,
+        above=lines_above,
+        empty=f"There are no virtual nodes (label {VIRTUAL_NODES}) in this cluster; {program.name('doctor')} says why.",
+        headers=not above and not options.no_headers,
+        spare=() if wide else rows.SPARE,
+    )
+    if health is not None:
+        output.note(reader.note())
+        for fault in health.faults[:_EXPLAINED]:
+            output.note(f"{fault.severity.value}: {fault} ({fault.next_step})")
+        if more := len(health.faults) - _EXPLAINED:
+            output.note(f"and {count(more, 'more fault')}: {program.name('doctor')}" if more > 0 else "")
+
+
+async def _gather(reader: Reader, options: argparse.Namespace) -> tuple[list[dict[str, Any]], Health]:
+    nodes = _named(await _nodes(reader, _selector(options)), options.names)
+    leases, *pods = await asyncio.gather(
+        reader.all(resources.LEASES, namespace=NODE_LEASES),
+        *(reader.all(resources.PODS, field_selector=f"spec.nodeName={node.name}") for node in nodes),
+    )
+    lags = await asyncio.gather(*(_lag(reader, node) for node in nodes))
+    by_name = {lease.name: lease.to_dict() for lease in leases or ()}
+    now = await probes.clock(reader.client)
+    seen = [None if bound is None else [pod.to_dict() for pod in bound] for bound in pods]
+    described = [
+        {
+            **rows.describe(
+                node.to_dict(),
+                bound,
+                by_name.get(node.name),
+                now=now,
+            ),
+            "lag": behind,
+        }
+        for node, bound, behind in zip(nodes, seen, lags, strict=True)
+    ]
+    health = await health_reading.judge(
+        reader,
+        nodes=[node.to_dict() for node in nodes],
+        bound=None if None in seen else [pod for bound in seen for pod in bound or ()],
+        leases=None if leases is None else by_name,
+        now=now,
+    )
+    return described, _about(nodes, health) if options.names or options.selector else health
+
+
+def _about(nodes: Sequence[Object], health: Health) -> Health:
+    """Return the faults of these nodes and of their lower clusters."""
+    names = {node.name for node in nodes}
+    clusters = {cluster_of(node.to_dict()) for node in nodes}
+    return replace(
+        health,
+        faults=[
+            one for one in health.faults if one.node in names or (not one.node and one.cluster in clusters)
+        ],
+    )
+
+
+def _selector(options: argparse.Namespace) -> str:
+    return ",".join(filter(None, (VIRTUAL_NODES, options.selector)))
+
+
+async def _nodes(reader: Reader, selector: str) -> list[Object]:
+    found = await reader.all(resources.NODES, label_selector=selector)
+    if found is None:
+        raise refusal("list", resources.NODES)
+    return found
+
+
+def _named(nodes: list[Object], wanted: Sequence[str]) -> list[Object]:
+    there = {node.name for node in nodes}
+    for name in wanted:
+        if name not in there:
+            hint = guess(name, there) or f"; there are {', '.join(sorted(there)) or 'none'}"
+            raise ConfigError(f"there is no virtual node {name!r}{hint}")
+    return [node for node in nodes if not wanted or node.name in wanted]
+
+
+async def _lag(reader: Reader, node: Object) -> lag.Lag | None:
+    try:
+        return await lag.of_node(reader.client, node)
+    except Forbidden as error:
+        if _REFUSED in error.message:
+            reader.missing[need("get", resources.NODES, subresource="proxy")] = None
+        return None
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        program.name(),
+        "status",
+        about="Every virtual node of an upper cluster in a line: Ready, lower cluster and its version, pods running "
+        "and in trouble, what they ask for, how far it is behind, and its last heartbeat.",
+        examples=(
+            ("Every virtual node", "status"),
+            ("With our own release, address, taints and the last error", "status -o wide"),
+            (
+                "Those of one lower cluster, for a script",
+                f"status -l {names.LABEL_LOWER_CLUSTER}=tokyo -o name",
+            ),
+            ("One of them, as data", "status vn-tokyo -o json"),
+            ("During an upgrade", "status --watch"),
+        ),
+        exit_codes="0 every virtual node is Ready and no error is found, 1 otherwise, or there is none, 2 it could not be found out",
+        notes="What you may not see is shown as '?', and the missing rights are named; that does not change the exit "
+        "code. TROUBLE counts pods that do not run and are not about to.",
+    )
+    parser.add_argument("names", nargs="*", metavar="NODE", help="only these virtual nodes")
+    connect.add_flags(parser)
+    parser.add_argument(
+        "-l", "--selector", default="", metavar="LABELS", help="only virtual nodes with these labels"
+    )
+    parser.add_argument(
+        "-o", "--output", default="table", choices=output.FORMATS, help="table, wide, json, yaml or name"
+    )
+    parser.add_argument(
+        "-w", "--watch", action="store_true", help="go on, with a line for each that has changed"
+    )
+    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    return parser

@@ -1,0 +1,137 @@
+"""What ``status`` says of a virtual node, as data and as a line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from controller_runtime.api import names, quantity, readable, timestamps
+from virtual_node.commands.common import output
+from virtual_node.commands.common.requested import requested
+from virtual_node.commands.status import lag
+from virtual_node.translate.printers.pods import pod_row
+
+COLUMNS = (
+    "NODE",
+    "READY",
+    "CLUSTER",
+    "VERSION",
+    "PODS",
+    "TROUBLE",
+    "CPU",
+    "MEMORY",
+    "LAG",
+    "HEARTBEAT",
+    "AGE",
+)
+WIDE = ("RELEASE", "ADDRESS", "TAINTS", "LAST-ERROR")
+SPARE = ("LAG", "AGE", "VERSION", "HEARTBEAT", "MEMORY", "CPU", "CLUSTER")
+"""Columns that a narrow terminal does without, the least important first."""
+_UNKNOWN = "?"
+
+
+def describe(
+    node: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]] | None,
+    lease: Mapping[str, Any] | None,
+    *,
+    now: datetime,
+) -> dict[str, Any]:
+    """What ``-o json`` says of one virtual node.
+
+    Args:
+        node: the Node.
+        pods: those bound to it; None: they may not be seen.
+        lease: its Lease; None: it has none, or it may not be seen.
+        now: aware.
+    """
+    metadata, status = node["metadata"], node.get("status") or {}
+    labels = metadata.get("labels") or {}
+    ready: Mapping[str, Any] = next(
+        (one for one in status.get("conditions") or () if one["type"] == "Ready"), {}
+    )
+    allocatable = status.get("allocatable") or {}
+    used = None if pods is None else requested(pods)
+    renewed = ((lease or {}).get("spec") or {}).get("renewTime")
+    return {
+        "name": metadata["name"],
+        "ready": ready.get("status", "Unknown"),
+        "reason": ready.get("reason", ""),
+        "message": ready.get("message", ""),
+        "unschedulable": bool((node.get("spec") or {}).get("unschedulable")),
+        "cluster": labels.get(names.LABEL_LOWER_CLUSTER, ""),
+        "version": (status.get("nodeInfo") or {}).get("kubeletVersion", ""),
+        "release": labels.get(names.LABEL_VERSION, ""),
+        "pods": None if pods is None else _counts(pods),
+        "resources": {
+            name: {
+                "used": None if used is None else quantity.render(name, used.get(name, 0)),
+                "allocatable": allocatable.get(name, "0"),
+            }
+            for name in ("cpu", "memory", "pods")
+        },
+        "heartbeatSeconds": _since(renewed, now),
+        "ageSeconds": _since(metadata.get("creationTimestamp"), now),
+        "addresses": [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"],
+        "taints": [f"{one['key']}:{one['effect']}" for one in (node.get("spec") or {}).get("taints") or ()],
+    }
+
+
+def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> list[str]:
+    """A row of the table.
+
+    Args:
+        node: as ``describe`` has it; ``lag`` beside.
+        wide: the columns of ``-o wide``, too.
+        leases_seen: whether a node without a Lease is known to have none.
+    """
+    pods, resource = node["pods"], node["resources"]
+    cells = [
+        node["name"],
+        node["ready"] + (",SchedulingDisabled" if node["unschedulable"] else ""),
+        node["cluster"] or _UNKNOWN,
+        node["version"] or _UNKNOWN,
+        _UNKNOWN if pods is None else f"{pods['running']}/{pods['total']}",
+        _UNKNOWN if pods is None else str(pods["trouble"] or "-"),
+        *(_share(name, resource[name]) for name in ("cpu", "memory")),
+        lag.shown(node.get("lag")),
+        _heartbeat(node["heartbeatSeconds"], leases_seen=leases_seen),
+        _UNKNOWN if node["ageSeconds"] is None else output.age(node["ageSeconds"]),
+    ]
+    if wide:
+        error = node["message"] if node["ready"] != "True" else "-"
+        cells += [
+            node["release"] or _UNKNOWN,
+            ",".join(node["addresses"]) or _UNKNOWN,
+            ",".join(node["taints"]) or "-",
+            error or node["reason"] or _UNKNOWN,
+        ]
+    return cells
+
+
+def _counts(pods: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    rows = [pod_row(pod, None) for pod in pods]
+    return {
+        "total": len(pods),
+        "running": sum(row["status"] == "Running" for row in rows),
+        "trouble": sum(row["trouble"] for row in rows),
+    }
+
+
+def _heartbeat(seconds: float | None, *, leases_seen: bool) -> str:
+    if seconds is not None:
+        return f"{output.age(seconds)} ago"
+    return "never" if leases_seen else _UNKNOWN
+
+
+def _since(moment: str | None, now: datetime) -> float | None:
+    return round((now - timestamps.parse(moment)).total_seconds(), 1) if moment else None
+
+
+def _share(name: str, amounts: Mapping[str, str | None]) -> str:
+    # Without blanks, so that awk finds the columns behind this one.
+    return "/".join(
+        _UNKNOWN if amount is None else readable.text(name, amount).replace(" ", "")
+        for amount in (amounts["used"], amounts["allocatable"])
+    )

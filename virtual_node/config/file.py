@@ -1,0 +1,61 @@
+"""The YAML file of ``--config``, read and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from controller_runtime.api.decoding import convert, decode_yaml
+from controller_runtime.errors import ConfigError
+from controller_runtime.process.flags import read_text
+from virtual_node.config.types import Config
+from virtual_node.config.validation import validate
+
+_TOLD = 20
+"""Problems that an error lists."""
+
+
+def load(path: str | Path) -> Config:
+    """Read a YAML configuration file. Relative kubeconfig paths are relative to the file.
+
+    Raises:
+        ConfigError: the file cannot be read, or as ``parse``.
+    """
+    return placed(Path(path), parse(read_text("--config", path), source=str(path)))
+
+
+def placed(path: Path, parsed: Config) -> Config:
+    """Make the kubeconfig paths of a file's configuration absolute; returns it."""
+    parsed.kubeconfig = _beside(path, parsed.kubeconfig)
+    for cluster in parsed.clusters:
+        cluster.kubeconfig = _beside(path, cluster.kubeconfig)
+    return parsed
+
+
+def parse(text: str, *, source: str = "config") -> Config:
+    """Read a YAML configuration.
+
+    Raises:
+        ConfigError: names the source and the field that is wrong.
+    """
+    try:
+        document = decode_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: not YAML: {error}") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{source}: expected a mapping with apiVersion, kind and clusters")
+    try:
+        parsed = convert(document, Config)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    problems = validate(parsed)
+    if problems:
+        more = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
+        raise ConfigError(f"{source}: " + "; ".join(problems[:_TOLD]) + more)
+    return parsed
+
+
+def _beside(config_file: Path, path: str) -> str:
+    if not path:
+        return path
+    expanded = Path(path).expanduser()
+    return str(expanded if expanded.is_absolute() else config_file.parent / expanded)

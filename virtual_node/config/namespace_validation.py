@@ -1,0 +1,94 @@
+"""What is wrong with the namespaces of a configuration: upper namespaces that would share a lower one. Pure.
+
+What a configuration does not show (another process, another upper cluster, names that exist already) is refused at run
+time, by the owner that is recorded on the lower namespace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import msgspec
+
+from controller_runtime.api import namespace_map
+from virtual_node.config.types import ClusterConfig, NamespaceConfig
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_RESERVED_PREFIX = "kube-"
+_SYSTEM = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""Namespaces that every cluster has. They are used under their own names only, where ``adopt`` says so."""
+
+
+def problems(clusters: Sequence[ClusterConfig]) -> Iterator[str]:
+    """Yield everything that is wrong, each as ``field: what``."""
+    for position, cluster in enumerate(clusters):
+        yield from _of_one(f"clusters[{position}].namespaces", cluster.namespaces)
+    different = {
+        (one.kubeconfig, one.context, msgspec.json.encode(one.namespaces)): position
+        for position, one in reversed(list(enumerate(clusters)))
+    }
+    for first, second in combinations(sorted(different.values()), 2):
+        one, other = clusters[first], clusters[second]
+        if one.kubeconfig == other.kubeconfig and one.context == other.context:
+            meeting = _meeting(one.namespaces, other.namespaces)
+            if meeting:
+                yield (
+                    f"clusters[{second}].namespaces: leads to the same lower cluster as clusters[{first}], and {meeting}; "
+                    "give both the same namespaces, or prefixes of which none begins with the other"
+                )
+
+
+def _of_one(where: str, config: NamespaceConfig) -> Iterator[str]:
+    prefix = config.prefix
+    if prefix and not _LABEL.fullmatch(prefix + "x"):
+        yield f"{where}.prefix: {prefix!r} cannot begin a namespace's name"
+    made = (name for name in _SYSTEM if prefix and name.startswith(prefix))
+    system = next((name for name in made if _LABEL.fullmatch(name.removeprefix(prefix))), "")
+    if system or prefix.startswith(_RESERVED_PREFIX):
+        what = f"would make {system}" if system else "belongs to the lower cluster's own system"
+        yield f"{where}.prefix: {prefix!r} {what}; choose another prefix"
+    targets: dict[str, str] = {}
+    for upper, lower in config.map.items():
+        field = f"{where}.map.{upper}"
+        if not _LABEL.fullmatch(lower):
+            yield f"{field}: {lower!r} is not a namespace's name (DNS-1123 label)"
+        elif lower != upper and (lower in _SYSTEM or lower.startswith(_RESERVED_PREFIX)):
+            yield f"{field}: {lower!r} belongs to the lower cluster's own system; choose another name"
+        elif lower in targets:
+            yield f"{where}.map: {targets[lower]!r} and {upper!r} both lead to {lower!r}"
+        elif other := _unmapped(lower, config):
+            yield (
+                f"{field}: {lower!r} is the lower namespace of upper namespace {other!r}, too; "
+                f"map that one elsewhere, or leave it out with {where}.allowed"
+            )
+        targets[lower] = upper
+
+
+def _unmapped(lower: str, config: NamespaceConfig) -> str:
+    """Return the upper namespace that leads to a lower one by prefix or by its own name; empty: none may."""
+    upper = lower.removeprefix(config.prefix)
+    is_led_here = lower.startswith(config.prefix) and _LABEL.fullmatch(upper) and upper not in config.map
+    return upper if is_led_here and namespace_map.allowed(upper, config.allowed) else ""
+
+
+def _meeting(one: NamespaceConfig, other: NamespaceConfig) -> str:
+    """Return how two upper namespaces meet in one lower one under two configurations; empty: they do not."""
+    for first, second in ((one, other), (other, one)):
+        for upper, lower in first.map.items():
+            mapped = next((name for name, target in second.map.items() if target == lower), "")
+            rival = mapped or _unmapped(lower, second)
+            if rival and rival != upper:
+                return f"{upper!r} and {rival!r} would share {lower!r}"
+        rest = second.prefix.removeprefix(first.prefix)
+        begins = second.prefix.startswith(first.prefix) and _LABEL.fullmatch(f"{rest}x")
+        if rest and begins and _may_begin(rest, first.allowed):
+            return f"{rest + 'x'!r} and 'x' would share {second.prefix + 'x'!r}"
+    return ""
+
+
+def _may_begin(prefix: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name with that prefix can match one of the shell patterns; none of them: it can."""
+    beginnings = [re.split(r"[*?\[]", pattern, maxsplit=1)[0] for pattern in patterns]
+    return not patterns or any(one.startswith(prefix) or prefix.startswith(one) for one in beginnings)

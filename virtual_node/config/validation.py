@@ -1,0 +1,169 @@
+"""What is wrong with a configuration that its types cannot say: names, pairs, contradictions. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from controller_runtime.api import matching, quantity
+from controller_runtime.api.policy import validation as policy_validation
+from controller_runtime.auth.proxies import split_url
+from controller_runtime.errors import ConfigError
+from controller_runtime.leaderelection.elector import JITTER
+from controller_runtime.process.listening import parse_address
+from virtual_node.config import namespace_validation
+from virtual_node.config.types import API_VERSION, KIND, KNOWN_CONTROLLERS, TAINT_EFFECTS, Config, NodeConfig
+
+_DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+_CLUSTERS = 500
+"""Of one process; each has watches and caches of its own, and pairs of them are compared."""
+_CSR_NODE_NAME = 64 - len("system:node:")
+"""RFC 5280 ends a common name at 64 characters."""
+
+
+def validate(config: Config) -> list[str]:
+    """Everything that is wrong with a configuration, each as ``field: what``. Empty when it is good."""
+    problems: list[str] = []
+    if config.api_version != API_VERSION:
+        problems.append(f"apiVersion: expected {API_VERSION}, got {config.api_version!r}")
+    if config.kind != KIND:
+        problems.append(f"kind: expected {KIND}, got {config.kind!r}")
+    problems += [
+        f"enableControllers: unknown {name!r}, known are {', '.join(KNOWN_CONTROLLERS)}"
+        for name in config.enable_controllers
+        if name not in KNOWN_CONTROLLERS
+    ]
+    for field, address in (("metricsAddress", config.metrics_address), ("webAddress", config.web_address)):
+        try:
+            parse_address(address or ":0")
+        except ConfigError as error:
+            problems.append(f"{field}: {error}")
+    election = config.leader_election
+    if not election.lease_duration > election.renew_deadline > election.retry_period * JITTER:
+        problems.append(
+            "leaderElection: leaseDuration must be greater than renewDeadline, and that greater than "
+            f"{JITTER} × retryPeriod"
+        )
+    if config.kubernetes_service_url and not split_url(config.kubernetes_service_url).hostname:
+        problems.append(
+            f"kubernetesServiceUrl: {config.kubernetes_service_url!r} is not a URL such as https://10.0.0.1:6443"
+        )
+    if bool(config.kubelet.tls_cert_file) != bool(config.kubelet.tls_private_key_file):
+        problems.append("kubelet: tlsCertFile and tlsPrivateKeyFile go together")
+    limits = config.kubelet.limits
+    if limits.connections <= max(limits.streams, limits.unauthorized_connections):
+        problems.append(
+            "kubelet.limits.connections: must be greater than streams and than unauthorizedConnections, "
+            "or connections of open streams would leave no room for others"
+        )
+    if len(config.clusters) > _CLUSTERS:
+        return [
+            *problems,
+            f"clusters: {len(config.clusters)} are too many for one process; at most {_CLUSTERS}",
+        ]
+    problems += _certificate_problems(config)
+    return problems + _cluster_problems(config)
+
+
+def _cluster_problems(config: Config) -> list[str]:
+    problems: list[str] = []
+    seen_clusters: set[str] = set()
+    seen_nodes: set[str] = set()
+    for position, cluster in enumerate(config.clusters):
+        where = f"clusters[{position}]"
+        if not cluster.name:
+            problems.append(f"{where}.name: required")
+        if cluster.name in seen_clusters:
+            problems.append(f"{where}.name: {cluster.name!r} is there twice")
+        seen_clusters.add(cluster.name)
+        if not cluster.kubeconfig:
+            problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
+        problems += _selector_problems(f"{where}.podSelector", cluster.pod_selector)
+        problems += policy_validation.problems(f"{where}.policy", cluster.policy)
+        if cluster.nodes:
+            problems += [
+                f"{where}.{field}: has no effect beside nodes; put it into each of them"
+                for field, given in (
+                    ("nodeName", cluster.node_name),
+                    ("nodeSelector", cluster.node_selector),
+                    ("labels", cluster.labels),
+                    ("taints", cluster.taints is not None),
+                    ("capacity", cluster.capacity),
+                    ("port", cluster.port is not None),
+                )
+                if given
+            ]
+        for node in cluster.virtual_nodes():
+            problems += _node_problems(where, node)
+            if node.name in seen_nodes:
+                problems.append(f"{where}: the node name {node.name!r} is there twice")
+            seen_nodes.add(node.name)
+    return problems + list(namespace_validation.problems(config.clusters))
+
+
+def _certificate_problems(config: Config) -> list[str]:
+    kubelet = config.kubelet
+    problems: list[str] = []
+    if kubelet.certificate_source == "Files":
+        if not kubelet.tls_cert_file:
+            problems.append("kubelet.servingCertificate: Files needs tlsCertFile and tlsPrivateKeyFile")
+    elif kubelet.tls_cert_file:
+        problems.append(
+            f"kubelet.servingCertificate: {kubelet.certificate_source} contradicts tlsCertFile; leave one of them out"
+        )
+    if kubelet.certificate_source != "CSR":
+        if kubelet.approve_serving_certificate:
+            problems.append("kubelet.approveServingCertificate: needs servingCertificate: CSR")
+        return problems
+    problems += [
+        f"kubelet.servingCertificate: CSR: the node name {node.name!r} is too long for a certificate's common name "
+        f"(at most {_CSR_NODE_NAME} characters)"
+        for cluster in config.clusters
+        for node in cluster.virtual_nodes()
+        if len(node.name) > _CSR_NODE_NAME
+    ]
+    return problems
+
+
+def _selector_problems(where: str, selector: dict[str, Any]) -> list[str]:
+    unknown = selector.keys() - {"matchLabels", "matchExpressions"}
+    if unknown:
+        return [f"{where}: unknown {', '.join(sorted(unknown))}; matchLabels and matchExpressions are known"]
+    try:
+        matching.compile_selector(selector)
+    except (ValueError, AttributeError, TypeError) as error:
+        return [f"{where}: {error}"]
+    return [
+        f"{where}.matchExpressions[{position}]: unknown {', '.join(sorted(unknown))}; key, operator and values are known"
+        for position, expression in enumerate(selector.get("matchExpressions") or ())
+        if (unknown := expression.keys() - {"key", "operator", "values"})
+    ]
+
+
+def _node_problems(where: str, node: NodeConfig) -> list[str]:
+    problems: list[str] = []
+    if not _DNS1123.fullmatch(node.name) or len(node.name) > 63:
+        problems.append(
+            f"{where}: node name {node.name!r} must be a DNS-1123 name of at most 63 characters (it is also a label value)",
+        )
+    problems += [
+        f"{where}.taints: effect {taint.effect!r} is none of {', '.join(TAINT_EFFECTS)}"
+        for taint in node.taints or []
+        if taint.effect not in TAINT_EFFECTS
+    ]
+    problems += [
+        f"{where}.capacity.reserve.{resource}: {reserve!r} is neither a quantity nor a percentage"
+        for resource, reserve in node.capacity.reserve.items()
+        if not _is_reserve(reserve)
+    ]
+    return problems
+
+
+def _is_reserve(text: str) -> bool:
+    if text.endswith("%"):
+        return text[:-1].replace(".", "", 1).isdigit() and float(text[:-1]) <= 100
+    try:
+        return quantity.milli(text) >= 0
+    except ValueError:
+        return False

@@ -1,0 +1,43 @@
+"""Other virtual-node processes of the same upper cluster in the same lower one: what we share with them.
+
+Both keep the same copies in step with the same originals. When a copy changes below and its original, as our cache
+has it, does not, then somebody meddled, or our cache is behind and the other process is right: the two would undo each
+other's writes until our cache has caught up. So the upper cluster is asked first.
+"""
+
+from __future__ import annotations
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client.client import Client
+from controller_runtime.errors import NotFound
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from virtual_node.controllers.base.context import ClusterContext
+
+
+async def have_pods_in(context: ClusterContext, namespace: str) -> bool:
+    """Whether another process has pods in a lower namespace, so that copies there may be in use: asked, not cached."""
+    ours = ",".join(context.nodes)
+    selector = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} notin ({ours})"
+    page = await context.lower.list(resources.PODS, namespace=namespace, label_selector=selector, limit=1)
+    return bool(page.items)
+
+
+async def is_current(client: Client, resource: Resource, cached: Object) -> bool:
+    """Whether a cluster has an object in the very state that a cache shows."""
+    page = await client.list(
+        resource, namespace=cached.namespace, field_selector=f"metadata.name={cached.name}", limit=1
+    )
+    return any(
+        one.uid == cached.uid and one.resource_version == cached.resource_version for one in page.items
+    )
+
+
+async def is_virtual_node(upper: Client, node: str) -> bool:
+    """Return whether the upper cluster has a virtual node of that name, of any process: read live."""
+    try:
+        labels = (await upper.get(resources.NODES, node))["metadata"].get("labels") or {}
+    except NotFound:
+        return False
+    return names.LABEL_LOWER_CLUSTER in labels

@@ -1,0 +1,1 @@
+"""ConfigMaps, Secrets and ServiceAccount tokens that follow pods into the lower cluster."""

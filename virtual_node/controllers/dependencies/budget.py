@@ -1,0 +1,60 @@
+"""Limits the bytes of referenced upper objects that are kept for one upper namespace.
+
+An object that does not fit is kept as a stub: name and uid, no content and no resourceVersion. Pods that need it wait, and
+its lower copy stays as it is. What fits stays: an object that grows beyond the limit displaces no other one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from controller_runtime.objects import Object, ObjectMeta
+from virtual_node.controllers.base.object_key import ObjectKey
+
+
+class ObjectBudget:
+    """Counts bytes by upper namespace, as JSON."""
+
+    def __init__(self, limit: int) -> None:
+        """Set up; ``limit`` is in bytes, for each namespace."""
+        self._limit = limit
+        self._sizes: dict[ObjectKey, int] = {}
+        self._sums: Counter[str] = Counter()
+        self._stubs: dict[ObjectKey, int] = {}
+        """Sizes that the objects would have."""
+
+    def fit(self, key: ObjectKey, found: Object) -> Object:
+        """Count an object; return it as it is to be kept, which is a stub if its namespace has no room for it.
+
+        The size that was counted before stays counted with a stub: the lower copy still has that content.
+        """
+        size = found.size
+        if size > self._sizes.get(key, 0) and not self._fits(key, size):
+            self._stubs[key] = size
+            metadata = ObjectMeta(name=found.name, namespace=found.namespace, uid=found.uid)
+            return Object(metadata, found.api_version, found.kind)
+        self.forget(key)
+        self._sizes[key] = size
+        self._sums[key.namespace] += size
+        return found
+
+    def forget(self, key: ObjectKey) -> None:
+        """Note that no pod needs an object."""
+        self._stubs.pop(key, None)
+        self._sums -= Counter({key.namespace: self._sizes.pop(key, 0)})
+
+    def has_room_again(self, key: ObjectKey) -> bool:
+        """Return whether an object that is kept as a stub would fit now: once, to the caller who reads it again."""
+        size = self._stubs.get(key)
+        if size is None or not self._fits(key, size):
+            return False
+        del self._stubs[key]
+        return True
+
+    def _fits(self, key: ObjectKey, size: int) -> bool:
+        return self._sums[key.namespace] - self._sizes.get(key, 0) + size <= self._limit
+
+
+def is_stub(found: Object) -> bool:
+    """Return whether an object is kept without its content."""
+    return not found.resource_version

@@ -1,0 +1,249 @@
+"""ConfigMaps and Secrets follow the pods that name them.
+
+``ensure`` is called before a pod is created below: it starts watching what the pod names and has the copies
+made (``copies``). Later changes and deletions above, and meddling below, come through the queue. A copy is deleted
+when no pod of ours needs it any more. While one does, its name stays ours, whether the original exists or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import Forbidden
+from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.queue import WorkQueue
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.object_key import ObjectKey
+from virtual_node.controllers.base.problems import Problem, missing, too_many, unreadable
+from virtual_node.controllers.dependencies.budget import is_stub
+from virtual_node.controllers.dependencies.copies import Copies
+from virtual_node.controllers.dependencies.single_object_watch import ObjectWatches
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.translate.pods import dependencies, service_account
+
+_UNUSED_GRACE = 60.0
+"""Seconds a copy outlives the last pod that named it: the next pod of a Job finds it there."""
+_NO_ROOM_RETRY = 300.0
+"""Seconds between two looks whether a changed object fits its namespace's limit of bytes."""
+_WORKERS = 8
+
+
+class DependencyController:
+    """Keeps the lower copies of upper ConfigMaps and Secrets that our pods name."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        namespaces: Namespaces,
+        config_maps: Informer,
+        secrets: Informer,
+        wake: Callable[[str], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            namespaces: makes lower namespaces.
+            config_maps: lower ConfigMaps that carry our ownership label.
+            secrets: lower Secrets that carry our ownership label.
+            wake: called with the uid of an upper pod whose dependency has changed.
+        """
+        self._context = context
+        lower = {"ConfigMap": config_maps, "Secret": secrets}
+        self._copies = Copies(context, namespaces=namespaces, lower=lower)
+        self._wake = wake
+        self._limits = context.settings.limits
+        self._watches = ObjectWatches(context.upper, on_change=self._upper_changed, limits=self._limits)
+        self._users: defaultdict[ObjectKey, dict[str, None]] = defaultdict(dict)
+        self._named: Counter[str] = Counter()
+        """Objects with users, by upper namespace."""
+        self._needs: dict[str, Mapping[ObjectKey, bool]] = {}
+        """By uid of an upper pod: what it needs, and whether the pod can do without."""
+        queue: WorkQueue[ObjectKey] = WorkQueue(
+            f"dependencies-{context.name}",
+            rate_limiter=ExponentialBackoff(0.2, 60.0),
+            flow=lambda key: key.namespace,
+            workers=_WORKERS,
+        )
+        self.controller: Controller[ObjectKey] = Controller(
+            f"dependencies-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
+        )
+        for kind, informer in lower.items():
+            self._watch_lower(kind, informer)
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.controller.run())
+            group.create_task(self._watches.run())
+
+    async def ensure(self, upper: Object, upper_pod: dict[str, Any], namespace: str) -> list[Problem]:
+        """Have everything that a pod names there below before the pod is.
+
+        Returns what is missing and mandatory, in the order the pod names it. The pod is woken when that
+        changes.
+        """
+        keys = self._keys(upper.namespace, upper_pod)
+        if (problem := self._exceeds(upper.namespace, upper_pod, keys)) is not None:
+            return [problem]
+        self._note_needs(upper.uid, keys)
+        found = [(key, await self._ensure(key, need)) for key, need in keys.items()]
+        return [replace(problem, about=(key.kind, key.name)) for key, problem in found if problem is not None]
+
+    def _exceeds(
+        self, namespace: str, upper_pod: dict[str, Any], keys: Collection[ObjectKey]
+    ) -> Problem | None:
+        """Return which limit a pod exceeds, before anything is watched, read or made for it."""
+        count = len(keys) + len(service_account.token_requests(upper_pod))
+        if count > self._limits.references_per_pod:
+            return too_many(
+                f"The pod references {count} ConfigMaps, Secrets and tokens",
+                f"at most {self._limits.references_per_pod} per pod",
+                "limits.referencesPerPod",
+            )
+        count = self._named[namespace] + sum(key not in self._users for key in keys)
+        if count > self._limits.references_per_namespace and any(key not in self._users for key in keys):
+            return too_many(
+                f"With this pod, pods of namespace {namespace} reference {count} ConfigMaps and Secrets in lower "
+                f"cluster {self._context.name}",
+                f"at most {self._limits.references_per_namespace} per namespace",
+                "limits.referencesPerNamespace",
+            )
+        return None
+
+    def _too_large(self, key: ObjectKey) -> Problem:
+        """Return the problem of an object for whose content its namespace has no room."""
+        return too_many(
+            f"With {key}, the ConfigMaps and Secrets that pods of namespace {key.namespace} reference in lower cluster "
+            f"{self._context.name} are too large together",
+            f"at most {self._limits.bytes_per_namespace} bytes per namespace",
+            "limits.bytesPerNamespace",
+        )
+
+    async def _ensure(self, key: ObjectKey, need: dependencies.Dependency | None) -> Problem | None:
+        try:
+            source = await self._watches.get(key)
+        except Forbidden as error:
+            return unreadable(str(key), error)
+        if source is not None and is_stub(source):
+            return self._too_large(key)
+        if source is not None:
+            return await self._copies.follow(key, source)
+        if need is not None and not need.optional:
+            return missing(need)
+        return await self._hold(key)
+
+    def claim(self, upper: Object) -> None:
+        """A pod that is below already, from before a restart, still needs what it names.
+
+        Its copies are kept, brought up to date and followed; doing it again does nothing.
+        """
+        if upper.uid in self._needs:
+            return
+        keys = self._keys(upper.namespace, upper.to_dict())
+        self._note_needs(upper.uid, keys)
+        for key in keys:
+            self.controller.queue.add(key)
+
+    def _note_needs(self, uid: str, keys: Mapping[ObjectKey, dependencies.Dependency | None]) -> None:
+        self._needs[uid] = {key: need is None or need.optional for key, need in keys.items()}
+        for key in keys:
+            self._named[key.namespace] += key not in self._users
+            self._users[key][uid] = None
+
+    def _keys(
+        self, namespace: str, upper_pod: dict[str, Any]
+    ) -> dict[ObjectKey, dependencies.Dependency | None]:
+        """What a pod needs; None for what it does not name itself."""
+        keys: dict[ObjectKey, dependencies.Dependency | None] = {
+            ObjectKey(need.kind, namespace, need.name): need for need in dependencies.dependencies(upper_pod)
+        }
+        if self._context.settings.enable_serviceaccount and service_account.token_requests(upper_pod):
+            keys[ObjectKey("ConfigMap", namespace, service_account.ROOT_CA)] = None
+        return keys
+
+    def keys_of(self, uid: str) -> dict[ObjectKey, frozenset[str]]:
+        """The data keys of everything that a pod names and that exists."""
+        found = {}
+        for key in self._needs.get(uid, ()):
+            source = self._watches.peek(key)
+            if source is not None:
+                found[key] = frozenset([*(source.field("data") or ()), *(source.field("binaryData") or ())])
+        return found
+
+    def release(self, uid: str) -> None:
+        """The upper pod is gone: what nobody else needs goes after a while."""
+        for key in self._needs.pop(uid, ()):
+            users = self._users[key]
+            users.pop(uid, None)
+            if not users:
+                del self._users[key]
+                self._named -= Counter([key.namespace])
+                self.controller.queue.add_after(key, _UNUSED_GRACE)
+
+    async def reconcile(self, key: ObjectKey) -> Result | None:
+        """Bring one lower copy in step with its upper object, or remove it when it has no user."""
+        if key not in self._users:
+            self._watches.stop(key)
+            return await self._copies.remove(key, is_needed=lambda: key in self._users)
+        source = await self._watches.get(key)
+        if source is not None and is_stub(source):
+            self._copies.forget(key)
+            too_large = self._too_large(key)
+            self._context.recorder.event(source, "Warning", too_large.event_reason, too_large.message)
+            return Result(requeue_after=_NO_ROOM_RETRY)
+        problem = await (self._hold(key) if source is None else self._copies.follow(key, source))
+        if problem is not None:
+            self._context.log.warning("copy is blocked", object=str(key), why=problem.message)
+        return None
+
+    async def _hold(self, key: ObjectKey) -> Problem | None:
+        """Hold the lower name of a missing upper object, for pods that run without it or have run with it."""
+        is_optional = {self._needs[uid][key] for uid in self._users[key]}
+        if is_optional == {False}:
+            # Pods that wait for it do not run. Pods that ran with it keep what they have.
+            return None
+        return await self._copies.hold(key, keep_content=False in is_optional)
+
+    def _upper_changed(self, key: ObjectKey) -> None:
+        self.controller.queue.add(key)
+        for uid in self._users.get(key, ()):
+            self._wake(uid)
+
+    def _watch_lower(self, kind: str, informer: Informer) -> None:
+        def key_of(copy: Object) -> ObjectKey:
+            source = copy.annotations.get(names.ANNOTATION_SOURCE, copy.name)
+            upper_namespace = copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)
+            return ObjectKey(kind, upper_namespace, source)
+
+        def found(copy: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
+            key = key_of(copy)
+            if service_account.token_owner(copy.name, copy.labels):
+                return
+            made_by_us = copy.labels.get(names.LABEL_NODE) in self._context.nodes
+            # After a restart the pods get time to claim it, then it goes; so does what was to go before we saw it.
+            if initial or (made_by_us and (key not in self._users or self._watches.peek(key) is None)):
+                self.controller.queue.add_after(key, _UNUSED_GRACE)
+
+        def deleted(copy: Object) -> None:
+            self._copies.forget(key_of(copy))
+            meddled(copy)
+
+        def meddled(copy: Object) -> None:
+            if not service_account.token_owner(copy.name, copy.labels) and key_of(copy) in self._users:
+                self.controller.queue.add(key_of(copy))
+
+        def updated(old: Object, new: Object) -> None:
+            meddled(old)  # it may have lost the annotations that name its original
+            meddled(new)
+
+        informer.add_handler(on_add=found, on_update=updated, on_delete=deleted)

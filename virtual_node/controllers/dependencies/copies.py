@@ -1,0 +1,217 @@
+"""Lower copies of upper ConfigMaps and Secrets: created, updated, held, deleted. Never an object that is not ours.
+
+Which objects have a copy, and when, is decided in ``dependencies``.
+
+A lower pod must never read a ConfigMap or Secret that we did not make. So the name of every reference that a lower pod
+carries is held by an object of ours for as long as the pod may read it. Where the upper cluster has no such object
+(an optional reference, an image pull secret, a deleted original), that object is a placeholder without data, which an
+optional reference reads like a missing one. When the original appears, its content goes into the placeholder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
+from controller_runtime.objects import Object
+from controller_runtime.workqueue.controller import Result
+from virtual_node.controllers.base import peers
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.object_key import KINDS, ObjectKey
+from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.problems import Problem, name_taken
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.translate.base import ownership
+from virtual_node.translate.objects import copies
+from virtual_node.translate.pods import service_account
+
+_SHARED_AGAIN = 600.0
+"""Seconds after which a copy is looked at again that pods of another process may use; their end is no event of ours."""
+
+
+class Copies:
+    """Writes the lower copies of one lower cluster."""
+
+    def __init__(
+        self, context: ClusterContext, *, namespaces: Namespaces, lower: Mapping[str, Informer]
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            namespaces: makes lower namespaces.
+            lower: by kind, the lower objects that carry our ownership label.
+        """
+        self._context = context
+        self._namespaces = namespaces
+        self._lower = lower
+        self._locks: weakref.WeakValueDictionary[ObjectKey, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._in_step: dict[ObjectKey, tuple[Object | None, Object | None]] = {}
+        """Originals (None: a placeholder), and copies that were compared with them and found equal: the thousandth pod
+        that names them need not compare again. A copy of None was just written, and the cache does not show it yet."""
+
+    def forget(self, key: ObjectKey) -> None:
+        """Compare the copy again at the next opportunity."""
+        self._in_step.pop(key, None)
+
+    async def follow(self, key: ObjectKey, source: Object) -> Problem | None:
+        """Make the lower copy equal to its original; return a Problem when the lower name is not ours.
+
+        Raises:
+            ApiError: a cluster refuses or does not answer; the caller retries.
+        """
+        return await self._make(key, source)
+
+    async def hold(self, key: ObjectKey, *, keep_content: bool) -> Problem | None:
+        """Hold the lower name of an object that the upper cluster does not have; a Problem when it is not ours.
+
+        Args:
+            key: the missing upper object.
+            keep_content: leave an existing copy as it is. A kubelet, too, does not take the files of a mandatory volume
+                away when their Secret is deleted. Otherwise the copy is emptied.
+
+        Raises:
+            ApiError: as ``follow``.
+        """
+        copy = self._cached(key)
+        if keep_content and copy is not None and self._is_owned(copy, key):
+            return None
+        return await self._make(key, None)
+
+    async def remove(self, key: ObjectKey, *, is_needed: Callable[[], bool]) -> Result | None:
+        """Delete a copy that no pod of ours needs; a requeue while pods of another process may need it.
+
+        Args:
+            key: the upper object.
+            is_needed: whether a pod of ours has named it meanwhile; then it stays.
+
+        Raises:
+            ApiError: a cluster refuses or does not answer; the caller retries.
+        """
+        self.forget(key)
+        namespace, name = self._lower_name(key)
+        async with self._lock(key):
+            copy = self._cached(key)
+            if copy is None or not self._is_owned(copy, key):
+                return None
+            # A deleted original is of no use to other processes either, but our watch of it may be behind: ask.
+            if await peers.have_pods_in(self._context, namespace) and await self._exists_above(key):
+                return Result(requeue_after=_SHARED_AGAIN)
+            if is_needed():
+                return None
+            with contextlib.suppress(NotFound, Conflict):
+                await self._context.lower.delete(KINDS[key.kind], name, namespace=namespace, uid=copy.uid)
+            return None
+
+    async def _make(self, key: ObjectKey, source: Object | None) -> Problem | None:
+        if self._is_in_step(key, source):
+            return None
+        async with self._lock(key):
+            # The previous owner of the lock may have written it.
+            return None if self._is_in_step(key, source) else await self._write(key, source)
+
+    async def _write(self, key: ObjectKey, source: Object | None) -> Problem | None:
+        """Create or patch the lower copy."""
+        desired = self._desired(key, source)
+        namespace, name = desired["metadata"]["namespace"], desired["metadata"]["name"]
+        resource = KINDS[key.kind]
+        existing = self._cached(key)
+        current = existing.to_dict() if existing is not None else None
+        if current is None:
+            if problem := await self._namespaces.ensure(namespace, upper_name=key.namespace):
+                return problem
+            try:
+                await self._context.lower.create(resource, desired, namespace=namespace)
+            except AlreadyExists:
+                current = await self._context.lower.get(resource, name, namespace=namespace)
+            except NotFound:
+                self._namespaces.forget(namespace)
+                raise
+            else:
+                self._in_step[key] = (source, None)
+                return None
+        if not self._is_owned(ownership.Marks.of(current["metadata"]), key, source):
+            return name_taken(f"{key.kind} {namespace}/{name}", self._context.name)
+        patch = copies.copy_patch(current, desired)
+        if patch is None:
+            if existing is not None:
+                self._in_step[key] = (source, existing)
+            return None
+        if not await self._is_ours_to_change(key, source):
+            return None  # the change that our cache lacks brings us here again
+        uid = current["metadata"]["uid"]
+        try:
+            await patch_only(self._context.lower, resource, name, patch, uid=uid, namespace=namespace)
+        except Invalid:
+            # Immutable, or of another type: only a new object can hold the new content.
+            await self._context.lower.delete(resource, name, namespace=namespace, uid=uid)
+            try:
+                await self._context.lower.create(resource, desired, namespace=namespace)
+            except AlreadyExists as error:
+                # Lost the race; the next reconcile checks the owner.
+                raise Conflict(error.message, code=409, reason="Conflict") from error
+        return None
+
+    def _desired(self, key: ObjectKey, source: Object | None) -> dict[str, Any]:
+        namespace, name = self._lower_name(key)
+        options = next(iter(self._context.options.values()))
+        if source is None:
+            desired = copies.placeholder(key.kind, upper_namespace=key.namespace, options=options)
+        else:
+            desired = copies.lower_copy(source.to_dict(), options)
+        desired["metadata"]["name"] = name
+        desired["metadata"]["namespace"] = namespace
+        if name != key.name:
+            desired["metadata"].setdefault("annotations", {})[names.ANNOTATION_SOURCE] = key.name
+        return desired
+
+    async def _is_ours_to_change(self, key: ObjectKey, source: Object | None) -> bool:
+        """Whether the upper cluster confirms the state that our cache shows.
+
+        Asked when the copy changed and the original, as cached, did not: somebody meddled, or another process knows a
+        later state of the original.
+        """
+        if source is None:
+            return not await self._exists_above(key)
+        was_in_step = key in self._in_step and self._in_step[key][0] is source
+        return not was_in_step or await peers.is_current(self._context.upper, KINDS[key.kind], source)
+
+    def _is_in_step(self, key: ObjectKey, source: Object | None) -> bool:
+        return self._in_step.get(key) == (source, self._cached(key))
+
+    def _cached(self, key: ObjectKey) -> Object | None:
+        """An object's copy as the cache has it."""
+        return self._lower[key.kind].store.get("/".join(self._lower_name(key)))
+
+    def _is_owned(self, copy: ownership.Marked, key: ObjectKey, source: Object | None = None) -> bool:
+        if service_account.token_owner(self._lower_name(key)[1], copy.labels):
+            return False  # no copy, though we made it
+        uid = source.uid if source is not None else ""
+        return ownership.is_owned_by(copy, self._context.cluster_id, key.namespace, upper_uid=uid)
+
+    def _lower_name(self, key: ObjectKey) -> tuple[str, str]:
+        """Namespace and name of an object's copy. The root CA's differs: each cluster has its own."""
+        name = key.name
+        if key.kind == "ConfigMap" and name == service_account.ROOT_CA:
+            name = service_account.root_ca_name(self._context.cluster_id)
+        return self._context.lower_namespace(key.namespace), name
+
+    def _lock(self, key: ObjectKey) -> asyncio.Lock:
+        """One writer at a time for one copy; the lock exists while it is held or waited for."""
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
+
+    async def _exists_above(self, key: ObjectKey) -> bool:
+        try:
+            await self._context.upper.get(KINDS[key.kind], key.name, namespace=key.namespace)
+        except NotFound:
+            return False
+        return True

@@ -1,0 +1,150 @@
+"""Reads single upper objects now and then, for those that there are too many of to watch.
+
+A watch costs a connection, which is some 300 KiB and a file descriptor. A read costs a request. So an object is read
+when a pod that references it is about to start, and otherwise about once a minute. All reads of the second kind share one
+rate: with more objects each of them is read less often, and nothing else becomes slower. Namespaces take turns, so the
+objects of one do not delay those of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, NotFound
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.base.object_key import KINDS, ObjectKey
+from virtual_node.controllers.dependencies.budget import ObjectBudget
+from virtual_node.controllers.dependencies.turns import next_namespace
+
+PERIOD = 60.0
+"""Seconds between two reads of one object."""
+_RATE = 20.0
+"""Reads per second for changes, of all objects of one lower cluster together."""
+_FRESH = 10.0
+"""Seconds for which a read serves further pods that start."""
+
+
+@dataclass(slots=True)
+class _Polled:
+    found: Object | None = None
+    """The object at the last read; None: it did not exist."""
+    read_at: float | None = None
+    """Loop time of the last successful read; -inf: ``found`` comes from a watch."""
+    tried_at: float = 0.0
+    """Loop time of the last read, successful or not."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class ObjectPolls:
+    """A set of objects that are read again and again."""
+
+    def __init__(
+        self, client: Client, *, on_change: Callable[[ObjectKey], None], budget: ObjectBudget
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: the upper cluster.
+            on_change: called when a read shows another state than the one before.
+            budget: decides which objects are kept with their content.
+        """
+        self._client = client
+        self._on_change = on_change
+        self._budget = budget
+        self._queues: dict[str, dict[ObjectKey, _Polled]] = {}
+        """Objects by namespace. Namespaces are in the order of their turns, the objects of each in the order of
+        ``tried_at``."""
+        self._added = asyncio.Event()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            if not self._queues:
+                self._added.clear()
+                await self._added.wait()
+            now = asyncio.get_running_loop().time()
+            first = ((name, next(iter(queue.values())).tried_at) for name, queue in self._queues.items())
+            namespace = next_namespace(first, now - PERIOD)
+            queue = self._queues[namespace] = self._queues.pop(namespace)  # its next turn comes last
+            key, polled = next(iter(queue.items()))
+            await asyncio.sleep(max(1 / _RATE, polled.tried_at + PERIOD - now))
+            if self._find(key) is not polled:
+                continue
+            try:
+                await self._read(key, polled, newer_than=now)
+            except ApiError:
+                continue
+
+    async def get(self, key: ObjectKey) -> Object | None:
+        """Return an object as it was at most ten seconds ago, and read it regularly from now on; None: no such object.
+
+        Raises:
+            ApiError: the upper cluster does not let us read it, or does not answer.
+        """
+        polled = self._find(key) or self._add(key, _Polled())
+        await self._read(key, polled, newer_than=asyncio.get_running_loop().time() - _FRESH)
+        return polled.found
+
+    def take_over(self, key: ObjectKey, found: Object | None) -> None:
+        """Read an object regularly that was watched until now; a later change of it is reported.
+
+        Args:
+            key: the object.
+            found: its last known state; None: it did not exist.
+        """
+        self._add(key, _Polled(found, read_at=-math.inf, tried_at=asyncio.get_running_loop().time()))
+
+    def peek(self, key: ObjectKey) -> Object | None:
+        """Return the object as it was at the last read."""
+        polled = self._find(key)
+        return polled.found if polled is not None else None
+
+    def stop(self, key: ObjectKey) -> None:
+        """Read an object no more."""
+        if (queue := self._queues.get(key.namespace)) is not None:
+            queue.pop(key, None)
+            if not queue:
+                del self._queues[key.namespace]
+
+    def __contains__(self, key: ObjectKey) -> bool:
+        return self._find(key) is not None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def _find(self, key: ObjectKey) -> _Polled | None:
+        return self._queues.get(key.namespace, {}).get(key)
+
+    def _add(self, key: ObjectKey, polled: _Polled) -> _Polled:
+        self._queues.setdefault(key.namespace, {})[key] = polled
+        self._added.set()
+        return polled
+
+    async def _read(self, key: ObjectKey, polled: _Polled, *, newer_than: float) -> None:
+        async with polled.lock:
+            before, is_first = polled.found, polled.read_at is None
+            if polled.read_at is not None and polled.read_at >= newer_than:
+                return
+            polled.tried_at = asyncio.get_running_loop().time()
+            if self._find(key) is polled:
+                queue = self._queues[key.namespace]
+                queue[key] = queue.pop(key)
+            found: Object | None = None
+            with contextlib.suppress(NotFound):
+                found = from_dict(await self._client.get(KINDS[key.kind], key.name, namespace=key.namespace))
+            if found is not None and self._find(key) is polled:  # else nobody needs it any more
+                found = self._budget.fit(key, found)
+            polled.read_at = asyncio.get_running_loop().time()
+            if is_first or _version(found) != _version(before):
+                polled.found = found
+            if not is_first and polled.found is not before:
+                self._on_change(key)
+
+
+def _version(found: Object | None) -> tuple[str, str]:
+    return ("", "") if found is None else (found.uid, found.resource_version)

@@ -1,0 +1,176 @@
+"""Watches single upper objects by name, as a kubelet does, so that nothing else is ever read.
+
+Reading whole namespaces of Secrets to follow three of them is a right we do not want to need. A list and watch
+with ``metadata.name=…`` is allowed by the Node authoriser and by RBAC ``resourceNames`` alike. Each watch is
+shared by all pods that name the object and ends when the last of them is gone.
+
+Each watch has a connection of its own, so their number is limited, for each namespace and in all (``limits`` in the
+configuration). Further objects are read now and then (``object_polls``). When all watches are used, a namespace with few
+takes one from the namespace with most, so that no tenant forces the others to polling by being first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, Unavailable
+from controller_runtime.objects import Object
+from virtual_node.config.types import LimitsConfig
+from virtual_node.controllers.base.object_key import KINDS, ObjectKey
+from virtual_node.controllers.dependencies.budget import ObjectBudget
+from virtual_node.controllers.dependencies.polls import ObjectPolls
+from virtual_node.controllers.dependencies.turns import namespace_to_shrink
+
+_log = structlog.get_logger()
+
+_SYNC_TIMEOUT = 10.0
+"""Seconds a first look at an object may take before the pod that wants it is retried."""
+
+
+class ObjectWatches:
+    """The upper objects that pods reference, each followed from its first use on."""
+
+    def __init__(
+        self, client: Client, *, on_change: Callable[[ObjectKey], None], limits: LimitsConfig
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: the upper cluster.
+            on_change: called when an object has changed.
+            limits: how many objects are watched; the others are polled.
+        """
+        self._client = client
+        self._limits = limits
+        self._budget = ObjectBudget(limits.bytes_per_namespace)
+        self._polls = ObjectPolls(client, on_change=on_change, budget=self._budget)
+        self._watched: Counter[str] = Counter()
+        """Watches by namespace."""
+        self._on_change = on_change
+        self._informers: dict[ObjectKey, tuple[Informer, asyncio.Task[None]]] = {}
+        self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Keep the watches until cancelled, then end every one.
+
+        Raises:
+            Exception: what one of them ended with by itself. It is a fault of ours, and what it watched would go
+                stale unseen: only a fresh start mends that.
+        """
+        polls = asyncio.create_task(self._polls.run(), name="polls of single objects")
+        polls.add_done_callback(self._ended)
+        try:
+            raise await self._faults.get()
+        finally:
+            tasks = [polls, *(task for _, task in self._informers.values())]
+            self._informers.clear()
+            self._watched.clear()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def get(self, key: ObjectKey) -> Object | None:
+        """The object as the upper cluster has it now; starts following it. None: it does not exist.
+
+        A stub if its namespace has no room for its content (``object_budget``).
+
+        Raises:
+            ApiError: the upper cluster does not let us read it, or does not answer.
+        """
+        if self._budget.has_room_again(key):
+            self._end(key)
+        entry = self._informers.get(key)
+        if entry is None:
+            if key in self._polls or not self._make_room(key):
+                return await self._polls.get(key)
+            self._watched[key.namespace] += 1
+            entry = self._informers[key] = self._start(key)
+        informer = entry[0]
+        # One that has failed already goes on trying; the pod that wants it does not wait for that.
+        patience = _SYNC_TIMEOUT if informer.last_error is None else 0
+        if not informer.has_synced and not await informer.wait_synced(patience):
+            if key in self._polls:  # its watch was given to another namespace meanwhile
+                return await self._polls.get(key)
+            error = informer.last_error
+            raise error if isinstance(error, ApiError) else Unavailable(f"{key} cannot be read yet: {error}")
+        return informer.store.get(f"{key.namespace}/{key.name}")
+
+    def peek(self, key: ObjectKey) -> Object | None:
+        """The object as last seen, without any waiting."""
+        entry = self._informers.get(key)
+        if entry is None:
+            return self._polls.peek(key)
+        return entry[0].store.get(f"{key.namespace}/{key.name}")
+
+    def stop(self, key: ObjectKey) -> None:
+        """Nobody needs the object any more."""
+        self._end(key)
+        self._budget.forget(key)
+
+    def _end(self, key: ObjectKey) -> None:
+        """Follow an object no more; a next look starts anew."""
+        self._polls.stop(key)
+        entry = self._informers.pop(key, None)
+        if entry is not None:
+            self._watched -= Counter([key.namespace])
+            entry[1].cancel()
+
+    def __len__(self) -> int:
+        return len(self._informers) + len(self._polls)
+
+    def _make_room(self, key: ObjectKey) -> bool:
+        """Return whether one more object may be watched; may poll one of another namespace for it."""
+        watched = self._watched[key.namespace]
+        is_full = len(self._informers) >= self._limits.watches
+        if watched < self._limits.watches_per_namespace and not is_full:
+            return True
+        if not len(self._polls):
+            _log.info(
+                "objects are polled, because too many are watched",
+                cluster=self._client.cluster,
+                namespace=key.namespace,
+                watched=watched,
+                watched_in_all=len(self._informers),
+            )
+        if watched >= self._limits.watches_per_namespace:
+            return False
+        largest = namespace_to_shrink(self._watched, key.namespace)
+        if largest is None:
+            return False
+        # The oldest watch: it has synced, so its state is known.
+        self._poll_instead(next(other for other in self._informers if other.namespace == largest))
+        return True
+
+    def _poll_instead(self, key: ObjectKey) -> None:
+        found = self.peek(key)
+        self._end(key)
+        self._polls.take_over(key, found)
+
+    def _start(self, key: ObjectKey) -> tuple[Informer, asyncio.Task[None]]:
+        informer = Informer(
+            self._client,
+            KINDS[key.kind],
+            namespace=key.namespace,
+            field_selector=f"metadata.name={key.name}",
+            transform=lambda found: self._budget.fit(key, found),
+            name=f"single-{KINDS[key.kind].plural}",
+            is_minor=True,
+        )
+        informer.add_handler(
+            on_add=lambda _object, _initial: self._on_change(key),
+            on_update=lambda _old, _new: self._on_change(key),
+            on_delete=lambda _object: self._on_change(key),
+        )
+        task = asyncio.create_task(informer.run(), name=f"watch {key}")
+        task.add_done_callback(self._ended)
+        return informer, task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._faults.put_nowait(task.exception() or RuntimeError(f"{task.get_name()} ended"))

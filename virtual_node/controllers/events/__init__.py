@@ -1,0 +1,1 @@
+"""Events of lower pods, repeated on the upper pods."""

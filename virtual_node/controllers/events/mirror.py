@@ -1,0 +1,111 @@
+"""Lower events about our pods appear on the upper pods, so that ``kubectl describe`` tells the whole story.
+
+A reflector without an informer's cache: events are many, short-lived and read once, so none is kept. The copy's
+name derives from the lower event's uid; whatever is seen twice is written once.
+
+Warnings go up at once. Normal events are paced: in a burst of a thousand pods their thousand "Scheduled" must
+not cost the pods themselves half their speed. They arrive a little later; nobody waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.cache.reflector import Reflector
+from controller_runtime.objects import Object
+from controller_runtime.util.rate_limiter import TokenBucket
+from controller_runtime.util.yielding import Slicer
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.translate.pods import events
+
+_NORMAL_QPS = 20.0
+"""Normal events per second that go up in the long run: above Kubernetes' own churn limit of 20 pods/s."""
+_NORMAL_BURST = 50
+_NORMAL_BUFFER = 5000
+"""Normal events that may wait; the oldest go first when there are more."""
+_PAGE = 500
+_SELECTION = {"field_selector": "involvedObject.kind=Pod"}
+
+
+class EventMirror:
+    """Copies events of lower pods to their upper pods."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        find_lower: Callable[[str, str], Object | None],
+        find_upper: Callable[[Object], Object | None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            find_lower: our lower pod by namespace and name, or None.
+            find_upper: the upper pod of a lower pod, or None.
+        """
+        self._context = context
+        self._find_lower = find_lower
+        self._find_upper = find_upper
+        self._waiting: deque[dict[str, Any]] = deque(maxlen=_NORMAL_BUFFER)
+        self._arrived = asyncio.Event()
+
+    async def run(self) -> None:
+        """Mirror until cancelled. Trouble with the lower cluster is waited out."""
+        reflector = Reflector(
+            self._context.lower,
+            resources.EVENTS,
+            self,
+            selection=_SELECTION,
+            transform=None,
+            page_size=_PAGE,
+            name=resources.EVENTS.qualified,
+            is_minor=True,
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(reflector.run(), name=f"{self._context.name} events")
+            group.create_task(self._send_waiting(), name=f"{self._context.name} normal events")
+
+    async def _send_waiting(self) -> None:
+        bucket = TokenBucket(_NORMAL_QPS, _NORMAL_BURST)
+        while True:
+            while not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+            await bucket.acquire()
+            if self._waiting:
+                self._context.recorder.record(self._waiting.popleft())
+
+    async def replace(self, items: list[Object]) -> None:
+        """All events that there are; those that were seen before are written once all the same."""
+        slicer = Slicer()
+        for event in items:
+            self._mirror(event)
+            await slicer.tick()
+
+    def change(self, kind: str, changed: Object) -> None:
+        """One event came, or happened again. That they are forgotten after an hour is no news."""
+        if kind != "DELETED":
+            self._mirror(changed)
+
+    def _mirror(self, event: Object) -> None:
+        involved = event.field("involvedObject") or {}
+        lower = self._find_lower(involved.get("namespace", ""), involved.get("name", ""))
+        if lower is None or lower.uid != involved.get("uid"):
+            return
+        upper = self._find_upper(lower)
+        if upper is None:
+            return
+        spec = upper.spec or {}
+        copy = events.upper_event(
+            event.to_dict(), upper.to_dict(), node_name=spec.get("nodeName", ""), namespace=upper.namespace
+        )
+        if copy.get("type") == "Warning":
+            self._context.recorder.record(copy)
+            return
+        self._waiting.append(copy)
+        self._arrived.set()

@@ -1,0 +1,1 @@
+"""Lower namespaces: creation, adoption, and removal once they are empty."""

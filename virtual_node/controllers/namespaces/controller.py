@@ -1,0 +1,252 @@
+"""Lower namespaces: made when a pod first needs one, kept in step, removed when nobody needs them any more.
+
+Namespaces that we made carry the ownership label and name their upper one. Those that were there before are used only
+where the configuration adopts them, and are never changed.
+One of ours goes when its upper namespace is gone and nothing in it is anybody else's; a volume claim counts as
+somebody's even if we made it, for it holds data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from controller_runtime import resources
+from controller_runtime.api import names, namespace_map
+from controller_runtime.api.namespace_map import NEVER_MIRRORED, NamespaceMap
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller_runtime.objects import Object, from_dict
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.queue import WorkQueue
+from virtual_node.config.types import NamespaceConfig
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.problems import Problem, namespace_not_adopted, namespace_taken
+from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
+from virtual_node.translate.objects import namespaces as translate
+
+_OURS_ENDING = 5.0
+"""Seconds between two looks while our own pods in a namespace end."""
+_OTHERS_THERE = 600.0
+"""Seconds between two looks while somebody else's objects keep a namespace alive."""
+
+
+class Namespaces:
+    """Sees to it that a namespace exists below before anything is created in it, and goes after everything has."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        upper: Informer,
+        lower: Informer,
+        pods: Informer,
+        config: NamespaceConfig,
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            upper: all namespaces of the upper cluster.
+            lower: namespaces of the lower cluster that carry our ownership label.
+            pods: lower pods of our virtual nodes.
+            config: what the user says about namespaces.
+        """
+        self._context = context
+        self._upper = upper
+        self._lower = lower
+        self._pods = pods
+        self._config = config
+        self._leftovers = Leftovers(context.lower, context.cluster_id)
+        self._known: dict[str, str] = {}
+        """Lower namespaces that may be used, and the upper ones that they may be used for."""
+        self._said: dict[str, str] = {}
+        queue: WorkQueue[str] = WorkQueue(
+            f"namespaces-{context.name}", rate_limiter=ExponentialBackoff(1.0, 300.0)
+        )
+        self.controller: Controller[str] = Controller(
+            f"namespaces-{context.name}", self.reconcile, workers=1, queue=queue
+        )
+        self._watch()
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+        await self._upper.wait_synced()
+        await self._lower.wait_synced()
+        await self.controller.run()
+
+    def allowed(self, upper_namespace: str) -> bool:
+        """Whether pods of that upper namespace may go to this lower cluster."""
+        return namespace_map.allowed(upper_namespace, self._config.allowed)
+
+    def may_come(self, upper_namespace: str) -> bool:
+        """Whether anything of that upper namespace may be made in this lower cluster for its pods."""
+        return NEVER_MIRRORED not in {
+            upper_namespace,
+            self._context.lower_namespace(upper_namespace),
+        } and self.allowed(upper_namespace)
+
+    async def ensure(
+        self, namespace: str, *, upper_name: str, is_for_new_pod: bool = False
+    ) -> Problem | None:
+        """Create a lower namespace unless it exists; return a Problem if it must not be used.
+
+        A namespace that we did not create is used only where ``namespaces.adopt`` allows it, one that stands for another
+        upper namespace or another upper cluster never.
+
+        Args:
+            namespace: the lower one.
+            upper_name: the upper one that it stands for.
+            is_for_new_pod: nothing of this upper namespace may run there. Otherwise what its running pods need is allowed:
+                pods from before an upgrade, or from before the configuration changed, keep their namespace.
+
+        Raises:
+            ApiError: the lower cluster refuses or does not answer.
+        """
+        if self._known.get(namespace) == upper_name:
+            return None
+        lower = await self._find(namespace) or await self._create(namespace, upper_name)
+        problem = self._objection(lower, upper_name)
+        if problem is not None:
+            return None if not is_for_new_pod and self._has_pods(namespace, upper_name) else problem
+        await self._mark(lower, upper_name)
+        self._known[namespace] = upper_name
+        return None
+
+    def forget(self, namespace: str) -> None:
+        """The lower cluster says that the namespace is gone: look again next time."""
+        self._known.pop(namespace, None)
+
+    async def _find(self, namespace: str) -> Object | None:
+        try:
+            return from_dict(await self._context.lower.get(resources.NAMESPACES, namespace))
+        except NotFound:
+            return None
+
+    async def _create(self, namespace: str, upper_name: str) -> Object:
+        """Create a lower namespace; return that of somebody else who was quicker.
+
+        Raises:
+            ApiError: as ``ensure``; NotFound: it was deleted again.
+        """
+        upper = self._upper.store.get(upper_name)
+        body = translate.lower_namespace(
+            upper.to_dict() if upper is not None else None,
+            name=namespace,
+            upper_name=upper_name,
+            cluster_id=self._context.cluster_id,
+        )
+        try:
+            created = await self._context.lower.create(resources.NAMESPACES, body)
+        except AlreadyExists:
+            return from_dict(await self._context.lower.get(resources.NAMESPACES, namespace))
+        self._context.log.info("namespace created below", namespace=namespace)
+        return from_dict(created)
+
+    def _objection(self, lower: Object, upper_name: str) -> Problem | None:
+        """Return why an existing lower namespace must not be used for an upper one; each mark of ours proves that it may."""
+        cluster, cluster_id = self._context.name, self._context.cluster_id
+        marks = translate.marks(lower)
+        if (cluster_id, upper_name) in marks or marks == [(cluster_id, "")]:
+            return None
+        if marks:
+            owner, recorded = marks[-1]
+            whose = f"upper namespace {recorded}, not {upper_name}"
+            if owner != cluster_id:
+                whose = f"a namespace of another upper cluster ({owner})"
+            return namespace_taken(lower.name, cluster, made_for=whose)
+        if rival := NamespaceMap(self._config.prefix, self._config.map).given_to(upper_name):
+            return namespace_taken(lower.name, cluster, made_for=f"upper namespace {rival}, not {upper_name}")
+        if not namespace_map.adopts(lower.name, self._config.adopt):
+            return namespace_not_adopted(lower.name, cluster)
+        return None
+
+    async def _mark(self, lower: Object, upper_name: str) -> None:
+        """Put back marks of one of our namespaces that somebody removed, or that an earlier release did not write."""
+        if not translate.marks(lower):
+            return
+        patch = translate.marks_patch(lower, upper_name=upper_name, cluster_id=self._context.cluster_id)
+        if patch is not None:
+            # An account without the right to patch namespaces keeps working: the marks that are left suffice.
+            with contextlib.suppress(Forbidden):
+                await patch_only(self._context.lower, resources.NAMESPACES, lower.name, patch, uid=lower.uid)
+
+    def _has_pods(self, namespace: str, upper_name: str) -> bool:
+        return any(
+            pod.namespace == namespace and pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE) == upper_name
+            for pod in self._pods.store.list()
+        )
+
+    async def reconcile(self, namespace: str) -> Result | None:
+        """Bring one lower namespace of ours in step with its upper one, or remove it."""
+        lower = self._lower.store.get(namespace)
+        if lower is None or lower.metadata.deletion_timestamp is not None:
+            self.forget(namespace)
+            return None
+        found = (self._upper.store.get(name) for name in self._upper_names(lower))
+        upper = next((one for one in found if one is not None), None)
+        if upper is not None:
+            await self._mark(lower, upper.name)
+            patch = translate.namespace_patch(upper.to_dict(), lower.to_dict())
+            if patch is not None:
+                # Only as we know it: a label that the lower administrator has just set is not in this patch.
+                patch["metadata"]["resourceVersion"] = lower.resource_version
+                await patch_only(self._context.lower, resources.NAMESPACES, namespace, patch, uid=lower.uid)
+            return None
+        return await self._remove(lower)
+
+    async def _remove(self, lower: Object) -> Result | None:
+        if not self._config.remove or await self._exists_above(lower):
+            return None
+        try:
+            found = await self._leftovers.find(lower.name, upper_name=translate.upper_name(lower))
+        except UnknownError as error:
+            self._say(lower.name, f"cannot be seen to be empty: {error}")
+            return Result(requeue_after=_OTHERS_THERE)
+        if found.others:
+            self._say(lower.name, f"holds objects that are not ours: {', '.join(found.others[:5])}")
+            return Result(requeue_after=_OTHERS_THERE)
+        if found.pods:
+            return Result(requeue_after=_OURS_ENDING)
+        if await self._exists_above(lower):
+            return None  # made again while we looked, which takes seconds: new pods may be there by now
+        with contextlib.suppress(NotFound, Conflict):
+            await self._context.lower.delete(resources.NAMESPACES, lower.name, uid=lower.uid)
+            self._context.log.info("namespace removed below", namespace=lower.name)
+        self.forget(lower.name)
+        return None
+
+    async def _exists_above(self, lower: Object) -> bool:
+        """Ask, for a cache may be behind: after an outage it learns late of namespaces that are in use already."""
+        for name in self._upper_names(lower):
+            with contextlib.suppress(NotFound):
+                await self._context.upper.get(resources.NAMESPACES, name)
+                return True
+        return False
+
+    def _upper_names(self, lower: Object) -> list[str]:
+        """Return the upper namespaces that its marks name, the one that the configuration maps to it first."""
+        found = translate.upper_names(lower)
+        return sorted(found, key=lambda name: self._context.lower_namespace(name) != lower.name)
+
+    def _say(self, namespace: str, why: str) -> None:
+        if self._said.get(namespace) != why:
+            self._said[namespace] = why
+            self._context.log.info("namespace is kept below", namespace=namespace, why=why)
+
+    def _watch(self) -> None:
+        add = self.controller.queue.add
+
+        def upper_changed(namespace: Object) -> None:
+            add(self._context.lower_namespace(namespace.name))
+
+        def lower_changed(namespace: Object) -> None:
+            add(namespace.name)
+
+        self._upper.add_handler(on_update=lambda _old, new: upper_changed(new), on_delete=upper_changed)
+        self._lower.add_handler(
+            on_add=lambda namespace, _initial: lower_changed(namespace),
+            on_update=lambda _old, new: lower_changed(new),
+            on_delete=lower_changed,
+        )

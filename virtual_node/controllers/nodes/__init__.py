@@ -1,0 +1,1 @@
+"""The Node object of a virtual node, its Lease, capacity and health."""

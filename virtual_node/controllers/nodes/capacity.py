@@ -1,0 +1,76 @@
+"""Capacity of the virtual nodes, kept true by the lower cluster's own events.
+
+Every change of a lower node or of a pod that is not ours costs an update of one entry; the sums go upstream at
+most a few times a second, and only when they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller_runtime.api import names, pod_resources
+from controller_runtime.cache.informer import Informer
+from controller_runtime.objects import Object
+from virtual_node.config.types import NodeConfig
+from virtual_node.translate.nodes.capacity import Capacity
+
+_FINISHED = ("Succeeded", "Failed")
+
+
+class CapacityController:
+    """Feeds one virtual node's ``Capacity`` from the lower informers."""
+
+    def __init__(
+        self,
+        node: NodeConfig,
+        *,
+        nodes: Informer,
+        foreign_pods: Informer,
+        changed: Callable[[], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            node: the virtual node, with its selector and reserve.
+            nodes: all lower nodes.
+            foreign_pods: lower pods that are not ours, as ``shrink`` left them.
+            changed: called after every change that may alter the sums.
+        """
+        self.capacity = Capacity(node_selector=node.node_selector, reserve=node.capacity.reserve)
+        self._changed = changed
+        nodes.add_handler(
+            on_add=lambda lower, _initial: self._node(lower),
+            on_update=lambda _old, new: self._node(new),
+            on_delete=self._node_gone,
+        )
+        foreign_pods.add_handler(
+            on_add=lambda pod, _initial: self._pod(pod),
+            on_update=lambda _old, new: self._pod(new),
+            on_delete=self._pod_gone,
+        )
+
+    def _node(self, lower: Object) -> None:
+        self.capacity.upsert_node(lower.to_dict())
+        self._changed()
+
+    def _node_gone(self, lower: Object) -> None:
+        self.capacity.remove_node(lower.name)
+        self._changed()
+
+    def _pod(self, pod: Object) -> None:
+        spec = pod.spec or {}
+        node_name = spec.get("nodeName", "")
+        phase = (pod.status or {}).get("phase", "")
+        counts = bool(node_name) and phase not in _FINISHED
+        requests = pod_resources.pod_requests(spec) if counts else {}
+        self.capacity.upsert_pod(pod.uid, node_name, requests, counts=counts)
+        self._changed()
+
+    def _pod_gone(self, pod: Object) -> None:
+        self.capacity.remove_pod(pod.uid)
+        self._changed()
+
+
+def foreign_selector(cluster_id: str) -> str:
+    """Label selector of the lower pods that are not this upper cluster's."""
+    return f"{names.LABEL_UPPER_CLUSTER}!={cluster_id}"

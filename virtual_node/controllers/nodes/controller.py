@@ -1,0 +1,237 @@
+"""The Node object of one virtual node: registered, kept true, re-registered when somebody deletes it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import PatchType
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
+from controller_runtime.objects import Object
+from controller_runtime.process import version as release
+from virtual_node import metrics
+from virtual_node.config.types import NodeConfig
+from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
+from virtual_node.controllers.nodes.capacity import CapacityController
+from virtual_node.controllers.nodes.health import HealthController
+from virtual_node.health.connections import plain
+from virtual_node.translate.nodes import node as translate
+
+_RELEASE = release.version()
+_COALESCE = 0.25
+"""Seconds over which changes below are gathered before the Node is patched."""
+_RETRY = 2.0
+_FIRST_CONTACT = 3.0
+"""Seconds to wait for the lower cluster before a virtual node registers NotReady."""
+
+
+class NodeController:
+    """Registers the Node and patches its status on change and once a minute."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        node: NodeConfig,
+        *,
+        lower_nodes: Informer,
+        foreign_pods: Informer,
+        health: HealthController,
+        addresses: list[dict[str, str]],
+        kubelet_port: int,
+    ) -> None:
+        self._context = context
+        self._node = node
+        self._lower_nodes = lower_nodes
+        self._foreign_pods = foreign_pods
+        self._health = health
+        self._addresses = addresses
+        self._kubelet_port = kubelet_port
+        self._dirty = asyncio.Event()
+        self.registered = asyncio.Event()
+        self.uid = ""
+        self.error = ""
+        """Why the Node could not be registered or patched; empty: it could."""
+        self.ready: bool | None = None
+        self.capacity = CapacityController(
+            node, nodes=lower_nodes, foreign_pods=foreign_pods, changed=self.refresh
+        ).capacity
+        self._mine = Informer(
+            context.upper,
+            resources.NODES,
+            field_selector=f"metadata.name={node.name}",
+            name="own-node",
+        )
+        self._mine.add_handler(
+            on_add=lambda _node, _initial: self.refresh(),
+            on_update=lambda _old, new: self._changed_by_others(new),
+            on_delete=self._deleted,
+        )
+        self._written: dict[str, Any] = {}
+        self._written_at = 0.0
+
+    @property
+    def node(self) -> dict[str, Any] | None:
+        """The Node in the upper cluster as last seen; None: not registered (yet)."""
+        seen = self._mine.store.get(self._node.name)
+        return seen.to_dict() if seen is not None else None
+
+    def refresh(self) -> None:
+        """Something that the Node shows may have changed."""
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Keep the Node until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._mine.run(), name=f"own node {self._node.name}")
+            group.create_task(self._write_loop(), name=f"node status {self._node.name}")
+
+    async def _write_loop(self) -> None:
+        await self._first_contact()
+        loop = asyncio.get_running_loop()
+        interval = self._context.settings.status_interval
+        while True:
+            self._dirty.clear()
+            try:
+                await self._write(heartbeat=loop.time() - self._written_at >= interval)
+            except (ApiError, ConfigError) as error:
+                self.error = plain(str(error))
+                self._context.log.warning("node status not written", node=self._node.name, error=str(error))
+                await asyncio.sleep(_RETRY)
+                self._dirty.set()
+                continue
+            self.error = ""
+            due = max(SHORTEST_PAUSE, interval - (loop.time() - self._written_at))
+            try:
+                async with asyncio.timeout(due):
+                    await self._dirty.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(_COALESCE)
+
+    async def _first_contact(self) -> None:
+        """Give the lower cluster a moment, so that a healthy one registers Ready and with its capacity."""
+        await self._mine.wait_synced()
+        try:
+            async with asyncio.timeout(_FIRST_CONTACT):
+                await self._lower_nodes.wait_synced()
+                await self._foreign_pods.wait_synced()
+                while self._health.reachable is None:
+                    self._dirty.clear()
+                    await self._dirty.wait()
+        except TimeoutError:
+            pass
+
+    def _condition(self) -> tuple[bool, str, str]:
+        name = self._context.name
+        if self._health.reachable is False:
+            return (
+                False,
+                "LowerClusterUnreachable",
+                f"Lower cluster {name} does not answer: {self._health.error}",
+            )
+        if self._health.reachable is None or not self._lower_nodes.has_synced:
+            error = self._lower_nodes.last_error
+            trouble = f": {plain(str(error))}" if error else ""
+            return False, "LowerClusterUnknown", f"Lower cluster {name} has not been read yet{trouble}"
+        if not self.capacity.ready_nodes:
+            total = len(self._lower_nodes.store)
+            return (
+                False,
+                "NoReadyLowerNodes",
+                (
+                    f"None of the {total} nodes of lower cluster {name} that this virtual node selects is Ready and schedulable"
+                ),
+            )
+        return True, "KubeletReady", f"Lower cluster {name} is ready ({self.capacity.ready_nodes} nodes)"
+
+    def _desired(self, previous: dict[str, Any]) -> dict[str, Any]:
+        ready, reason, message = self._condition()
+        if self.ready != ready:
+            self._context.log.info("node condition", node=self._node.name, ready=ready, reason=reason)
+            self.ready = ready
+        capacity, allocatable = self.capacity.totals()
+        metrics.show_node(
+            self._context.name,
+            self._node.name,
+            ready=ready,
+            allocatable=allocatable,
+            counting=self.capacity.ready_nodes,
+            selected=self.capacity.selected_nodes,
+        )
+        return translate.node_object(
+            name=self._node.name,
+            cluster_name=self._context.name,
+            labels=self._node.labels,
+            taints=_taints(self._node),
+            addresses=self._addresses,
+            kubelet_port=self._kubelet_port,
+            lower_nodes=self.capacity.nodes(),
+            kubelet_version=self._health.version,
+            release=_RELEASE,
+            capacity=capacity,
+            allocatable=allocatable,
+            conditions=translate.node_conditions(
+                ready=ready,
+                reason=reason,
+                message=message,
+                now=datetime.now(UTC),
+                previous=(previous.get("status") or {}).get("conditions") or [],
+            ),
+        )
+
+    async def _write(self, *, heartbeat: bool) -> None:
+        current_object = self._mine.store.get(self._node.name)
+        current = current_object.to_dict() if current_object is not None else None
+        desired = self._desired(current or {})
+        upper = self._context.upper
+        if current is None:
+            try:
+                current = await upper.create(resources.NODES, desired)
+                self._context.log.info("node registered", node=self._node.name)
+            except AlreadyExists:
+                current = await upper.get(resources.NODES, self._node.name)
+        uid = str(current["metadata"]["uid"])
+        if uid != self.uid and translate.is_real(current):
+            raise ConfigError("it is a Node that is not virtual, and it is not changed")
+        self.uid = uid
+        metadata = translate.node_metadata_patch(current, desired)
+        if metadata is not None:
+            await self._patch(metadata, subresource=None)
+        status = translate.node_status_patch(current, desired, heartbeat=heartbeat)
+        if status is not None:
+            await self._patch(status, subresource="status")
+            self._written_at = asyncio.get_running_loop().time()
+        self.registered.set()
+
+    async def _patch(self, patch: dict[str, Any], *, subresource: str | None) -> None:
+        try:
+            await self._context.upper.patch(
+                resources.NODES,
+                self._node.name,
+                patch,
+                subresource=subresource,
+                patch_type=PatchType.STRATEGIC,
+            )
+        except NotFound:
+            self._dirty.set()  # deleted between our read and our write: register again
+
+    def _changed_by_others(self, new: Object) -> None:
+        # Our own heartbeat comes back here too; a cheap look at the labels and the comparison in _write decide.
+        if not self._context_labels() <= new.labels.items():
+            self.refresh()
+
+    def _context_labels(self) -> set[tuple[str, str]]:
+        return set(self._node.labels.items())
+
+    def _deleted(self, _node: Object) -> None:
+        self._context.log.warning("node was deleted; registering it again", node=self._node.name)
+        self.refresh()
+
+
+def _taints(node: NodeConfig) -> list[dict[str, str]]:
+    if node.taints is None:
+        return [{"key": translate.PROVIDER_TAINT, "value": "k8s", "effect": "NoSchedule"}]
+    return [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]

@@ -1,0 +1,207 @@
+"""Lets one process at a time mirror a virtual node: the holder of the node's Lease works, others wait.
+
+The Lease is the one that kubelets renew. Its holder is the process instead of the node's name. Another process waits
+until the holder has released it, or has not renewed it for ``leaseDurationSeconds`` of the waiting process's own clock.
+
+After SIGKILL nothing is released. So that a restart on the same machine does not wait for the Lease to expire, processes
+of one network namespace (a pod's, or a host's) have the same identity, and a socket that the kernel closes with its
+process tells which of them is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import timestamps
+from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.leaderelection import record
+from virtual_node.controllers.base.context import ClusterContext
+
+NAMESPACE = "kube-node-lease"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_POLL = 2.0
+_AGAIN = 0.1
+_LONG_AGO = 3
+"""Durations of a Lease after which its holder is gone, also by a calendar that differs by a minute."""
+_RELEASING = 2.0
+"""Seconds that a release may take when we stop; without it, the Lease expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a process writes as the holder of its virtual nodes' Leases."""
+
+    name: str
+    is_exclusive: bool
+    """Whether no two processes of that name run at once, as under leader election. If not, a local socket decides."""
+
+
+def this_process() -> Identity:
+    """Return the identity of every process with this host name in this network namespace of this machine.
+
+    Machines may have the same host name, and the number of the first network namespace is the same on all of them. So
+    the kernel's boot id is part of it: the local socket decides between processes of one kernel only.
+    """
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts.append(_BOOT_ID.read_text(encoding="ascii").strip())
+    with contextlib.suppress(OSError):
+        parts.append(str(Path("/proc/self/ns/net").stat().st_ino))
+    return Identity("_".join(parts), is_exclusive=False)
+
+
+def may_hold(
+    lease: Mapping[str, Any], *, identity: str, node: str, unchanged_for: float, now: datetime
+) -> bool:
+    """Tell whether a process may take a node's Lease.
+
+    Args:
+        lease: as read.
+        identity: of the process.
+        node: the Lease's own name, which earlier releases and released Leases have as their holder.
+        unchanged_for: seconds for which the process has seen no renewal.
+        now: aware.
+    """
+    holder = record.holder_of(lease)
+    if holder in {"", node, identity}:
+        return True
+    spec = record.spec_of(lease)
+    duration = float(spec.get("leaseDurationSeconds") or 0)
+    if unchanged_for >= duration:
+        return True
+    try:
+        age = (now - timestamps.parse(str(spec.get("renewTime")))).total_seconds()
+    except ValueError:
+        return False
+    return age >= _LONG_AGO * duration
+
+
+class NodeHold:
+    """One virtual node's Lease, from before the node is registered until it is not mirrored any more."""
+
+    def __init__(self, context: ClusterContext, name: str, identity: Identity) -> None:
+        self._context = context
+        self._name = name
+        self._identity = identity
+        self._socket: socket.socket | None = None
+        self._unique = f"{identity.name}_{os.getpid()}_{secrets.token_hex(4)}"
+        self.waits_for = ""
+        """Why nothing is mirrored yet: who holds the Lease. Empty while nobody is waited for."""
+
+    @property
+    def holder(self) -> str:
+        """What this process writes as the Lease's holder."""
+        alone = self._identity.is_exclusive or self._socket is not None
+        return self._identity.name if alone else self._unique
+
+    def is_ours(self, lease: Mapping[str, Any]) -> bool:
+        """Whether no other process has taken the Lease."""
+        return record.holder_of(lease) in {"", self._name, self.holder}
+
+    async def acquire(self) -> None:
+        """Wait until the Lease is ours.
+
+        Raises:
+            ApiError: the upper cluster does not answer, or refuses.
+        """
+        loop = asyncio.get_running_loop()
+        seen: dict[str, Any] = {}
+        seen_at = loop.time()
+        try:
+            while True:
+                self._lock()
+                lease = await self._read()
+                # A Lease that was deleted under its holder counts as it was: the holder makes it again.
+                if lease is not None and lease != seen:
+                    seen, seen_at = lease, loop.time()
+                if may_hold(
+                    seen,
+                    identity=self.holder,
+                    node=self._name,
+                    unchanged_for=loop.time() - seen_at,
+                    now=datetime.now(UTC),
+                ):
+                    if await self._take(lease):
+                        return
+                else:
+                    self._tell(record.holder_of(seen))
+                await asyncio.sleep(_POLL if self.waits_for else _AGAIN)
+        finally:
+            self.waits_for = ""
+
+    async def release(self) -> None:
+        """Let another process begin at once; when that fails, it waits until the Lease expires."""
+        try:
+            async with asyncio.timeout(_RELEASING):
+                upper = self._context.upper
+                lease = await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+                if record.holder_of(lease) == self.holder:
+                    # Not its times: other components judge by them whether the node is alive.
+                    spec = {**record.spec_of(lease), "holderIdentity": self._name}
+                    await upper.update(resources.LEASES, {**lease, "spec": spec})
+        except Exception as error:  # noqa: BLE001 - whatever it is, the Lease expires
+            self._context.log.debug("lease not released", node=self._name, error=str(error))
+        finally:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+    async def _read(self) -> dict[str, Any] | None:
+        try:
+            return await self._context.upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+        except NotFound:
+            return None
+
+    async def _take(self, lease: Mapping[str, Any] | None) -> bool:
+        """Make the Lease ours, or make it; return whether no other process was quicker."""
+        upper = self._context.upper
+        try:
+            if lease is not None:
+                await upper.update(resources.LEASES, self._held(lease))
+            else:
+                body = self._held(record.new(NAMESPACE, self._name))
+                await upper.create(resources.LEASES, body, namespace=NAMESPACE)
+        except (AlreadyExists, Conflict):
+            return False
+        except NotFound as error:  # an upper cluster without kube-node-lease has nothing to hold
+            self._context.log.warning("lease not made", node=self._name, error=str(error))
+        return True
+
+    def _held(self, lease: Mapping[str, Any]) -> dict[str, Any]:
+        duration = self._context.settings.lease_duration
+        return record.held(lease, identity=self.holder, duration=duration, now=datetime.now(UTC))
+
+    def _tell(self, holder: str) -> None:
+        why = f"node {self._name} is mirrored by another process, {holder}: waiting until it ends"
+        if why != self.waits_for:
+            self.waits_for = why
+            self._context.log.warning(
+                "another process mirrors this virtual node; waiting until it ends",
+                node=self._name,
+                holder=holder,
+                next="stop one of the two, or choose another node name; --leader-elect is for replicas",
+            )
+
+    def _lock(self) -> None:
+        """Try to become the only process of our identity. Kernels without abstract sockets have none."""
+        if self._identity.is_exclusive or self._socket is not None:
+            return
+        key = f"{self._context.cluster_id}/{self._name}".encode()
+        lock = socket.socket(socket.AF_UNIX)
+        try:
+            lock.bind(f"\0virtual-node-{hashlib.sha256(key).hexdigest()}")
+        except OSError:
+            lock.close()
+        else:
+            self._socket = lock

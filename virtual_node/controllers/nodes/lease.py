@@ -1,0 +1,134 @@
+"""The Lease by which the upper cluster knows that a virtual node's process is alive.
+
+Renewed every quarter of its duration with the cached copy, as a kubelet does: one request, no read before it.
+The lower cluster's health does not show here but in the Ready condition: the process is alive, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names, timestamps
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
+from controller_runtime.leaderelection import record
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.nodes.controller import NodeController
+from virtual_node.controllers.nodes.hold import NAMESPACE, NodeHold
+from virtual_node.health.reports import Report
+
+_RETRY = 2.0
+
+
+class HeldElsewhereError(ConfigError):
+    """Another process has taken the Lease over, and mirrors the node."""
+
+
+class NodeLeaseController:
+    """Renews one node's Lease."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        name: str,
+        *,
+        node: NodeController,
+        hold: NodeHold | None = None,
+        report: Callable[[], Report] = Report,
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: of the lower cluster.
+            name: the virtual node's.
+            node: registers it; its Lease follows.
+            hold: the right to mirror the node; None: nobody else does.
+            report: what is wrong that only this process knows; published with the next renewal.
+        """
+        self._context = context
+        self._report = report
+        self._hold = hold
+        self._name = name
+        self._node = node
+        self._lease: dict[str, Any] | None = None
+        self.renewed_at: float | None = None
+        """Loop time of the last renewal."""
+        self.spec: dict[str, Any] = {}
+        """The Lease's spec as last written; empty: never."""
+
+    async def run(self) -> None:
+        """Renew until cancelled.
+
+        Raises:
+            HeldElsewhereError: another process has taken the Lease over.
+        """
+        await self._node.registered.wait()
+        interval = self._context.settings.lease_duration / 4
+        while True:
+            try:
+                await self._renew()
+            except HeldElsewhereError:
+                raise
+            except (ApiError, ConfigError) as error:
+                if isinstance(error, (Conflict, NotFound)) and self._lease is not None:
+                    self._lease = None  # changed by somebody: read it again at once
+                    await asyncio.sleep(0.1)
+                    continue
+                self._context.log.warning("lease not renewed", node=self._name, error=str(error))
+                await asyncio.sleep(_RETRY)
+                continue
+            self.renewed_at = asyncio.get_running_loop().time()
+            self.spec = dict((self._lease or {}).get("spec") or {})
+            await asyncio.sleep(interval)
+
+    async def _renew(self) -> None:
+        if self._lease is None:
+            self._lease = await self._get_or_create()
+            if self._hold is not None and not self._hold.is_ours(self._lease):
+                holder = record.holder_of(self._lease)
+                raise HeldElsewhereError(
+                    f"node {self._name}: another process, {holder}, has taken its Lease over"
+                )
+        spec = self._lease.setdefault("spec", {})
+        spec["holderIdentity"] = self._holder
+        spec["leaseDurationSeconds"] = int(self._context.settings.lease_duration)
+        spec["renewTime"] = timestamps.micro_time(datetime.now(UTC))
+        self._lease["metadata"]["ownerReferences"] = [self._owner()]
+        annotations = dict(self._lease["metadata"].get("annotations") or {})
+        annotations.pop(names.ANNOTATION_FAULTS, None)
+        if text := self._report().text():
+            annotations[names.ANNOTATION_FAULTS] = text
+        self._lease["metadata"]["annotations"] = annotations
+        self._lease = await self._context.upper.update(resources.LEASES, self._lease)
+
+    async def _get_or_create(self) -> dict[str, Any]:
+        upper = self._context.upper
+        try:
+            return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+        except NotFound:
+            pass
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": NAMESPACE, "ownerReferences": [self._owner()]},
+            "spec": {
+                "holderIdentity": self._holder,
+                "leaseDurationSeconds": int(self._context.settings.lease_duration),
+                "renewTime": timestamps.micro_time(datetime.now(UTC)),
+            },
+        }
+        try:
+            return await upper.create(resources.LEASES, body, namespace=NAMESPACE)
+        except AlreadyExists:
+            return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+
+    @property
+    def _holder(self) -> str:
+        return self._hold.holder if self._hold is not None else self._name
+
+    def _owner(self) -> dict[str, str]:
+        # Garbage collection removes the Lease with its Node; a re-registered Node has a new uid.
+        return {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._node.uid}

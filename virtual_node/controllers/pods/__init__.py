@@ -1,0 +1,1 @@
+"""Pods: creation, update, status and deletion, by one controller over both clusters."""

@@ -1,0 +1,267 @@
+"""The pod controller: upper pods of our virtual nodes have one lower pod each, and say what it says.
+
+One queue, keyed by the *upper uid*: a pod that takes a dead one's name is another key, so nothing of the old
+one's state, status or deletion can reach it. Events of both clusters add that key; ``reconcile`` looks at both
+caches and does the one next thing. It is level-triggered: run it at any time, any number of times.
+
+    upper        lower          then
+    ------------ -------------- ---------------------------------------------------------------
+    gone         there          delete below (uid precondition): orphan, or forced deletion
+    deleting     there          delete below with the upper grace period, keep mirroring status
+    deleting     gone           last status, then delete above for good
+    finished     gone           nothing: its status is final
+    finished     not finished   delete below: nobody waits for what it does, and its owner has started another
+    there        never was      dependencies, then create below
+    there        was, is gone   Failed: never silently started twice under one uid
+    there        there          follow spec changes down, status up
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.errors import ApiError
+from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.queue import WorkQueue
+from virtual_node import metrics
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.pods import live_reads
+from virtual_node.controllers.pods.creator import PodCreator
+from virtual_node.controllers.pods.record import PodRecord
+from virtual_node.controllers.pods.remover import PodRemover
+from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.pods.updater import PodUpdater
+from virtual_node.translate.base.ownership import mirrored_as, ownership_labels
+from virtual_node.translate.pods import status as pod_status
+
+_BREATH = 100
+"""Pods decoded without letting others have the loop."""
+_STATUS_FIRST = 1
+"""What happens below goes up before new pods go down: in a burst of thousands the first ones are Running
+upstream while the last ones are still being created, instead of all at the very end."""
+_BACKOFF_BASE = 0.1
+_BACKOFF_MAXIMUM = 60.0
+
+
+class PodController:
+    """Keeps every upper pod of our virtual nodes and its lower pod in step."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        caches: PodCaches,
+        *,
+        creator: PodCreator,
+        status: StatusWriter,
+    ) -> None:
+        self._context = context
+        self._caches = caches
+        self._creator = creator
+        self._status = status
+        self._updater = PodUpdater(context, creator=creator)
+        self._records: dict[str, PodRecord] = {}
+        self._remover = PodRemover(context, status=status, creator=creator)
+        workers = context.settings.pod_sync_workers
+        queue: WorkQueue[str] = WorkQueue(
+            f"pods-{context.name}",
+            rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
+            flow=self._namespace,
+            workers=workers,
+        )
+        self.controller: Controller[str] = Controller(
+            f"pods-{context.name}", self.reconcile, workers=workers, queue=queue
+        )
+        creator.refusals.attach(queue.add_after)
+        self._watch_caches()
+
+    def enqueue(self, uid: str) -> None:
+        """Have the upper pod of that uid looked at."""
+        self.controller.queue.add(uid)
+
+    async def resync(self, period: float) -> None:
+        """Compare every pod again each ``period`` seconds, from the caches: the safety net under every watch."""
+        while True:
+            await asyncio.sleep(period)
+            self.enqueue_all()
+
+    def enqueue_all(self) -> None:
+        """Have every pod looked at, those of the lower cluster without an upper pod included."""
+        for informer in self._caches.upper.values():
+            for pod in informer.store.list():
+                self.controller.queue.add(pod.uid)
+        for pod in self._caches.lower.store.list():
+            if uid := pod.labels.get(names.LABEL_UPPER_UID):
+                self.controller.queue.add(uid)
+
+    async def adopt_all(self) -> None:
+        """Claim what running pods need below, before anything decides that nobody needs it. Once, at start."""
+        for informer in self._caches.upper.values():
+            for number, pod in enumerate(informer.store.list()):
+                if self._caches.lower_pod(pod.uid) is not None:
+                    self._creator.found_at_start(pod)
+                if number % _BREATH == _BREATH - 1:
+                    await asyncio.sleep(0)
+
+    def mirrored(self) -> int:
+        """How many upper pods are in this controller's care."""
+        return len(self._records)
+
+    def _namespace(self, uid: str) -> str:
+        """Return whom a pod is for: namespaces take turns, so a tenant with thousands of pods delays no other."""
+        upper = self._caches.upper_pod(uid)
+        if upper is not None:
+            return upper.namespace
+        lower = self._caches.lower_pod(uid)
+        return "" if lower is None else lower.namespace
+
+    def _watch_caches(self) -> None:
+        queue = self.controller.queue
+
+        def upper_changed(pod: Object) -> None:
+            queue.add(pod.uid)
+
+        def lower_changed(pod: Object) -> None:
+            if uid := pod.labels.get(names.LABEL_UPPER_UID):
+                record = self._records.get(uid)
+                if record is not None and not record.changed_at:
+                    record.changed_at = asyncio.get_running_loop().time()
+                queue.add(uid, priority=_STATUS_FIRST)
+
+        def lower_updated(old: Object, new: Object) -> None:
+            lower_changed(new)
+            self._note_end(old, new)
+            uid = old.labels.get(names.LABEL_UPPER_UID)
+            if uid and uid != new.labels.get(names.LABEL_UPPER_UID):
+                # Somebody took it off: its pod has no lower one now, as far as the cache can tell.
+                queue.add(uid)
+
+        def lower_deleted(pod: Object) -> None:
+            self._creator.refusals.freed(pod.namespace)
+            uid = pod.labels.get(names.LABEL_UPPER_UID)
+            if not uid:
+                return
+            record = self._records.get(uid)
+            if record is not None and record.lower_uid in {"", pod.uid}:
+                record.saw(pod)
+            queue.add(uid, priority=_STATUS_FIRST)
+            # The name is free now: a successor of the same name may be waiting for it.
+            namespace = pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, pod.namespace)
+            successor = self._caches.upper_by_name(namespace, pod.name)
+            if successor is not None and successor.uid != uid:
+                queue.add(successor.uid)
+
+        for informer in self._caches.upper.values():
+            informer.add_handler(
+                on_add=lambda pod, _initial: upper_changed(pod),
+                on_update=lambda _old, new: upper_changed(new),
+                on_delete=upper_changed,
+            )
+        self._caches.lower.add_handler(
+            on_add=lambda pod, _initial: lower_changed(pod),
+            on_update=lower_updated,
+            on_delete=lower_deleted,
+        )
+
+    def _note_end(self, old: Object, new: Object) -> None:
+        """Have pods that wait for a quota try again when a lower pod has finished."""
+        if not old.has_status_equal(new) and pod_status.is_finished({"status": new.status or {}}):
+            self._creator.refusals.freed(new.namespace)
+
+    async def reconcile(self, uid: str) -> Result | None:
+        """Do the next thing for the upper pod of that uid; see the module's table."""
+        upper = self._caches.upper_pod(uid)
+        lower = self._caches.lower_pod(uid)
+        if upper is None:
+            waiting = await self._remover.upper_gone(uid, lower, self._records.get(uid))
+            if waiting is None:
+                self._records.pop(uid, None)
+            return waiting
+        record = self._records.get(uid)
+        if record is None:
+            record = self._records[uid] = PodRecord()
+            record.wanted_at = asyncio.get_running_loop().time()
+        may_start = lower is None and self._may_start(upper, record)
+        if not may_start:
+            self._creator.refusals.forget(uid)  # or its namespace would wait for it to ask again
+        if lower is not None and (not record.observed or record.last_lower is not lower):
+            record.saw(lower)
+        if upper.metadata.deletion_timestamp is not None:
+            return await self._remover.upper_deleting(upper, lower, record)
+        if lower is not None and self._remover.has_outlived(lower, upper):
+            return await self._remover.upper_finished(upper, lower)
+        if lower is not None:
+            self._creator.adopt(upper)
+            try:
+                await self._updater.follow(upper, lower, record)
+            except ApiError:
+                # Tried again, perhaps for long (a policy below says no): what the pod does goes up all the same.
+                await self._status.mirror(upper, lower, record)
+                raise
+            return await self._status.mirror(upper, lower, record)
+        if self._has_started(upper, record):
+            return await self._lower_missing(upper, record)
+        return await self._creator.create(upper, record) if may_start else None
+
+    @staticmethod
+    def _has_started(upper: Object, record: PodRecord) -> bool:
+        """Whether there has been a lower pod. A forged mark or start time only makes this very pod fail."""
+        mark = mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
+        return bool(record.lower_uid or mark or (upper.status or {}).get("startTime"))
+
+    def _may_start(self, upper: Object, record: PodRecord) -> bool:
+        """Whether an upper pod without a lower one is to get one."""
+        is_over = upper.metadata.deletion_timestamp is not None or pod_status.is_finished(
+            {"status": upper.status or {}}
+        )
+        return not is_over and not self._has_started(upper, record)
+
+    async def _lower_missing(self, upper: Object, record: PodRecord) -> Result | None:
+        """The lower pod was there and is not in the cache any more: make sure, then report it lost."""
+        is_finished = pod_status.is_finished({"status": upper.status or {}})
+        if is_finished and record.is_gone:
+            return None
+        live = await live_reads.lower_named_as(self._context, upper)
+        if live is not None and live_reads.is_lower_pod_of(
+            self._context, upper, live, known_uid=record.lower_uid
+        ):
+            if not self._has_our_labels(upper, live):
+                await self._claim_again(upper, live)
+            # Otherwise the cache is behind: its event will come, this is only the safety net.
+            return Result(requeue_after=live_reads.BEHIND)
+        if is_finished:
+            record.is_gone = True
+            return None
+        last = record.last_lower
+        if last is not None and pod_status.is_finished({"status": last.status or {}}):
+            return await self._status.mirror(upper, last, record)
+        message = f"The pod was deleted in the lower cluster {self._context.name}"
+        await self._status.lost(upper, reason="LowerPodDeleted", message=message)
+        self._context.recorder.event(upper, "Warning", "LowerPodDeleted", message)
+        metrics.LOST.labels(self._context.name).inc()
+        self._context.log.warning("lower pod is gone", pod=upper.key, uid=upper.uid)
+        return None
+
+    def _labels(self, upper: Object) -> dict[str, str]:
+        spec = upper.spec or {}
+        return ownership_labels(self._context.options[spec["nodeName"]].owner, upper.uid)
+
+    def _has_our_labels(self, upper: Object, live: Object) -> bool:
+        return self._labels(upper).items() <= live.labels.items()
+
+    async def _claim_again(self, upper: Object, live: Object) -> None:
+        """Somebody took our labels off the very pod that we made; without them it would run on, unseen."""
+        labels = self._labels(upper)
+        self._context.log.warning("lower pod has lost its labels; they are put back", pod=live.key)
+        await patch_only(
+            self._context.lower,
+            resources.PODS,
+            live.name,
+            {"metadata": {"labels": labels}},
+            uid=live.uid,
+            namespace=live.namespace,
+        )

@@ -1,0 +1,273 @@
+"""Creates lower pods: what they need first, then the pod itself, and a clear word when that cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api.policy.scheduling import keep_off_control_plane
+from controller_runtime.errors import AlreadyExists, ApiError, NotConnected, NotFound, is_retryable
+from controller_runtime.objects import Object
+from controller_runtime.workqueue.controller import Result
+from virtual_node import metrics
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.problems import NAMESPACE_PROBLEMS, Problem
+from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
+from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.pods import debugging, live_reads
+from virtual_node.controllers.pods import record as records
+from virtual_node.controllers.pods.eligibility import Eligibility
+from virtual_node.controllers.pods.record import PodRecord
+from virtual_node.controllers.pods.refusals import Refusals
+from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.services.environment import ServiceLinks
+from virtual_node.controllers.volumes.facade import Volumes
+from virtual_node.translate.base import ownership
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.pods import lower_pod, node_pools, synthetic_status
+
+_CONFLICT_RETRY = 30.0
+"""Seconds between two looks at a name that somebody else's pod holds below (its end is no event of ours)."""
+_PREDECESSOR_RETRY = 5.0
+"""Safety net while a predecessor of the same name ends below; normally its delete event comes first."""
+_DEPENDENCY_RETRY = 60.0
+"""Safety net while a dependency is missing; normally its watch brings the pod back at once."""
+
+
+class PodCreator:
+    """Brings a lower pod into being, dependencies first."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        namespaces: Namespaces,
+        dependencies: DependencyController,
+        identities: IdentityController,
+        volumes: Volumes | None,
+        service_links: ServiceLinks,
+        status: StatusWriter,
+    ) -> None:
+        self._context = context
+        self._namespaces = namespaces
+        self._dependencies = dependencies
+        self._identities = identities
+        self._volumes = volumes
+        self._service_links = service_links
+        self._status = status
+        self._eligibility = Eligibility(context, namespaces, has_volumes=volumes is not None)
+        self._lag = metrics.MIRROR_SECONDS.labels(context.name, "down")
+        self.refusals = Refusals()
+
+    def adopt(self, upper: Object) -> None:
+        """The pod runs below already, from before a restart: what it needs there stays."""
+        self._dependencies.claim(upper)
+
+    def found_at_start(self, upper: Object) -> None:
+        """The pod runs below already: what it needs there stays, and a token that went while nobody looked is made."""
+        self.adopt(upper)
+        self._identities.adopt(upper.uid)
+
+    async def prepare(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
+        """Have the ConfigMaps and Secrets there below that a pod names; why that cannot be.
+
+        Raises:
+            ApiError: a passing trouble; the caller retries with back-off.
+        """
+        namespace = self._context.lower_namespace(upper.namespace)
+        return await self._dependencies.ensure(upper, upper_pod, namespace)
+
+    async def prepare_debugging(
+        self, upper: Object, upper_pod: dict[str, Any], patch: dict[str, Any]
+    ) -> dict[str, Problem]:
+        """Complete the debug containers of a patch, in place, and take those out that must wait; return why they do.
+
+        Raises:
+            ApiError: a passing trouble; the caller retries with back-off.
+        """
+        found = await self.prepare(upper, upper_pod)
+        ready, waiting = debugging.split(patch["spec"]["ephemeralContainers"], found)
+        patch["spec"]["ephemeralContainers"] = ready
+        await self._service_links.ready(upper.namespace)
+        self._service_links.add_to_containers(
+            patch["spec"], upper_pod, partial(self._dependencies.keys_of, upper.uid)
+        )
+        return waiting
+
+    def release(self, uid: str) -> None:
+        """The upper pod is gone: what only it needed below may go too."""
+        self._dependencies.release(uid)
+        self._identities.release(uid)
+        self.refusals.forget(uid)
+        if self._volumes is not None:
+            self._volumes.release(uid)
+
+    async def create(self, upper: Object, record: PodRecord) -> Result | None:
+        """Create the lower pod, or say on the upper pod why not yet.
+
+        Raises:
+            ApiError: a passing trouble; the caller retries with back-off.
+        """
+        upper_pod = upper.to_dict()
+        options = self._context.options[upper_pod["spec"]["nodeName"]]
+        namespace = options.namespace_map(upper.namespace)
+        body = lower_pod.lower_pod(upper_pod, options)
+        rules = self._context.policy.of(upper.namespace)
+        if not_here := self._eligibility.why_not(upper, upper_pod, body, rules):
+            self.refusals.forget(upper.uid)
+            await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
+            return None
+        body["spec"] = keep_off_control_plane(body["spec"], rules)
+        if await self._has_no_node(upper, body["spec"], record, node_name=options.owner.node_name):
+            return None
+        if waiting := self.refusals.pause(upper.uid, record):
+            return waiting
+        if why := self.refusals.foresee(upper.uid, namespace, body["spec"]):
+            message = f"Lower cluster {self._context.name} has just refused an equal pod: {why}"
+            await self._refused(upper, record, "ExceededQuota", message)
+            return self.refusals.follow(upper.uid, namespace, body["spec"])
+        try:
+            if problems := await self._missing(upper, upper_pod, options):
+                return await self._wait_for(upper, upper_pod, record, problems)
+            await self._service_links.ready(upper.namespace)
+            self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
+            created = await self._send(body, record)
+        except AlreadyExists:
+            return await self._name_is_taken(upper, record)
+        except NotFound:
+            self._namespaces.forget(namespace)
+            raise
+        except ApiError as error:
+            if is_retryable(error):
+                raise
+            reason = synthetic_status.refusal_reason(error.code, error.reason, error.message)
+            message = f"Lower cluster {self._context.name} refused the pod: {error.message}"
+            await self._refused(upper, record, reason, message)
+            if reason == "ExceededQuota":
+                return self.refusals.refused_by_quota(upper.uid, namespace, body["spec"], error.message)
+            return self.refusals.refused(upper.uid, namespace, record)
+        self.refusals.created(upper.uid, record)
+        record.lower_uid = created["metadata"]["uid"]
+        record.created_at = asyncio.get_running_loop().time()
+        if record.wanted_at:
+            self._lag.observe(record.created_at - record.wanted_at)
+            record.wanted_at = 0.0
+        record.observed = False
+        # Debug containers can only be added to a pod that is there: the next look does.
+        record.synced = None if upper_pod["spec"].get("ephemeralContainers") else upper
+        record.reached = int(created["metadata"].get("generation") or 0)
+        record.complaint = ""
+        return None
+
+    async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
+        """Make what a new pod needs in the lower cluster; return what cannot be made."""
+        namespace = options.namespace_map(upper.namespace)
+        if problem := await self._namespaces.ensure(
+            namespace, upper_name=upper.namespace, is_for_new_pod=True
+        ):
+            return [problem]
+        problems = await self.prepare(upper, upper_pod)
+        if self._volumes is not None:
+            problems += await self._volumes.ensure(upper, upper_pod)
+        return problems or await self._identities.ensure(upper, upper_pod, options)
+
+    async def _has_no_node(
+        self, upper: Object, spec: dict[str, Any], record: PodRecord, *, node_name: str
+    ) -> bool:
+        """Keep the lower pod to the virtual node's own lower nodes; say so where none of them can take it."""
+        pool = self._context.nodes[node_name].node_selector
+        why = node_pools.contradiction(spec, pool, node_name=node_name, cluster=self._context.name)
+        if not why:
+            node_pools.keep_to(spec, pool)
+            return False
+        self.refusals.forget(upper.uid)
+        if record.is_news("FailedScheduling", why):
+            status = synthetic_status.unschedulable(upper.to_dict(), message=why, now=datetime.now(UTC))
+            await self._complain(upper, record, "FailedScheduling", why, status)
+        return True
+
+    async def _send(self, body: dict[str, Any], record: PodRecord) -> dict[str, Any]:
+        was_sent, record.sent = record.sent, True
+        try:
+            return await self._context.lower.create(
+                resources.PODS, body, namespace=body["metadata"]["namespace"]
+            )
+        except NotConnected:
+            record.sent = was_sent  # this one has not arrived
+            raise
+        except ApiError as error:
+            if 400 <= error.code < 500:
+                record.sent = False
+            raise
+
+    async def _wait_for(
+        self, upper: Object, upper_pod: dict[str, Any], record: PodRecord, problems: list[Problem]
+    ) -> Result:
+        self.refusals.forget(upper.uid)
+        first = problems[0]
+        if first.event_reason in NAMESPACE_PROBLEMS:
+            await self._refused(upper, record, "NotAllowed", first.message, event=first.event_reason)
+        elif record.is_news(first.event_reason, first.message):
+            status = synthetic_status.pending(
+                upper_pod, reason=first.waiting_reason, message=first.waiting_message
+            )
+            await self._complain(upper, record, first.event_reason, first.message, status)
+        return Result(requeue_after=_DEPENDENCY_RETRY)
+
+    async def _name_is_taken(self, upper: Object, record: PodRecord) -> Result | None:
+        self.refusals.forget(upper.uid)
+        there = await live_reads.lower_named_as(self._context, upper)
+        if there is None:
+            return Result(requeue_after=0)
+        if live_reads.is_lower_pod_of(self._context, upper, there, known_uid=record.lower_uid):
+            # Ours: created before a restart or by a request whose answer was lost. The informer brings it, unless its
+            # labels were removed.
+            record.lower_uid = there.uid
+            record.created_at = asyncio.get_running_loop().time()
+            return Result(requeue_after=_PREDECESSOR_RETRY)
+        if not ownership.is_owned(there.labels, self._context.cluster_id):
+            return await self._name_conflict(upper, record, f"a pod {there.key} that is not ours")
+        namespace = live_reads.upper_namespace(there)
+        if namespace != upper.namespace:
+            return await self._name_conflict(
+                upper, record, f"a pod {there.key} that stands for {namespace}/{upper.name}"
+            )
+        # A predecessor of the same name; its deletion wakes this pod. Who was to delete it may be gone (a virtual
+        # node that was taken out of the configuration), so we do, once the upper cluster confirms that the name is ours.
+        if there.metadata.deletion_timestamp is None and await live_reads.exists_above(
+            self._context, upper.uid, there
+        ):
+            await live_reads.delete_below(self._context, there, grace_period_seconds=None)
+        return Result(requeue_after=_PREDECESSOR_RETRY)
+
+    async def _name_conflict(self, upper: Object, record: PodRecord, what: str) -> Result:
+        message = f"Lower cluster {self._context.name} has {what}; it is left alone. Delete or rename one of the two"
+        if record.is_news("NameConflict", message):
+            status = synthetic_status.pending(
+                upper.to_dict(), reason="NameConflict", message=message, pod_reason="NameConflict"
+            )
+            await self._complain(upper, record, "NameConflict", message, status)
+        return Result(requeue_after=_CONFLICT_RETRY)
+
+    async def _refused(
+        self, upper: Object, record: PodRecord, reason: str, message: str, *, event: str = "FailedCreate"
+    ) -> None:
+        if record.is_news(event, message):
+            status = synthetic_status.refused(
+                upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
+            )
+            await self._complain(upper, record, event, message, status)
+            metrics.REFUSED.labels(self._context.name, reason).inc()
+
+    async def _complain(
+        self, upper: Object, record: PodRecord, reason: str, message: str, status: dict[str, Any]
+    ) -> None:
+        """Write a problem into the pod, then tell it as an event; once, and again only if it could not be written."""
+        await self._status.say(upper, status)
+        record.complaint = records.complaint(reason, message)
+        self._context.recorder.event(upper, "Warning", reason, message)
+        self._context.log.info("pod has to wait", pod=upper.key, uid=upper.uid, reason=reason, why=message)

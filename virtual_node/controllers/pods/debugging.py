@@ -1,0 +1,38 @@
+"""Debug containers that reference ConfigMaps and Secrets which the pod's lower cluster does not have. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from virtual_node.controllers.base.problems import Problem
+from virtual_node.translate.pods import dependencies
+
+Container = Mapping[str, Any]
+
+
+def split(
+    containers: Iterable[Container], found: Iterable[Problem]
+) -> tuple[list[Container], dict[str, Problem]]:
+    """Return the containers that may be added to the lower pod, and by name why the others must wait.
+
+    A container that references a missing object waits in the upper pod. In the lower pod it would wait, too, but start as
+    soon as anybody makes an object of that name there.
+
+    Args:
+        containers: ephemeral containers that the lower pod does not have yet.
+        found: what is missing, or is not ours in the lower cluster, of all that the pod references.
+    """
+    problems = {problem.about: problem for problem in found}
+    ready: list[Container] = []
+    waiting: dict[str, Problem] = {}
+    for container in containers:
+        needs = dependencies.dependencies({"spec": {"ephemeralContainers": [container]}})
+        missing = [problems[key] for need in needs if (key := (need.kind, need.name)) in problems]
+        if of_pod := problems.get(("", "")):
+            missing = [of_pod]  # nothing was looked at
+        if missing:
+            waiting[container["name"]] = missing[0]
+        else:
+            ready.append(container)
+    return ready, waiting

@@ -1,0 +1,64 @@
+"""Which pods the configuration keeps out of a lower cluster, before anything is made for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller_runtime.api import cluster_selector, matching, names
+from controller_runtime.api.namespace_map import NEVER_MIRRORED
+from controller_runtime.api.policy.decision import summary, violations
+from controller_runtime.api.policy.rules import Effective
+from controller_runtime.objects import Object
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.translate.pods import references, volumes
+
+
+class Eligibility:
+    """The configuration of one lower cluster, as far as it is about which pods may go there."""
+
+    def __init__(self, context: ClusterContext, namespaces: Namespaces, *, has_volumes: bool) -> None:
+        """Set up.
+
+        Args:
+            context: of the lower cluster.
+            namespaces: which upper ones are allowed.
+            has_volumes: claims are mirrored.
+        """
+        self._context = context
+        self._namespaces = namespaces
+        self._has_volumes = has_volumes
+        self._selects = matching.compile_selector(context.config.pod_selector)
+
+    def why_not(
+        self, upper: Object, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective
+    ) -> str:
+        """Return why a pod is kept out of this lower cluster, by the configuration or by what it asks for; else empty."""
+        if upper.namespace == NEVER_MIRRORED:
+            return f"Pods in {NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes"
+        if not self._namespaces.allowed(upper.namespace):
+            return (
+                f"Lower cluster {self._context.name} takes no pods of namespace {upper.namespace} "
+                "(namespaces.allowed in the virtual node's configuration)"
+            )
+        if not self._selects(upper.labels):
+            return (
+                f"Lower cluster {self._context.name} does not take pods with these labels "
+                "(podSelector in the virtual node's configuration)"
+            )
+        # The webhook refuses it in pods that it sees; without it the pod would run on any lower node.
+        if why := cluster_selector.refusal(upper.annotations, names.ANNOTATION_CLUSTER_SELECTOR):
+            return why
+        if what := references.not_mirrored(upper_pod):
+            return (
+                f"Pods with {what} are not mirrored to lower clusters: the object stays in the upper cluster; "
+                "keep this pod off virtual nodes"
+            )
+        if not self._has_volumes and volumes.claim_names(upper_pod):
+            return (
+                f"Claims do not follow pods to lower cluster {self._context.name} "
+                "(enableControllers in the virtual node's configuration lacks PVControllers)"
+            )
+        if found := violations(lower_pod, rules):
+            return f"Lower cluster {self._context.name} does not take the pod: {summary(found)}"
+        return ""

@@ -1,0 +1,91 @@
+"""Pods as the clusters have them now: asked before anything goes on the word of a cache, which may be behind."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client.client import Client
+from controller_runtime.errors import Conflict, NotFound
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.translate.base import ownership
+
+BEHIND = 5.0
+"""Seconds until a cache that is behind is looked at again; its event normally comes first."""
+
+
+async def lower_named_as(context: ClusterContext, upper: Object) -> Object | None:
+    """What the lower cluster has under an upper pod's name, whosever it is."""
+    namespace = context.lower_namespace(upper.namespace)
+    try:
+        return from_dict(await context.lower.get(resources.PODS, upper.name, namespace=namespace))
+    except NotFound:
+        return None
+
+
+def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, known_uid: str) -> bool:
+    """Return whether a pod read from the lower cluster was made for an upper pod.
+
+    Args:
+        context: the two clusters.
+        upper: the upper pod.
+        live: the lower pod.
+        known_uid: uid of the lower pod that this process created or saw with our labels; empty: none. Never take it
+            from the upper pod: its user can write there.
+    """
+    if live.uid == known_uid:
+        return True
+    origin = {"namespace": upper.namespace, "name": upper.name, "uid": upper.uid}
+    return ownership.is_made_for(live, context.cluster_id, origin)
+
+
+async def itself(cluster: Client, pod: Object) -> Object | None:
+    """A pod of a cluster as it is now; None: that very one is gone."""
+    try:
+        live = from_dict(await cluster.get(resources.PODS, pod.name, namespace=pod.namespace))
+    except NotFound:
+        return None
+    return live if live.uid == pod.uid else None
+
+
+async def exists_above(context: ClusterContext, uid: str, lower: Object) -> bool:
+    """Whether the upper cluster has the pod of that uid, under the name that a lower pod was made with."""
+    upper = await _upper_named_as(context, lower)
+    return upper is not None and upper["metadata"]["uid"] == uid
+
+
+async def has_upper_pod(context: ClusterContext, lower: Object) -> bool:
+    """Return whether the upper cluster has the pod that a lower pod was made for.
+
+    Each of the lower pod's two marks suffices: who changes one of them must not have the pod deleted.
+    """
+    upper = await _upper_named_as(context, lower)
+    return upper is not None and ownership.is_made_for(lower, context.cluster_id, upper["metadata"])
+
+
+async def _upper_named_as(context: ClusterContext, lower: Object) -> dict[str, Any] | None:
+    try:
+        return await context.upper.get(resources.PODS, lower.name, namespace=upper_namespace(lower))
+    except NotFound:
+        return None
+
+
+def upper_namespace(lower: Object) -> str:
+    """The namespace above of the pod that a lower pod was made for."""
+    return lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, lower.namespace)
+
+
+async def delete_below(context: ClusterContext, lower: Object, *, grace_period_seconds: int | None) -> None:
+    """Delete a lower pod, that very one; None: with the grace period that it asks for itself."""
+    # Gone already, or the name belongs to another pod by now: not ours to delete.
+    with contextlib.suppress(NotFound, Conflict):
+        await context.lower.delete(
+            resources.PODS,
+            lower.name,
+            namespace=lower.namespace,
+            uid=lower.uid,
+            grace_period_seconds=grace_period_seconds,
+        )

@@ -1,0 +1,145 @@
+"""When pods that a lower cluster refused are tried again, so that many of them leave the rate limit to others."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from controller_runtime.util import backoff
+from controller_runtime.workqueue.controller import Result
+from virtual_node.controllers.base.context import SHORTEST_PAUSE
+from virtual_node.controllers.pods.quota_gate import QuotaGate, Wakes
+from virtual_node.controllers.pods.record import PodRecord
+
+_BASE, _LONGEST = 0.1, 60.0
+"""Seconds until a single pod is tried again, after its first refusal and at most."""
+_PER_SECOND, _BURST = 5.0, 50
+"""Tries of refused pods of one namespace."""
+_ALL_PER_SECOND, _ALL_BURST = 50.0, 200
+"""Tries of refused pods of all namespaces of a lower cluster."""
+
+
+class Pacer:
+    """Gives out times at a steady rate, in the order in which they are asked for (GCRA)."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        """Set up.
+
+        Args:
+            rate: times per second.
+            burst: times that may be at once.
+        """
+        self._step = 1 / rate
+        self._slack = (burst - 1) * self._step
+        self._next = 0.0
+
+    def take(self, now: float) -> float:
+        """Return the next time that is free: now, or later."""
+        due = max(now, self._next - self._slack)
+        self._next = max(self._next, now) + self._step
+        return due
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether the whole burst is free."""
+        return self._next <= now
+
+
+class Refusals:
+    """The pods that one lower cluster refused.
+
+    A quota's refusals are tried again one by one (``quota_gate``); all others each for itself with back-off, at a
+    bounded rate for each namespace and for all.
+    """
+
+    def __init__(self) -> None:
+        self._gate = QuotaGate()
+        self._all = Pacer(_ALL_PER_SECOND, _ALL_BURST)
+        self._namespaces: dict[str, Pacer] = {}
+        self._wake: Callable[[str, float], None] = lambda _uid, _seconds: None
+
+    def attach(self, wake: Callable[[str, float], None]) -> None:
+        """Set what has a pod looked at: called with its uid and seconds."""
+        self._wake = wake
+
+    def pause(self, uid: str, record: PodRecord) -> Result | None:
+        """Return how a pod has to wait that was refused before; None: it may be tried."""
+        now = _now()
+        self._wake_all(self._gate.ask(uid, now))
+        seconds = max(self._gate.pause(uid, now), record.retry_at - now)
+        if seconds <= 0:
+            return None
+        return Result() if seconds == math.inf else Result(requeue_after=max(seconds, SHORTEST_PAUSE))
+
+    def foresee(self, uid: str, namespace: str, spec: dict[str, Any]) -> str:
+        """Return why a quota would refuse a new pod, as it just refused an equal one; empty: it may be tried."""
+        return self._gate.foresee(uid, namespace, _demand(spec), _now()) if len(self._gate) else ""
+
+    def follow(self, uid: str, namespace: str, spec: dict[str, Any]) -> Result:
+        """Have a pod wait that has not been tried; it is woken when its turn comes."""
+        self._wake_all(self._gate.follow(uid, namespace, _demand(spec), _now()))
+        return Result()
+
+    def refused_by_quota(self, uid: str, namespace: str, spec: dict[str, Any], message: str) -> Result:
+        """Note a quota's refusal in a lower namespace; the pod is woken when its turn comes.
+
+        Args:
+            uid: of the pod.
+            namespace: the lower one.
+            spec: of the lower pod.
+            message: the lower API server's: ``pods "a" is forbidden: exceeded quota: …``.
+        """
+        why = message.partition("forbidden: ")[2] or message
+        self._wake_all(self._gate.refused(uid, namespace, _demand(spec), _now(), why=why))
+        return Result()
+
+    def refused(self, uid: str, namespace: str, record: PodRecord) -> Result:
+        """Note any other refusal in a lower namespace."""
+        now = _now()
+        self.forget(uid)
+        if namespace not in self._namespaces:
+            self._namespaces = {name: one for name, one in self._namespaces.items() if not one.is_idle(now)}
+        pacer = self._namespaces.setdefault(namespace, Pacer(_PER_SECOND, _BURST))
+        own = now + backoff.exponential(record.refusals, base=_BASE, maximum=_LONGEST)
+        record.refusals += 1
+        record.retry_at = max(own, pacer.take(now), self._all.take(now))
+        return Result(requeue_after=record.retry_at - now)
+
+    def created(self, uid: str, record: PodRecord) -> None:
+        """Note that a pod was created."""
+        record.refusals, record.retry_at = 0, 0.0
+        self._wake_all(self._gate.created(uid, _now()))
+
+    def freed(self, namespace: str) -> None:
+        """Note that a pod of ours in a lower namespace has ended."""
+        if len(self._gate):
+            self._wake_all(self._gate.freed(namespace, _now()))
+
+    def forget(self, uid: str) -> None:
+        """Note that a pod is gone, or waits for something else."""
+        if len(self._gate):
+            self._wake_all(self._gate.forget(uid, _now()))
+
+    def _wake_all(self, wakes: Wakes) -> None:
+        for uid, seconds in wakes:
+            self._wake(uid, seconds)
+
+
+def _demand(spec: dict[str, Any]) -> str:
+    """A digest of what quotas count of a pod."""
+    counted = [
+        [container.get("resources") for container in spec.get(kind) or ()]
+        for kind in ("initContainers", "containers")
+    ]
+    others = [
+        spec.get(key) for key in ("overhead", "resources", "priorityClassName", "activeDeadlineSeconds")
+    ]
+    return hashlib.blake2b(msgspec.json.encode([counted, others], order="sorted"), digest_size=8).hexdigest()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,135 @@
+"""Writes upper pod statuses: what the lower cluster says, unabridged, and our own word where it says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client.client import PatchType
+from controller_runtime.errors import Invalid, NotFound
+from controller_runtime.objects import Object
+from controller_runtime.workqueue.controller import Result
+from virtual_node import metrics
+from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
+from virtual_node.controllers.pods.record import PodRecord
+from virtual_node.translate.base.ownership import proof_of_mirroring
+from virtual_node.translate.pods import status as pod_status
+from virtual_node.translate.pods import synthetic_status
+
+_UNREMARKABLE_DELAY = 5.0
+"""Seconds after creation for which a status with no news in it waits for the next one."""
+_UNREMARKABLE = frozenset({"conditions", "qosClass", "observedGeneration"})
+
+
+class StatusWriter:
+    """Patches pods/status in the upper cluster, only with what changed and only for the very pod (uid)."""
+
+    def __init__(self, context: ClusterContext) -> None:
+        self._context = context
+        self._lag = metrics.MIRROR_SECONDS.labels(context.name, "up")
+
+    async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
+        """Bring the upper status to what the lower pod's status means upstream.
+
+        Returns a requeue when the patch would carry no news (our annotation, "scheduled below"): nearly always
+        the next lower status comes first and takes them along, which saves a write per pod.
+        """
+        pair = (upper.resource_version, lower.resource_version)
+        if record.compared == pair:
+            return None
+        upper_pod = upper.to_dict()
+        current = upper_pod.get("status") or {}
+        desired = pod_status.upper_status(
+            lower.to_dict(), upper_pod, reached=record.reached if record.synced is upper else 0
+        )
+        if pod_status.is_finished(upper_pod) and desired.get("phase") not in {"Succeeded", "Failed"}:
+            # A finished pod stays finished, as with a kubelet.
+            record.compared = pair
+            return None
+        annotations: dict[str, str] = {}
+        mark = proof_of_mirroring(lower.uid, upper.uid)
+        if upper.annotations.get(names.ANNOTATION_LOWER_UID) != mark:
+            annotations[names.ANNOTATION_LOWER_UID] = mark
+        patch = pod_status.status_patch(current, desired, uid=upper.uid, annotations=annotations)
+        if patch is None or (not annotations and record.dropped == _digest(patch)):
+            record.compared = pair
+            record.changed_at = 0.0
+            return None
+        waited = asyncio.get_running_loop().time() - record.created_at
+        if waited < _UNREMARKABLE_DELAY and _is_unremarkable(patch):
+            return Result(requeue_after=max(_UNREMARKABLE_DELAY - waited, SHORTEST_PAUSE))
+        since, record.changed_at = record.changed_at, 0.0
+        stored = await self._patch(upper, patch)
+        if since:
+            self._lag.observe(asyncio.get_running_loop().time() - since)
+        # An API server drops fields that its version does not know, without an error.
+        dropped = pod_status.status_patch(stored, desired, uid=upper.uid) if stored is not None else None
+        record.dropped = _digest(dropped) if dropped else 0
+        record.compared = pair
+        record.complaint = ""
+        return None
+
+    async def say(self, upper: Object, status: Mapping[str, Any]) -> None:
+        """Write a status of our own making (missing dependency, refused below, lost)."""
+        current = upper.status or {}
+        patch = pod_status.status_patch(current, dict(status), uid=upper.uid)
+        if patch is not None:
+            await self._patch(upper, patch)
+
+    async def lost(self, upper: Object, *, reason: str, message: str) -> None:
+        """Report that the pod's lower half is gone for good: phase Failed, containers terminated."""
+        status = synthetic_status.lost(upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC))
+        await self.say(upper, status)
+
+    async def _patch(self, upper: Object, patch: dict[str, Any]) -> dict[str, Any] | None:
+        """Patch the status; return the status that the upper cluster has stored, or None where it has not."""
+        try:
+            changed = await self._context.upper.patch(
+                resources.PODS,
+                upper.name,
+                # Of this very state: a request of a killed process that arrives later changes nothing.
+                {**patch, "metadata": {**patch["metadata"], "resourceVersion": upper.resource_version}},
+                namespace=upper.namespace,
+                subresource="status",
+                patch_type=PatchType.STRATEGIC,
+            )
+        except NotFound:
+            return None  # the pod is gone: its own events follow
+        except Invalid as error:
+            # The upper cluster does not take this status (other validation than below, say). Retrying cannot help;
+            # the next lower status may. What it does take is not held back.
+            self._context.log.warning(
+                "upper cluster refuses a pod status", pod=upper.key, uid=upper.uid, error=str(error)
+            )
+            change = patch.get("status") or {}
+            rest = {field: value for field, value in change.items() if field not in _refused(error)}
+            if rest and len(rest) < len(change):
+                return await self._patch(upper, {**patch, "status": rest})
+            return None
+        return changed.get("status") or {}
+
+
+def _refused(error: Invalid) -> set[str]:
+    """Fields of a status that a server found wrong: of the cause ``status.containerStatuses[0].state`` the first."""
+    paths = [cause.get("field") or "" for cause in (error.status.get("details") or {}).get("causes") or ()]
+    return {path.split(".")[1].partition("[")[0] for path in paths if path.startswith("status.")}
+
+
+def _digest(patch: Mapping[str, Any]) -> int:
+    """A number for what a patch changes in a status; never 0."""
+    return hash(msgspec.json.encode(patch.get("status"))) or 1
+
+
+def _is_unremarkable(patch: Mapping[str, Any]) -> bool:
+    """Whether a status patch says nothing that anybody waits for: no phase, no container, no bad news."""
+    change = patch.get("status") or {}
+    return change.keys() <= _UNREMARKABLE and all(
+        condition.get("type") == "PodScheduled" and condition.get("status") == "True"
+        for condition in change.get("conditions") or ()
+    )

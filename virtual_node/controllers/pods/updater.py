@@ -1,0 +1,228 @@
+"""Carries the changes that Kubernetes allows on a running pod from the upper pod to the lower one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.api.policy.decision import summary
+from controller_runtime.client.client import PatchType
+from controller_runtime.errors import ApiError, Conflict, Invalid, NotFound, is_retryable
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.problems import Problem
+from virtual_node.controllers.pods.creator import PodCreator
+from virtual_node.controllers.pods.record import PodRecord
+from virtual_node.translate.pods import lower_pod as pod_down
+from virtual_node.translate.pods import policy, update
+
+_FIRST_GENERATION = 1
+"""Of a pod in whose spec nothing has changed since it was created (KEP-5067; 0 where the API server counts none)."""
+
+_RESTORE_PAUSE = 30.0
+"""Seconds between two times that metadata of one lower pod is restored: somebody may change it again at once."""
+
+
+class PodUpdater:
+    """Patches lower pods: metadata and spec, in-place resize, ephemeral containers."""
+
+    def __init__(self, context: ClusterContext, *, creator: PodCreator) -> None:
+        self._context = context
+        self._creator = creator
+
+    async def follow(self, upper: Object, lower: Object, record: PodRecord) -> None:
+        """Bring the lower pod's spec and metadata to what the upper pod asks, if that changed.
+
+        Labels and annotations that were changed in the lower cluster are restored. Images and resources are not:
+        admission or an autoscaler there may have set them.
+
+        Raises:
+            ApiError: the lower cluster does not take the change for now; the caller retries.
+        """
+        if lower.metadata.deletion_timestamp is not None:
+            return
+        shown = lower
+        is_same_wish = record.synced is not None and same_wish(record.synced, upper)
+        if is_same_wish:
+            record.synced = upper
+            if record.followed is not None and _same_metadata(record.followed, shown):
+                return
+        lower = record.written or lower
+        upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
+        options = self._context.options[upper_pod["spec"]["nodeName"]]
+        desired = pod_down.lower_pod(upper_pod, options)
+        changes = update.pod_patch(lower_pod, desired, upper_pod, options)
+        main = changes.metadata_and_spec or {}
+        resize = changes.resize
+        is_as_created = upper.metadata.generation == _FIRST_GENERATION
+        if not record.resized and update.has_been_asked(lower_pod, desired, is_as_created=is_as_created):
+            main = {field: change for field, change in main.items() if field != "spec"}
+            resize = None
+        changes, refused = policy.allowed_changes(
+            lower_pod, replace(changes, metadata_and_spec=main), self._context.policy.of(upper.namespace)
+        )
+        self._tell_refused(upper, record, summary(refused))
+        main = changes.metadata_and_spec or {}
+        if is_same_wish:
+            await self._restore(lower, record, main)
+            record.followed = shown
+            return
+        debugging = changes.ephemeral_containers
+        waiting: dict[str, Problem] = {}
+        if debugging:
+            waiting = await self._creator.prepare_debugging(upper, upper_pod, debugging)
+            self._tell_waiting(upper, record, waiting)
+            if not debugging["spec"]["ephemeralContainers"]:
+                debugging = None
+        record.synced = None  # a part of it may go down; then what was wanted before is a change, too
+        patches = ((resize, "resize"), (debugging, "ephemeralcontainers"), (main, None))
+        reached = await self._send(upper, lower, record, patches)
+        if reached is not None and not waiting:
+            record.synced = upper
+            record.followed = shown
+            is_spec_refused = any(not one.field.startswith("metadata.") for one in refused)
+            record.reached = 0 if is_spec_refused else reached
+
+    async def _restore(self, lower: Object, record: PodRecord, changes: Mapping[str, Any]) -> None:
+        """Restore labels and annotations that were changed in the lower cluster, but not in a loop."""
+        patch = {field: change for field, change in changes.items() if field == "metadata"}
+        if not record.reached:  # refused: the note must not call it asked for
+            patch = update.without_note(patch, lower.annotations)
+        if not patch:
+            return
+        now = asyncio.get_running_loop().time()
+        if record.restored_at is not None and now - record.restored_at < _RESTORE_PAUSE:
+            raise Conflict(f"labels or annotations of pod {lower.key} are changed again and again", code=409)
+        record.restored_at = now
+        self._context.log.warning("metadata of a lower pod was changed; it is restored", pod=lower.key)
+        with contextlib.suppress(NotFound):
+            await self._patch(lower, record, patch, subresource=None)
+
+    async def _send(
+        self,
+        upper: Object,
+        lower: Object,
+        record: PodRecord,
+        patches: Iterable[tuple[Mapping[str, Any] | None, str | None]],
+    ) -> int | None:
+        """Send patches, each with its subresource, the pod's own last: it notes in an annotation what was asked for.
+
+        Returns the generation that the lower pod has with them, 0 when something was refused; None: it is gone.
+
+        Raises:
+            ApiError: as ``follow``; whatever else could be sent was.
+        """
+        reached = [lower.metadata.generation]
+        postponed: ApiError | None = None
+        is_resize_due = False
+        for patch, subresource in patches:
+            if is_resize_due and subresource is None:
+                patch = update.without_note(patch or {}, lower.annotations)  # noqa: PLW2901 - but for the note
+            try:
+                reached.append(await self._patch(lower, record, patch, subresource=subresource))
+                if patch and subresource == "resize":
+                    record.resized = True
+                elif subresource is None:
+                    record.resized = False
+            except Invalid as error:
+                # The lower cluster will refuse the same change for ever: say so once, keep the pod running.
+                reached.append(0)
+                self._refused(upper, error.message)
+                if subresource is None and record.resized:
+                    await self._note_resize(lower, record, patch or {})
+            except NotFound as error:
+                if subresource is None or _names_the_pod(error):
+                    return None  # deleted meanwhile: its event follows
+                # Older than the subresource (resize came with Kubernetes 1.33): the pod keeps what it has.
+                reached.append(0)
+                self._refused(upper, f"it does not know pods/{subresource}")
+            except ApiError as error:
+                if is_retryable(error):
+                    record.resized = record.resized or subresource == "resize"  # it may have arrived
+                    raise
+                # A quota or a policy below says no. It may change, and nothing tells when: the rest goes down now.
+                self._refused(upper, error.message)
+                postponed = error
+                is_resize_due = is_resize_due or subresource == "resize"
+        if postponed is not None:
+            raise postponed
+        return 0 if 0 in reached else max(reached)
+
+    async def _note_resize(self, lower: Object, record: PodRecord, refused: Mapping[str, Any]) -> None:
+        """Note on the lower pod that it is not as it was last asked for: a resize went down, the rest was refused.
+
+        Without the note, a process that starts later would not carry down that the resize is taken back.
+        """
+        note = update.without_note(refused, lower.annotations).get("metadata")
+        if note:
+            with contextlib.suppress(Invalid, NotFound):
+                await self._patch(lower, record, {"metadata": note}, subresource=None)
+
+    def _tell_waiting(self, upper: Object, record: PodRecord, waiting: Mapping[str, Problem]) -> None:
+        """Report debug containers that wait, once."""
+        told = "; ".join(f"Debug container {name} waits: {one.message}" for name, one in waiting.items())
+        if told and record.debugging != told:
+            reason = next(iter(waiting.values())).event_reason
+            self._context.recorder.event(upper, "Warning", reason, told)
+        record.debugging = told
+
+    def _tell_refused(self, upper: Object, record: PodRecord, why: str) -> None:
+        """Report changes that the policy refuses, once."""
+        if why and record.refused != why:
+            self._refused(upper, f"its policy does not allow the change: {why}")
+        record.refused = why
+
+    def _refused(self, upper: Object, why: str) -> None:
+        self._context.recorder.event(
+            upper, "Warning", "UpdateRefused", f"Lower cluster {self._context.name}: {why}"
+        )
+
+    async def _patch(
+        self, lower: Object, record: PodRecord, patch: Mapping[str, Any] | None, *, subresource: str | None
+    ) -> int:
+        """Send a patch, if there is one; the generation that the lower pod has with it."""
+        if not patch:
+            return lower.metadata.generation
+        # The name may be another pod's by now: that one is not to take this one's changes.
+        changed = await patch_only(
+            self._context.lower,
+            resources.PODS,
+            lower.name,
+            patch,
+            uid=lower.uid,
+            resource_version=(record.written or lower).resource_version,
+            namespace=lower.namespace,
+            subresource=subresource,
+            patch_type=PatchType.STRATEGIC,
+        )
+        if changed["metadata"].get("resourceVersion") != lower.resource_version:
+            record.written = from_dict(changed)
+        return int(changed["metadata"].get("generation") or 0)
+
+
+def _names_the_pod(error: NotFound) -> bool:
+    """Whether it is the pod that was not found; a path that a server does not know has no name in its Status."""
+    return bool((error.status.get("details") or {}).get("name"))
+
+
+def same_wish(old: Object, new: Object) -> bool:
+    """Whether nothing that is carried below differs between two states of one upper pod."""
+    return (
+        old.has_spec_equal(new)
+        and old.labels == new.labels
+        and (old.annotations == new.annotations or _carried(old) == _carried(new))
+    )
+
+
+def _same_metadata(old: Object, new: Object) -> bool:
+    return old is new or (old.labels == new.labels and old.annotations == new.annotations)
+
+
+def _carried(pod: Object) -> dict[str, str]:
+    return {key: value for key, value in pod.annotations.items() if key != names.ANNOTATION_LOWER_UID}

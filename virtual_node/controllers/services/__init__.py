@@ -1,0 +1,1 @@
+"""Services and EndpointSlices that follow pods, and the Service variables of containers."""

@@ -1,0 +1,299 @@
+"""Services of the upper cluster, and where they lead, appear in the lower cluster for the pods that use them.
+
+Which: those that are always wanted (``services.always``) and those of namespaces with pods on our virtual nodes.
+One queue, keyed by the upper Service (``namespace/name``): everything that has to do with one, above or below,
+adds the same key, and ``reconcile`` compares the caches and does what is missing. It so may run at any time:
+after a restart the copies found below add their keys, and what nobody wants any more goes.
+
+A Service below that is not ours is never touched, above all the lower cluster's own ``default/kubernetes`` and
+``kube-system/kube-dns``: pods find what that cluster offers under the name, and the upper Service gets an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import ApiError, ConfigError, Unavailable, is_retryable
+from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.queue import WorkQueue
+from virtual_node import metrics
+from virtual_node.config.types import SERVICE_CONTROLLERS
+from virtual_node.controllers.base import peers
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.problems import SERVICE_CONFLICT, Problem
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.services.endpoint_slices import (
+    INDEX_SERVICE,
+    EndpointMirror,
+    endpoint_mirror,
+    service_of_upper,
+    upper_slices,
+)
+from virtual_node.controllers.services.environment import INDEX_NAMESPACE, has_address
+from virtual_node.controllers.services.mirror import ServiceCopies, upper_service
+from virtual_node.controllers.services.users import GRACE, NamespaceUsers
+
+_FOREIGN_AGAIN = 600.0
+"""Seconds after which a name that is taken is tried again; a watch of all lower Services would cost more."""
+_BEHIND = 5.0
+"""Seconds until a cache that is behind is looked at again; its event normally comes first."""
+_SETTLE_SECONDS = 2.0
+_WORKERS = 8
+_KUBE_SYSTEM = "kube-system"
+
+
+class ServiceController:
+    """Keeps the lower copies of upper Services and their endpoints."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        caches: PodCaches,
+        *,
+        namespaces: Namespaces,
+        upper: Informer,
+        lower: Informer,
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            caches: our pods in both.
+            namespaces: makes lower namespaces, and knows which upper ones may come.
+            upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
+            lower: Services of the lower cluster that carry our ownership label, indexed by ``upper_service`` under
+                ``INDEX_SERVICE``.
+        """
+        self._context = context
+        self._caches = caches
+        self._namespaces = namespaces
+        self._upper = upper
+        self._lower = lower
+        self._copies = ServiceCopies(context, namespaces=namespaces, lower=lower)
+        self._is_enabled = SERVICE_CONTROLLERS in context.settings.enable_controllers
+        self._refused: set[str] = set()
+        """Upper Services that the lower cluster did not take at the last try."""
+        self._progress = asyncio.Event()
+        """Set, and replaced, whenever a copy appears or turns out to be impossible."""
+        queue: WorkQueue[str] = WorkQueue(
+            f"services-{context.name}",
+            rate_limiter=ExponentialBackoff(0.2, 60.0),
+            flow=lambda key: key.partition("/")[0],
+            workers=_WORKERS,
+        )
+        self.controller: Controller[str] = Controller(
+            f"services-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
+        )
+        self._users = NamespaceUsers(caches.upper.values(), on_change=self._add_all)
+        self._slices = upper_slices(context.upper)
+        self._endpoints: EndpointMirror | None = None
+
+    async def run(self) -> None:
+        """Mirror until cancelled, if ``enableControllers`` says so. A lower cluster that is down is waited for."""
+        if not self._is_enabled:
+            return
+        self._endpoints = endpoints = await self._choose()
+        self._watch(endpoints)
+        async with asyncio.TaskGroup() as group:
+            for informer in (self._slices, endpoints.lower):
+                group.create_task(informer.run(), name=f"{self._context.name} endpoints")
+            # What is not listed yet must not look as if it were gone.
+            for informer in (
+                self._upper,
+                self._lower,
+                self._slices,
+                endpoints.lower,
+                self._caches.lower,
+                *self._caches.upper.values(),
+            ):
+                await informer.wait_synced()
+            group.create_task(self.controller.run(), name=f"{self._context.name} services")
+
+    async def reconcile(self, key: str) -> Result | None:
+        """Bring the copy of one Service and its endpoints in step, or remove them."""
+        assert self._endpoints is not None
+        upper = self._upper.store.get(key)
+        namespace, _, name = key.partition("/")
+        lower_namespace = self._context.lower_namespace(namespace)
+        for copy in self._lower.store.by_index(INDEX_SERVICE, key):
+            if copy.namespace != lower_namespace and not await self._copies.is_used_elsewhere(copy):
+                # Of another time: the configuration maps the namespace elsewhere now.
+                await self._copies.delete(copy)
+        if upper is None or upper.metadata.deletion_timestamp is not None:
+            self._copies.forget(key)
+            self._refused.discard(key)
+            if not self._is_there(key):
+                return None
+            if upper is None and await self._exists_above(namespace, name):
+                return Result(requeue_after=_BEHIND)
+            return await self._remove(key)
+        if not self._is_wanted(upper):
+            return await self._remove_unused(upper, lower_namespace)
+        try:
+            problem = await self._copies.ensure(upper, lower_namespace)
+        except ApiError as error:
+            self._failed(upper, error)
+            raise
+        self._refused.discard(key)
+        if problem is not None:
+            self._complain(upper, problem)
+            await self._endpoints.remove(key)
+            return Result(requeue_after=_FOREIGN_AGAIN if problem.event_reason == SERVICE_CONFLICT else GRACE)
+        await self._endpoints.sync(upper, lower_namespace)
+        return None
+
+    async def settled(self, namespace: str) -> None:
+        """Wait until the Services of an upper namespace are below, but not for long.
+
+        A container's environment is fixed when it starts: the first pod of a namespace is to find the addresses
+        of Services there that are older than itself.
+        """
+        if not self._is_enabled:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                while self._unsettled(namespace):
+                    await self._progress.wait()
+
+    def _unsettled(self, namespace: str) -> bool:
+        lower_namespace = self._context.lower_namespace(namespace)
+        return any(
+            not has_address(service, self._lower.store.get(f"{lower_namespace}/{service.name}"))
+            and service.key not in self._copies.foreign
+            and service.key not in self._refused
+            and service.metadata.deletion_timestamp is None
+            and self._is_wanted(service)
+            for service in self._upper.store.by_index(INDEX_NAMESPACE, namespace)
+        )
+
+    def _progressed(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    def _is_wanted(self, service: Object) -> bool:
+        return self._copies.is_always(service.namespace, service.name) or (
+            service.namespace in self._users
+            and self._context.lower_namespace(service.namespace) != _KUBE_SYSTEM
+            and self._namespaces.allowed(service.namespace)
+        )
+
+    async def _remove_unused(self, upper: Object, namespace: str) -> Result | None:
+        """Nobody of ours uses it any more: give others a while to come, and those of other processes their due."""
+        if not self._is_there(upper.key):
+            return None
+        copy = self._copies.of(upper.namespace, upper.name)
+        if copy is not None:
+            await self._copies.unmark(copy)
+            if self._copies.is_always_elsewhere(copy):
+                return None  # when that installation takes its mark off, we hear of it
+            if self._copies.unused.get(upper.key, copy.uid) != copy.uid:
+                return None  # another process has made it again, for pods that are not below yet
+        if left := self._users.grace(upper.namespace):
+            return Result(requeue_after=left)
+        if await peers.have_pods_in(self._context, namespace):
+            return Result(requeue_after=GRACE)
+        if copy is not None:
+            self._copies.unused[upper.key] = copy.uid
+        return await self._remove(upper.key)
+
+    async def _remove(self, key: str) -> Result | None:
+        assert self._endpoints is not None
+        await self._endpoints.remove(key)
+        namespace, _, name = key.partition("/")
+        if (copy := self._copies.of(namespace, name)) is not None:
+            await self._copies.delete(copy)
+        return None
+
+    def _is_there(self, key: str) -> bool:
+        assert self._endpoints is not None
+        namespace, _, name = key.partition("/")
+        return self._copies.of(namespace, name) is not None or bool(
+            self._endpoints.lower.store.by_index(INDEX_SERVICE, key)
+        )
+
+    async def _exists_above(self, namespace: str, name: str) -> bool:
+        """Ask, for a cache may be behind: another process may have copied what ours has yet to show."""
+        page = await self._context.upper.list(
+            resources.SERVICES, namespace=namespace, field_selector=f"metadata.name={name}", limit=1
+        )
+        return any(service.metadata.deletion_timestamp is None for service in page.items)
+
+    def _failed(self, upper: Object, error: ApiError) -> None:
+        """Nobody waits for it any more; what will not pass by itself is told."""
+        self._refused.add(upper.key)
+        self._progressed()
+        if not is_retryable(error):
+            self._context.recorder.event(
+                upper,
+                "Warning",
+                "FailedMirror",
+                f"Lower cluster {self._context.name} refused the Service: {error.message}",
+            )
+
+    def _complain(self, upper: Object, problem: Problem) -> None:
+        """Report once that the lower name or namespace is not ours."""
+        if self._copies.foreign.get(upper.key) == upper.uid:
+            return
+        self._copies.foreign[upper.key] = upper.uid
+        self._progressed()
+        metrics.FOREIGN_SERVICES.labels(self._context.name).inc()
+        # Each cluster has a "kubernetes", a "kube-dns" and a kube-system of its own.
+        is_always = self._copies.is_always(upper.namespace, upper.name)
+        self._context.recorder.event(
+            upper, "Normal" if is_always else "Warning", problem.event_reason, problem.message
+        )
+
+    async def _choose(self) -> EndpointMirror:
+        backoff = ExponentialBackoff(0.5, 30.0)
+        while True:
+            try:
+                return await endpoint_mirror(self._context, self._caches, self._slices)
+            except (ApiError, ConfigError) as error:
+                if not isinstance(error, Unavailable):
+                    self._context.log.warning("cannot read EndpointSlices below", error=str(error))
+            await asyncio.sleep(backoff.when("endpoints"))
+
+    def _watch(self, endpoints: EndpointMirror) -> None:
+        add = self.controller.queue.add
+
+        def service_changed(service: Object) -> None:
+            add(service.key)
+
+        def copy_changed(copy: Object) -> None:
+            self._progressed()
+            for key in upper_service(copy):
+                add(key)
+
+        def slice_changed(piece: Object) -> None:
+            for key in service_of_upper(piece):
+                add(key)
+
+        def endpoints_changed(thing: Object) -> None:
+            for key in endpoints.service_of(thing):
+                add(key)
+
+        for informer, handler in (
+            (self._upper, service_changed),
+            (self._lower, copy_changed),
+            (self._slices, slice_changed),
+            (endpoints.lower, endpoints_changed),
+        ):
+            _on_any_change(informer, handler)
+
+    def _add_all(self, namespace: str) -> None:
+        for key in self._upper.store.index_keys(INDEX_NAMESPACE, namespace):
+            self.controller.queue.add(key)
+
+
+def _on_any_change(informer: Informer, handler: Callable[[Object], None]) -> None:
+    def updated(old: Object, new: Object) -> None:
+        handler(old)
+        handler(new)
+
+    informer.add_handler(on_add=lambda new, _initial: handler(new), on_update=updated, on_delete=handler)

@@ -1,0 +1,255 @@
+"""The endpoints of mirrored Services: EndpointSlices, or Endpoints where the lower cluster is older than those.
+
+Both classes do the same for one Service at a time: compare the caches of the two clusters and write what differs.
+Which Services, and when, is the ServiceController's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.objects import Object, from_dict
+from controller_runtime.resources import Resource
+from virtual_node.controllers.base import peers
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.translate.base import ownership
+from virtual_node.translate.services import endpoints as translate
+
+INDEX_SERVICE = "service"
+Difference = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | None]
+
+
+class EndpointMirror(Protocol):
+    """Keeps the endpoints of one Service below as they are above."""
+
+    lower: Informer
+    """What we made below, indexed by the key of the upper Service under ``INDEX_SERVICE``."""
+
+    def service_of(self, thing: Object) -> Iterable[str]:
+        """Key of the upper Service that something in ``lower`` was made for."""
+
+    async def sync(self, service: Object, namespace: str) -> None:
+        """Bring the endpoints of an upper Service in step, in a lower namespace.
+
+        Raises:
+            ApiError: the lower cluster refuses; the caller retries.
+        """
+
+    async def remove(self, key: str) -> None:
+        """Remove what was made for the upper Service of that key (``namespace/name``)."""
+
+
+def upper_slices(client: Client) -> Informer:
+    """All EndpointSlices of the upper cluster, by the key of their Service."""
+    return Informer(client, resources.ENDPOINT_SLICES, indexers={INDEX_SERVICE: service_of_upper})
+
+
+def service_of_upper(piece: Object) -> Iterable[str]:
+    """Key of the Service that an upper slice belongs to."""
+    name = piece.labels.get(translate.LABEL_SERVICE)
+    return (f"{piece.namespace}/{name}",) if name else ()
+
+
+async def endpoint_mirror(context: ClusterContext, caches: PodCaches, upper: Informer) -> EndpointMirror:
+    """The mirror that the lower cluster can read: it has discovery.k8s.io/v1 since Kubernetes 1.21.
+
+    Raises:
+        ApiError: it does not answer, or refuses.
+    """
+    ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
+    try:
+        await context.lower.list(resources.ENDPOINT_SLICES, label_selector=ours, limit=1)
+    except NotFound:
+        return LegacyEndpoints(context, caches, upper=upper)
+    return EndpointSlices(context, caches, upper=upper)
+
+
+class EndpointSlices:
+    """One lower EndpointSlice for each upper one."""
+
+    def __init__(self, context: ClusterContext, caches: PodCaches, *, upper: Informer) -> None:
+        self._context = context
+        self._caches = caches
+        self._upper = upper
+        self._in_step: dict[tuple[str, str], Object] = {}
+        """Upper slices by namespace and name below, as their copies were last made to follow them."""
+        self.lower = _lower(context, resources.ENDPOINT_SLICES, self.service_of)
+
+    def service_of(self, thing: Object) -> Iterable[str]:
+        """See ``EndpointMirror``."""
+        namespace = thing.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, thing.namespace)
+        return (f"{namespace}/{thing.labels.get(translate.LABEL_SERVICE, '')}",)
+
+    async def sync(self, service: Object, namespace: str) -> None:
+        """See ``EndpointMirror``."""
+        key = service.key
+        existing = {
+            (piece.namespace, piece.name): piece for piece in self.lower.store.by_index(INDEX_SERVICE, key)
+        }
+        if (service.spec or {}).get("type") != "ExternalName":
+            for piece in self._upper.store.by_index(INDEX_SERVICE, key):
+                cluster_id = self._context.cluster_id
+                where = (namespace, translate.slice_name(service.name, piece.uid, cluster_id))
+                current = existing.pop(where, None)
+                desired = translate.lower_slice(
+                    piece.to_dict(),
+                    service=service.name,
+                    namespace=namespace,
+                    cluster_id=cluster_id,
+                    find_pod=_finder(self._caches),
+                    known=translate.known_pods(current.to_dict() if current is not None else {}),
+                )
+                if await self._is_behind(where, piece, current, desired):
+                    continue  # the change that our cache lacks brings us here again
+                self._in_step[where] = piece
+                await _write(
+                    self._context,
+                    resources.ENDPOINT_SLICES,
+                    current,
+                    desired,
+                    difference=translate.slice_patch,
+                )
+        if existing:
+            await self._remove_surplus(service, namespace, list(existing.values()))
+
+    async def _is_behind(
+        self, where: tuple[str, str], piece: Object, current: Object | None, desired: Mapping[str, Any]
+    ) -> bool:
+        """Whether a copy has changed under us because another process knows of a later state above."""
+        return (
+            current is not None
+            and self._in_step.get(where) is piece
+            and translate.slice_patch(current.to_dict(), desired) is not None
+            and not await peers.is_current(self._context.upper, resources.ENDPOINT_SLICES, piece)
+        )
+
+    async def _remove_surplus(self, service: Object, namespace: str, surplus: list[Object]) -> None:
+        wanted = await self._wanted_above(service)
+        for piece in surplus:
+            if piece.namespace == namespace:
+                is_needed = piece.name in wanted
+            else:
+                # Of another mapping: ours of another time, or that of another process.
+                is_needed = await peers.have_pods_in(self._context, piece.namespace)
+            if not is_needed:
+                self._in_step.pop((piece.namespace, piece.name), None)
+                await _delete(self._context.lower, resources.ENDPOINT_SLICES, piece)
+
+    async def _wanted_above(self, service: Object) -> set[str]:
+        """Names below of the slices that a Service has above: asked, for a cache may be behind.
+
+        Another process may have copied a slice that ours has yet to show.
+        """
+        if (service.spec or {}).get("type") == "ExternalName":
+            return set()
+        page = await self._context.upper.list(
+            resources.ENDPOINT_SLICES,
+            namespace=service.namespace,
+            label_selector=f"{translate.LABEL_SERVICE}={service.name}",
+        )
+        return {
+            translate.slice_name(service.name, piece.uid, self._context.cluster_id) for piece in page.items
+        }
+
+    async def remove(self, key: str) -> None:
+        """See ``EndpointMirror``."""
+        for piece in self.lower.store.by_index(INDEX_SERVICE, key):
+            self._in_step.pop((piece.namespace, piece.name), None)
+            await _delete(self._context.lower, resources.ENDPOINT_SLICES, piece)
+
+
+class LegacyEndpoints:
+    """One Endpoints object for all upper slices of a Service."""
+
+    def __init__(self, context: ClusterContext, caches: PodCaches, *, upper: Informer) -> None:
+        self._context = context
+        self._caches = caches
+        self._upper = upper
+        self.lower = _lower(context, resources.ENDPOINTS, self.service_of)
+
+    def service_of(self, thing: Object) -> Iterable[str]:
+        """See ``EndpointMirror``."""
+        return (f"{thing.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, thing.namespace)}/{thing.name}",)
+
+    async def sync(self, service: Object, namespace: str) -> None:
+        """See ``EndpointMirror``."""
+        if (service.spec or {}).get("type") == "ExternalName":
+            await self.remove(service.key)
+            return
+        current = self.lower.store.get(f"{namespace}/{service.name}")
+        desired = translate.lower_endpoints(
+            service.to_dict(),
+            [piece.to_dict() for piece in self._upper.store.by_index(INDEX_SERVICE, service.key)],
+            namespace=namespace,
+            cluster_id=self._context.cluster_id,
+            find_pod=_finder(self._caches),
+            known=translate.known_pods(current.to_dict() if current is not None else {}),
+        )
+        await _write(
+            self._context, resources.ENDPOINTS, current, desired, difference=translate.endpoints_patch
+        )
+
+    async def remove(self, key: str) -> None:
+        """See ``EndpointMirror``."""
+        for endpoints in self.lower.store.by_index(INDEX_SERVICE, key):
+            await _delete(self._context.lower, resources.ENDPOINTS, endpoints)
+
+
+def _lower(context: ClusterContext, resource: Resource, index: Callable[[Object], Iterable[str]]) -> Informer:
+    ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
+    return Informer(context.lower, resource, label_selector=ours, indexers={INDEX_SERVICE: index})
+
+
+def _finder(caches: PodCaches) -> translate.FindPod:
+    """Looks up our pod below for an upper one."""
+
+    def find(namespace: str, name: str, uid: str) -> translate.LowerPod | None:
+        upper = caches.upper_pod(uid) if uid else caches.upper_by_name(namespace, name)
+        if upper is None or upper.namespace != namespace:
+            return None
+        pod = caches.lower_pod(upper.uid)
+        if pod is None:
+            return None
+        return translate.LowerPod(pod.namespace, pod.name, pod.uid, (pod.spec or {}).get("nodeName", ""))
+
+    return find
+
+
+async def _write(
+    context: ClusterContext,
+    resource: Resource,
+    current: Object | None,
+    desired: dict[str, Any],
+    *,
+    difference: Difference,
+) -> None:
+    """Create an object below, or patch what differs; one of that name that is not ours is left alone."""
+    name, namespace = desired["metadata"]["name"], desired["metadata"]["namespace"]
+    if current is None:
+        try:
+            await context.lower.create(resource, desired, namespace=namespace)
+        except AlreadyExists:
+            # Our own that the cache does not show yet, or somebody else's.
+            current = from_dict(await context.lower.get(resource, name, namespace=namespace))
+        else:
+            return
+    upper_uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]
+    upper_namespace = desired["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE]
+    if not ownership.is_owned_by(current, context.cluster_id, upper_namespace, upper_uid=upper_uid):
+        context.log.warning("endpoints below are not ours", resource=resource.plural, name=current.key)
+        return
+    if patch := difference(current.to_dict(), desired):
+        await patch_only(context.lower, resource, name, patch, uid=current.uid, namespace=namespace)
+
+
+async def _delete(client: Client, resource: Resource, thing: Object) -> None:
+    with contextlib.suppress(NotFound, Conflict):
+        await client.delete(resource, thing.name, namespace=thing.namespace, uid=thing.uid)

@@ -1,0 +1,153 @@
+"""Service variables for new pods: the Services that the upper cluster has, at addresses that the pod can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.objects import Object
+from virtual_node.config.types import KUBERNETES_SERVICE_UPPER
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.object_key import ObjectKey
+from virtual_node.translate.pods import service_environment
+
+INDEX_NAMESPACE = "namespace"
+Defined = Mapping[ObjectKey, Collection[str]]
+_CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
+
+
+class ServiceLinks:
+    """Adds service variables to the containers of lower pods."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        upper: Informer,
+        lower: Informer,
+        settled: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
+            lower: Services of the lower cluster that carry our ownership label.
+            settled: waits until the Services of an upper namespace are below.
+        """
+        self._context = context
+        self._upper = upper
+        self._lower = lower
+        self._settled = settled
+
+    async def ready(self, namespace: str) -> None:
+        """Wait until the Services of an upper namespace have their addresses below, but not for long."""
+        await self._settled(namespace)
+
+    def add(
+        self,
+        body: dict[str, Any],
+        upper_pod: Mapping[str, Any],
+        env_from: Callable[[], Defined],
+    ) -> None:
+        """Put the variables into a lower pod, in place.
+
+        Args:
+            body: the lower pod that is about to be created.
+            upper_pod: the pod it is made for.
+            env_from: gives the keys of the ConfigMaps and Secrets that the pod names; asked only when needed.
+        """
+        if _wants_links(upper_pod):
+            # The lower cluster's own Services in that namespace are nobody's business.
+            body["spec"]["enableServiceLinks"] = False
+        self.add_to_containers(body["spec"], upper_pod, env_from)
+
+    def add_to_containers(
+        self,
+        spec: dict[str, Any],
+        upper_pod: Mapping[str, Any],
+        env_from: Callable[[], Defined],
+    ) -> None:
+        """Put the variables into containers of a lower pod, in place.
+
+        Args:
+            spec: lists of containers by kind: the pod's spec, or what is added to one that runs (debug containers).
+            upper_pod: as in ``add``.
+            env_from: as in ``add``.
+        """
+        metadata = upper_pod["metadata"]
+        namespace = metadata["namespace"]
+        services = [
+            {"metadata": {"namespace": service.namespace, "name": service.name}, "spec": service.spec or {}}
+            for service in self._upper.store.by_index(INDEX_NAMESPACE, namespace)
+        ]
+        variables = service_environment.service_variables(
+            services,
+            namespace=namespace,
+            links=_wants_links(upper_pod),
+            address=self._address,
+            master=self._master(metadata.get("annotations") or {}),
+        )
+        if not variables:
+            return
+        for kind in _CONTAINER_KINDS:
+            if kind in spec:
+                spec[kind] = [
+                    service_environment.with_variables(
+                        container,
+                        variables,
+                        _names(container, namespace, env_from()) if container.get("envFrom") else (),
+                    )
+                    for container in spec[kind]
+                ]
+
+    def _address(self, service: Mapping[str, Any]) -> str:
+        """Where the Service answers below: the copy's address, or its own where it has no copy."""
+        upper_ip = _cluster_ip(service["spec"])
+        if not upper_ip:
+            return ""
+        metadata = service["metadata"]
+        namespace = self._context.lower_namespace(metadata["namespace"])
+        copy = self._lower.store.get(f"{namespace}/{metadata['name']}")
+        return (_cluster_ip(copy.spec or {}) if copy is not None else "") or upper_ip
+
+    def _master(self, annotations: Mapping[str, str]) -> tuple[str, int] | None:
+        """The apiserver that the pod asks for: the upper one's address, or None for the lower kubelet's choice."""
+        wanted = (
+            annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or self._context.settings.kubernetes_service
+        )
+        if wanted.lower() != KUBERNETES_SERVICE_UPPER.lower():
+            return None
+        url = urlsplit(self._context.settings.kubernetes_service_url or self._context.upper.config.server)
+        return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+
+
+def has_address(service: Object, copy: Object | None) -> bool:
+    """Whether an upper Service's copy exists and has an address if the Service has one; else it is to be replaced."""
+    if copy is None:
+        return False
+    return bool(_cluster_ip(copy.spec or {})) or not _cluster_ip(service.spec or {})
+
+
+def _cluster_ip(spec: Mapping[str, Any]) -> str:
+    """A Service's address; empty: it has none (headless, ExternalName)."""
+    address = str(spec.get("clusterIP") or "")
+    return "" if address == "None" else address
+
+
+def _wants_links(upper_pod: Mapping[str, Any]) -> bool:
+    return upper_pod["spec"].get("enableServiceLinks", True) is not False
+
+
+def _names(container: Mapping[str, Any], namespace: str, env_from: Defined) -> set[str]:
+    """The variables that a container's ``envFrom`` sources define."""
+    found: set[str] = set()
+    for source in container.get("envFrom") or ():
+        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            if reference := source.get(field):
+                keys = env_from.get(ObjectKey(kind, namespace, reference.get("name", "")), ())
+                found |= {f"{source.get('prefix') or ''}{key}" for key in keys}
+    return found

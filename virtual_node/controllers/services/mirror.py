@@ -1,0 +1,203 @@
+"""One Service's copy below: made, followed, replaced, marked, removed.
+
+Which Services have one, and when, is the ServiceController's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.base import peers
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.problems import Problem, service_taken
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.translate.base import ownership
+from virtual_node.translate.services import services as translate
+
+
+def upper_service(copy: Object) -> Iterable[str]:
+    """Key of the upper Service that a copy was made for."""
+    return (f"{copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)}/{copy.name}",)
+
+
+class ServiceCopies:
+    """Writes the copies of upper Services; never anything that is not ours."""
+
+    def __init__(self, context: ClusterContext, *, namespaces: Namespaces, lower: Informer) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            namespaces: makes lower namespaces.
+            lower: Services of the lower cluster that carry our ownership label.
+        """
+        self._context = context
+        self._namespaces = namespaces
+        self._lower = lower
+        self._own_name = min(context.nodes)
+        self._mark = translate.always_mark(self._own_name)
+        self.foreign: dict[str, str] = {}
+        """Upper Services whose name is taken below: key to uid."""
+        self.unused: dict[str, str] = {}
+        """Copies that were removed because no pod of ours uses them: key above to uid below."""
+        self._in_step: dict[str, Object] = {}
+        """Upper Services by key, as their copies were last made to follow them."""
+
+    def forget(self, key: str) -> None:
+        """An upper Service is gone."""
+        self.foreign.pop(key, None)
+        self.unused.pop(key, None)
+        self._in_step.pop(key, None)
+
+    def is_always(self, namespace: str, name: str) -> bool:
+        """Whether the configuration wants an upper Service below even where no pod uses it."""
+        return translate.is_always(namespace, name, self._context.settings.services.always)
+
+    def is_always_elsewhere(self, copy: Object) -> bool:
+        """Whether another installation always wants a copy."""
+        return bool(translate.wanted_by(copy.annotations) - {self._own_name})
+
+    async def is_used_elsewhere(self, copy: Object) -> bool:
+        """Whether another installation wants a copy, be it for its pods."""
+        return self.is_always_elsewhere(copy) or await peers.have_pods_in(self._context, copy.namespace)
+
+    async def ensure(self, upper: Object, namespace: str) -> Problem | None:
+        """Create or patch the copy of an upper Service; return a Problem when its name or namespace is not ours.
+
+        Raises:
+            ApiError: the lower cluster refuses; the caller retries.
+        """
+        self.unused.pop(upper.key, None)
+        whole = upper.to_dict()
+        desired = self._desired(whole, namespace)
+        existing = self._lower.store.get(f"{namespace}/{upper.name}")
+        was_in_step = self._in_step.get(upper.key) is upper
+        if existing is None:
+            if was_in_step and not await peers.is_current(self._context.upper, resources.SERVICES, upper):
+                return None  # another process has deleted the copy; the change that our cache lacks says why
+            if problem := await self._namespaces.ensure(namespace, upper_name=upper.namespace):
+                return problem
+            existing = await self._create(whole, desired)
+            if existing is None:
+                self._in_step[upper.key] = upper
+                return None
+        if not ownership.is_owned_by(
+            existing, self._context.cluster_id, upper.namespace, upper_uid=upper.uid
+        ):
+            return service_taken(existing.key, self._context.name)
+        self.foreign.pop(upper.key, None)
+        current = existing.to_dict()
+        is_replaced = translate.must_replace(current, desired)
+        patch = None if is_replaced else translate.service_patch(current, desired)
+        if (is_replaced or (patch and was_in_step)) and not await peers.is_current(
+            self._context.upper, resources.SERVICES, upper
+        ):
+            return None  # the change that our cache lacks brings us here again
+        self._in_step[upper.key] = upper
+        if is_replaced:
+            await self.delete(existing)
+            if await self._create(whole, desired) is not None:
+                # Not gone yet, or a stranger was quicker: whose it is tells the next look.
+                raise Conflict(f"Service {existing.key} is being replaced", code=409, reason="Conflict")
+        elif patch:
+            await self._patch(existing, patch)
+        elif self._mark in existing.annotations and self._mark not in desired["metadata"]["annotations"]:
+            await self.unmark(existing)
+        return None
+
+    def of(self, upper_namespace: str, name: str) -> Object | None:
+        """Return the copy of an upper Service as the cache has it; None also if its name is another's copy."""
+        copy = self._lower.store.get(f"{self._context.lower_namespace(upper_namespace)}/{name}")
+        if copy is None or not ownership.is_owned_by(copy, self._context.cluster_id, upper_namespace):
+            return None
+        return copy
+
+    async def unmark(self, copy: Object) -> None:
+        """We do not always want a copy any more, whoever else does."""
+        if self._mark in copy.annotations:
+            await self._patch(copy, {"metadata": {"annotations": {self._mark: None}}})
+
+    async def delete(self, copy: Object) -> None:
+        """Remove a copy, that very one."""
+        with contextlib.suppress(NotFound, Conflict):
+            await self._context.lower.delete(
+                resources.SERVICES, copy.name, namespace=copy.namespace, uid=copy.uid
+            )
+
+    def _desired(
+        self, whole: dict[str, Any], namespace: str, *, with_families: bool = True
+    ) -> dict[str, Any]:
+        desired = translate.lower_service(
+            whole, namespace=namespace, cluster_id=self._context.cluster_id, with_families=with_families
+        )
+        if self.is_always(whole["metadata"]["namespace"], whole["metadata"]["name"]):
+            desired["metadata"]["annotations"][self._mark] = "true"
+        return desired
+
+    async def _patch(self, copy: Object, patch: dict[str, Any]) -> None:
+        await patch_only(
+            self._context.lower, resources.SERVICES, copy.name, patch, uid=copy.uid, namespace=copy.namespace
+        )
+
+    async def _create(self, whole: dict[str, Any], desired: dict[str, Any]) -> Object | None:
+        """Create the copy; what is there instead when the name is taken."""
+        lower, namespace = self._context.lower, desired["metadata"]["namespace"]
+        name = desired["metadata"]["name"]
+        if whole["metadata"]["uid"] == self.foreign.get(f"{whole['metadata']['namespace']}/{name}"):
+            with contextlib.suppress(NotFound):
+                return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
+        try:
+            created, refused = await self._create_first_accepted(whole, desired)
+        except AlreadyExists:
+            return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
+        except NotFound:
+            self._namespaces.forget(namespace)
+            raise
+        self._context.log.debug("service created below", service=f"{namespace}/{name}")
+        self._report_address(whole, created, refused)
+        return None
+
+    async def _create_first_accepted(
+        self, whole: dict[str, Any], desired: dict[str, Any]
+    ) -> tuple[dict[str, Any], str]:
+        """Create the copy as close to the upper Service as the server accepts; return it, and the first refusal's cause.
+
+        Addresses are asked for only here: they cannot be changed later.
+        """
+        create, namespace = self._context.lower.create, desired["metadata"]["namespace"]
+        first = translate.at_upper_addresses(whole, desired) if self._asks_for_same(whole) else []
+        refused = ""
+        for body in (*first, desired):
+            try:
+                return await create(resources.SERVICES, body, namespace=namespace), refused
+            except Invalid as error:
+                cause = translate.address_refusal(error.message)
+                if not cause:
+                    raise
+                refused = refused or cause
+        # The lower cluster has other IP families: it gives what it can.
+        last = self._desired(whole, namespace, with_families=False)
+        return await create(resources.SERVICES, last, namespace=namespace), refused
+
+    def _report_address(self, whole: dict[str, Any], created: dict[str, Any], refused: str) -> None:
+        """Write an event if a copy was refused the upper Service's addresses."""
+        if refused and self._asks_for_same(whole):
+            wanted, given = translate.upper_addresses(whole), translate.upper_addresses(created)
+            self._context.recorder.event(
+                whole,
+                "Warning",
+                "OtherClusterIP",
+                f"Lower cluster {self._context.name} gave the Service {', '.join(given)} instead of "
+                f"{', '.join(wanted)}: {refused} (services.clusterIP: same)",
+            )
+
+    def _asks_for_same(self, whole: dict[str, Any]) -> bool:
+        return self._context.config.services.cluster_ip == "same" and bool(translate.upper_addresses(whole))

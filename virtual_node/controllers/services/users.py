@@ -1,0 +1,56 @@
+"""Who uses the Services of a namespace: the pods on our virtual nodes, and for a while those that have just left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from controller_runtime.cache.informer import Informer
+from controller_runtime.objects import Object
+
+GRACE = 60.0
+"""Seconds that copies outlive the last pod of their namespace: the next rollout finds them there."""
+
+
+class NamespaceUsers:
+    """Uids of upper pods by namespace; says when a namespace gets its first pod, and when it loses its last."""
+
+    def __init__(self, pods: Iterable[Informer], *, on_change: Callable[[str], None]) -> None:
+        """Follow pods.
+
+        Args:
+            pods: the upper pods of our virtual nodes.
+            on_change: called with a namespace that has come into use, or has fallen out of it.
+        """
+        self._on_change = on_change
+        self._uids: defaultdict[str, set[str]] = defaultdict(set)
+        self._ends: dict[str, float] = {}
+        """Loop time when the grace of a namespace without pods is over."""
+        for informer in pods:
+            informer.add_handler(on_add=self._came, on_delete=self._left)
+
+    def __contains__(self, namespace: str) -> bool:
+        return namespace in self._uids
+
+    def grace(self, namespace: str) -> float:
+        """Seconds for which a namespace without pods keeps its copies; 0 when they are over.
+
+        They begin when it loses its last pod, or, after a restart, when this is first asked.
+        """
+        now = asyncio.get_running_loop().time()
+        return max(0.0, self._ends.setdefault(namespace, now + GRACE) - now)
+
+    def _came(self, pod: Object, _initial: bool) -> None:  # noqa: FBT001 - the informer's signature
+        is_first = pod.namespace not in self._uids
+        self._uids[pod.namespace].add(pod.uid)
+        if is_first:
+            self._ends.pop(pod.namespace, None)
+            self._on_change(pod.namespace)
+
+    def _left(self, pod: Object) -> None:
+        uids = self._uids[pod.namespace]
+        uids.discard(pod.uid)
+        if not uids:
+            del self._uids[pod.namespace]
+            self._on_change(pod.namespace)

@@ -1,0 +1,1 @@
+"""PersistentVolumeClaims and PersistentVolumes, and the choice of a lower node for new volumes."""

@@ -1,0 +1,81 @@
+"""Everything about volumes, together: caches, claims, mirrors, the binder, and what a pod's creation asks of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import Unavailable
+from controller_runtime.objects import Object
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.problems import Problem
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.volumes.binder import VolumeBinder
+from virtual_node.controllers.volumes.caches import volume_caches
+from virtual_node.controllers.volumes.pv_controller import VolumeController
+from virtual_node.controllers.volumes.pvc_controller import ClaimController
+
+_SYNC_TIMEOUT = 10.0
+
+
+class Volumes:
+    """Claims and volumes of one lower cluster (``--enable-controllers PVControllers``)."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        namespaces: Namespaces,
+        lower_nodes: Informer,
+        wake: Callable[[str], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            namespaces: makes lower namespaces.
+            lower_nodes: all lower nodes.
+            wake: called with the uid of an upper pod whose claims have changed.
+        """
+        self._caches = volume_caches(context)
+        self._claims = ClaimController(
+            context,
+            self._caches,
+            namespaces=namespaces,
+            binder=VolumeBinder(context, self._caches),
+            wake=wake,
+        )
+        self._volumes = VolumeController(context, self._caches, lower_nodes=lower_nodes)
+
+    async def run(self) -> None:
+        """Follow both clusters until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._caches.all():
+                group.create_task(informer.run())
+            group.create_task(self._claims.run())
+            group.create_task(self._volumes.run())
+
+    async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
+        """See ``ClaimController.ensure``; waits until the claims have been read, but not for long.
+
+        Raises:
+            ApiError: claims or volumes cannot be read for now; the caller retries.
+        """
+        if not any("persistentVolumeClaim" in one or "ephemeral" in one for one in _volumes_of(upper_pod)):
+            return []
+        for informer in self._caches.all():
+            if not await informer.wait_synced(_SYNC_TIMEOUT):
+                # A worker that waited for ever would be missing to all other pods.
+                raise Unavailable(f"{informer.name} cannot be read yet: {informer.last_error}")
+        return await self._claims.ensure(upper, upper_pod)
+
+    def release(self, uid: str) -> None:
+        """The upper pod is gone."""
+        self._claims.release(uid)
+
+
+def _volumes_of(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pod["spec"].get("volumes") or []
+    return found

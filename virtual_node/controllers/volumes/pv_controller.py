@@ -1,0 +1,265 @@
+"""Lower volumes appear above: those of our claims, and free ones that an upper claim could take."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, Forbidden, NotFound
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.queue import WorkQueue
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.peers import is_virtual_node
+from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.volumes.caches import VolumeCaches
+from virtual_node.translate.storage import pv as translate
+
+_BACKOFF_BASE = 0.5
+_BACKOFF_MAXIMUM = 60.0
+_ANOTHERS_RETRY = 30.0
+"""Seconds between two looks at a volume whose mirror another process has to create; its mirror normally comes first."""
+CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
+
+
+class VolumeController:
+    """Keeps one upper mirror for every lower volume that concerns the upper cluster; keyed by the lower name."""
+
+    def __init__(self, context: ClusterContext, caches: VolumeCaches, *, lower_nodes: Informer) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            caches: claims and volumes.
+            lower_nodes: all lower nodes.
+        """
+        self._context = context
+        self._caches = caches
+        self._lower_nodes = lower_nodes
+        self._to_upper_class = {
+            below: above for above, below in context.config.volumes.storage_classes.items()
+        }
+        self._seen_at: dict[str, float] = {}
+        """Loop times at which virtual nodes of other processes were seen last."""
+        queue: WorkQueue[str] = WorkQueue(
+            f"volumes-{context.name}", rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
+        )
+        self.controller: Controller[str] = Controller(
+            f"volumes-{context.name}", self.reconcile, workers=4, queue=queue
+        )
+        self._watch()
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+        for informer in (*self._caches.all(), self._lower_nodes):
+            await informer.wait_synced()
+        await self._announce_driver()
+        await self.controller.run()
+
+    async def _announce_driver(self) -> None:
+        """Ensure that the upper cluster has the inert driver before the first mirror; wait out an outage.
+
+        The chart creates it, so that no right to create drivers is needed.
+        """
+        backoff = ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
+        while True:
+            try:
+                await self._create_driver()
+            except Forbidden as error:
+                self._context.log.warning(
+                    "upper cluster has no CSIDriver for mirrors of volumes; pods may wait for them to be attached",
+                    error=str(error),
+                    next="helm upgrade creates it, or: kubectl apply, as in docs/install.md",
+                )
+                return
+            except (ApiError, ConfigError) as error:
+                self._context.log.warning("CSIDriver not created above", error=str(error))
+            else:
+                return
+            await asyncio.sleep(backoff.when(CSI_DRIVERS.plural))
+
+    async def _create_driver(self) -> None:
+        upper = self._context.upper
+        with contextlib.suppress(Forbidden):  # an account from before this right; it may create
+            try:
+                await upper.get(CSI_DRIVERS, translate.DRIVER)
+            except NotFound:
+                pass
+            else:
+                return
+        with contextlib.suppress(AlreadyExists):
+            await upper.create(CSI_DRIVERS, translate.csi_driver())
+
+    async def reconcile(self, name: str) -> Result | None:
+        """Bring the mirror of one lower volume in step."""
+        lower = self._caches.lower_volumes.store.get(name)
+        mirror_name = translate.mirror_name(self._context.name, name)
+        mirror_object = self._caches.upper_volumes.store.get(mirror_name)
+        mirror = mirror_object.to_dict() if mirror_object is not None else None
+        desired = self._desired(lower.to_dict()) if lower is not None else None
+        if desired is None:
+            if mirror_object is not None and mirror is not None and await self._may_go(name, lower, mirror):
+                # As it was looked at: one that has been bound meanwhile stays.
+                with contextlib.suppress(NotFound, Conflict):
+                    await self._context.upper.delete(
+                        resources.PERSISTENT_VOLUMES,
+                        mirror_name,
+                        uid=mirror_object.uid,
+                        resource_version=mirror_object.resource_version,
+                    )
+            return None
+        if mirror is None:
+            if lower is not None and await self._is_anothers(lower):
+                return Result(requeue_after=_ANOTHERS_RETRY)
+            mirror = await self._create(desired)
+            if mirror is None or translate.lower_name(mirror, self._context.name) != name:
+                return None
+        patch = translate.volume_patch(mirror, desired)
+        if patch is not None:
+            with contextlib.suppress(NotFound):
+                await patch_only(
+                    self._context.upper,
+                    resources.PERSISTENT_VOLUMES,
+                    mirror_name,
+                    patch,
+                    uid=mirror["metadata"]["uid"],
+                )
+        return None
+
+    async def _is_anothers(self, lower: Object) -> bool:
+        """Return whether another process in this lower cluster has to create the mirror of a claimed volume.
+
+        A mirror's node affinity never changes, and each process knows only its own virtual nodes. So the mirror is
+        created by the process that made the lower claim, or by any once the virtual node of that process is no more.
+        """
+        claim = self._lower_claim(lower.to_dict())
+        node = claim.labels.get(names.LABEL_NODE) if claim is not None else None
+        if not node or node in self._context.nodes:
+            return False
+        # Asked once for all volumes of the node: there may be thousands, and each has several events.
+        now = asyncio.get_running_loop().time()
+        if now - self._seen_at.get(node, -_ANOTHERS_RETRY) >= _ANOTHERS_RETRY:
+            if not await is_virtual_node(self._context.upper, node):
+                return False
+            self._seen_at[node] = now
+        return True
+
+    async def _create(self, desired: dict[str, Any]) -> dict[str, Any] | None:
+        """Create a mirror; return the volume that has its name: the mirror, if its label was removed."""
+        mirror_name = desired["metadata"]["name"]
+        try:
+            await self._context.upper.create(resources.PERSISTENT_VOLUMES, desired)
+        except AlreadyExists:
+            with contextlib.suppress(NotFound):
+                return await self._context.upper.get(resources.PERSISTENT_VOLUMES, mirror_name)
+        else:
+            self._context.log.info("volume appears above", volume=mirror_name)
+        return None
+
+    def _desired(self, lower: dict[str, Any]) -> dict[str, Any] | None:
+        """The mirror that there should be; None: the volume is nobody's above."""
+        if lower["metadata"].get("deletionTimestamp"):
+            return None
+        claim: Object | None = None
+        if lower["spec"].get("claimRef"):
+            ours = self._lower_claim(lower)
+            if ours is None:
+                return None
+            upper_namespace = ours.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, ours.namespace)
+            claim = self._caches.upper_claims.store.get(f"{upper_namespace}/{ours.name}")
+            if claim is None or claim.uid != ours.labels.get(names.LABEL_UPPER_UID):
+                return None
+            above = claim.spec or {}
+            if above.get("volumeName") not in {
+                None,
+                translate.mirror_name(self._context.name, lower["metadata"]["name"]),
+            }:
+                return None  # another process may have this lower cluster under another name
+            storage_class = above.get("storageClassName") or ""
+        else:
+            below = lower["spec"].get("storageClassName") or ""
+            storage_class = self._to_upper_class.get(below, below)
+            # A free volume concerns the upper cluster only where somebody above can ask for its class.
+            if not below or self._caches.upper_classes.store.get(storage_class) is None:
+                return None
+            if (lower.get("status") or {}).get("phase") != "Available":
+                return None
+        return translate.upper_volume(
+            lower,
+            cluster=self._context.name,
+            cluster_labels={names.LABEL_LOWER_CLUSTER: self._context.name},
+            nodes=self._nodes(lower),
+            storage_class=storage_class,
+            claim=claim.to_dict() if claim is not None else None,
+        )
+
+    def _lower_claim(self, lower: dict[str, Any]) -> Object | None:
+        """Return the claim that a lower volume belongs to, if we made it."""
+        reference = lower["spec"].get("claimRef") or {}
+        ours = self._caches.lower_claims.store.get(f"{reference.get('namespace')}/{reference.get('name')}")
+        if ours is None or (reference.get("uid") and reference["uid"] != ours.uid):
+            return None
+        return ours
+
+    async def _may_go(self, name: str, lower: Object | None, mirror: dict[str, Any]) -> bool:
+        """Whether a mirror that should not be there may go: its volume is gone, or nobody above has a claim on it."""
+        if lower is None:
+            # Asked, for a cache may be behind: a volume that is being deleted above never comes back.
+            selector = f"metadata.name={name}"
+            there = await self._context.lower.list(
+                resources.PERSISTENT_VOLUMES, field_selector=selector, limit=1
+            )
+            return not there.items
+        phase = (lower.status or {}).get("phase")
+        return phase != "Released" and not mirror["spec"].get("claimRef")
+
+    def _nodes(self, lower: dict[str, Any]) -> list[str]:
+        """The virtual nodes with a lower node that can reach a volume."""
+        reaching = [
+            node.labels
+            for node in self._lower_nodes.store.list()
+            if translate.reachable_from(lower, _bare(node))
+        ]
+        found = [
+            name
+            for name, config in self._context.nodes.items()
+            if any(config.node_selector.items() <= labels.items() for labels in reaching)
+        ]
+        return found or list(self._context.nodes)
+
+    def _watch(self) -> None:
+        add = self.controller.queue.add
+
+        def claim_changed(claim: Object) -> None:
+            if volume := (claim.spec or {}).get("volumeName"):
+                add(volume)
+
+        def mirror_changed(mirror: Object) -> None:
+            if name := translate.lower_name({"spec": mirror.spec or {}}, self._context.name):
+                add(name)
+
+        def class_changed(_class: Object) -> None:
+            for volume in self._caches.lower_volumes.store.list():
+                add(volume.name)
+
+        for informer, changed in (
+            (self._caches.lower_volumes, lambda volume: add(volume.name)),
+            (self._caches.lower_claims, claim_changed),
+            (self._caches.upper_volumes, mirror_changed),
+            (self._caches.upper_classes, class_changed),
+        ):
+            informer.add_handler(
+                on_add=lambda one, _initial, changed=changed: changed(one),  # type: ignore[misc]
+                on_update=lambda _old, new, changed=changed: changed(new),  # type: ignore[misc]
+                on_delete=changed,
+            )
+
+
+def _bare(node: Object) -> dict[str, Any]:
+    return {"metadata": {"name": node.name, "labels": node.labels}}

@@ -1,0 +1,85 @@
+"""What must hold before a pod uses a claim in the lower cluster, and before a lower claim is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.objects import Object
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.problems import Problem, claim_problem
+from virtual_node.controllers.volumes.caches import VolumeCaches
+from virtual_node.controllers.volumes.pvc_requests import ClaimRequests
+from virtual_node.translate.storage import pv
+from virtual_node.translate.storage import pvc as translate
+
+
+class ClaimChecks:
+    """Questions about claims, answered from the caches where these suffice."""
+
+    def __init__(self, context: ClusterContext, caches: VolumeCaches, *, requests: ClaimRequests) -> None:
+        self._context = context
+        self._caches = caches
+        self._requests = requests
+
+    def lower(self, key: str, upper: Object | None) -> Object | None:
+        """Return the lower claim of ours for the name of an upper one, as the cache has it.
+
+        Args:
+            key: namespace and name of the upper claim.
+            upper: the upper claim; None: it is gone.
+        """
+        namespace, _, name = key.partition("/")
+        lower = self._caches.lower_claims.store.get(f"{self._context.lower_namespace(namespace)}/{name}")
+        return lower if lower is not None and self._requests.is_owned(lower, namespace, upper) else None
+
+    def mirrored_volume(self, upper: dict[str, Any]) -> str:
+        """Return the lower volume whose mirror a claim is bound to; empty: none of this cluster."""
+        mirror = self._caches.upper_volumes.store.get(upper["spec"].get("volumeName") or "")
+        return pv.lower_name(mirror.to_dict(), self._context.name) if mirror else ""
+
+    def unusable(self, key: str, claim: Object | None) -> Problem | None:
+        """Return why no pod in this cluster can use an upper claim, as the kubelet words it."""
+        name = key.partition("/")[2]
+        if claim is None or claim.metadata.deletion_timestamp is not None:
+            state = "not found" if claim is None else "is being deleted"
+            return claim_problem("FailedMount", f'persistentvolumeclaim "{name}" {state}')
+        volume = (claim.spec or {}).get("volumeName")
+        if volume and not self.mirrored_volume(claim.to_dict()):
+            return claim_problem(
+                "FailedAttachVolume",
+                f'persistentvolumeclaim "{name}" is bound to volume "{volume}", '
+                f"which lower cluster {self._context.name} does not have",
+            )
+        return None
+
+    async def not_below(self, key: str, claim: Object, told: tuple[str, str] | None) -> Problem | None:
+        """Return a Problem unless the lower claim of that name was made for this very upper claim.
+
+        Args:
+            key: namespace and name of the upper claim.
+            claim: the upper claim.
+            told: reason and message of the claim's last event, if there was one.
+        """
+        lower = self.lower(key, claim)
+        if lower is not None and lower.labels.get(names.LABEL_UPPER_UID) == claim.uid:
+            return None
+        if await self._requests.made_for(claim.to_dict()) is not None:
+            return None
+        text = f'persistentvolumeclaim "{claim.name}" has no claim in lower cluster {self._context.name} yet'
+        return claim_problem(*(told or ("FailedMount", text)))
+
+    def unclonable(self, upper: dict[str, Any]) -> str:
+        """Return why the data source of a claim is not in the lower cluster; empty: it is, or there is none."""
+        if what := translate.foreign_source(upper):
+            return f"{what} is not mirrored to lower cluster {self._context.name}; only claims can be cloned there"
+        for name in translate.source_claims(upper):
+            key = f"{upper['metadata']['namespace']}/{name}"
+            source = self._caches.upper_claims.store.get(key)
+            lower = self.lower(key, source)
+            if source is None or lower is None or lower.labels.get(names.LABEL_UPPER_UID) != source.uid:
+                return (
+                    f'persistentvolumeclaim "{name}", which is to be cloned, '
+                    f"has no claim in lower cluster {self._context.name}"
+                )
+        return ""

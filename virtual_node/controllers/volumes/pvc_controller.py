@@ -1,0 +1,295 @@
+"""Claims follow the pods that name them: made below, bound above when they are bound below, never lost by accident.
+
+This cluster manages a claim when the scheduler has selected one of its virtual nodes for it and a pod waits for it, when
+it is bound to a mirror of one of its volumes, or when a pod bound here names it while it has no volume yet. Nothing is
+made for claims of namespaces that may not come to this cluster: the annotation with the selected node can be written by
+every user of the namespace. A pod is created only when each of its claims has a lower claim that we made for it.
+
+A managed claim carries our finalizer above, so that its deletion is something we witness: only then is the lower claim
+deleted, and the lower volume's reclaim policy decides about the data. An upper claim that vanishes without that (a
+restored etcd, a finalizer removed by hand) leaves the lower claim where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.errors import Forbidden, Invalid
+from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.queue import WorkQueue
+from virtual_node import metrics
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.volumes.binder import VolumeBinder
+from virtual_node.controllers.volumes.caches import VolumeCaches
+from virtual_node.controllers.volumes.pvc_checks import ClaimChecks
+from virtual_node.controllers.volumes.pvc_requests import ClaimRequests
+from virtual_node.controllers.volumes.pvc_users import ClaimUsers
+from virtual_node.translate.pods import volumes
+from virtual_node.translate.storage import pvc as translate
+
+_BINDING_RETRY = 5.0
+"""Seconds between two looks at a claim that is being bound; its events normally come first."""
+_REFUSED_RETRY = 30.0
+_LONGEST_WAIT = 120.0
+"""Seconds between two looks at a claim that waits for a pod or a volume, while nothing changes."""
+_WORKERS = 10
+"""At most 8 of them work for one upper namespace."""
+
+
+class ClaimController:
+    """One lower claim per upper claim that is this cluster's business."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        caches: VolumeCaches,
+        *,
+        namespaces: Namespaces,
+        binder: VolumeBinder,
+        wake: Callable[[str], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            caches: claims and volumes.
+            namespaces: makes lower namespaces.
+            binder: has lower volumes bound before the pod comes.
+            wake: called with the uid of an upper pod whose claim has changed.
+        """
+        self._context = context
+        self._caches = caches
+        self._binder = binder
+        self._wake = wake
+        self._namespaces = namespaces
+        self._requests = ClaimRequests(context, namespaces=namespaces)
+        self._checks = ClaimChecks(context, caches, requests=self._requests)
+        self._config = context.config.volumes
+        self._users = ClaimUsers()
+        self._waits = ExponentialBackoff(_BINDING_RETRY, _LONGEST_WAIT)
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._told: dict[str, tuple[str, str]] = {}
+        """By upper claim, reason and message of its last event."""
+        self._orphans: set[str] = set()
+        queue: WorkQueue[str] = WorkQueue(
+            f"claims-{context.name}",
+            rate_limiter=ExponentialBackoff(0.5, 60.0),
+            flow=lambda key: key.partition("/")[0],
+            workers=_WORKERS,
+        )
+        self.controller: Controller[str] = Controller(
+            f"claims-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
+        )
+        self._watch()
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+        for informer in self._caches.all():
+            await informer.wait_synced()
+        await self.controller.run()
+
+    async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
+        """Have the claims of a pod there below; returns what keeps the pod from starting. It is woken on changes."""
+        keys = [f"{upper.namespace}/{name}" for name in volumes.claim_names(upper_pod)]
+        self._users.add(upper.uid, keys)
+        problems = []
+        for key in keys:
+            claim = self._caches.upper_claims.store.get(key)
+            problem = self._checks.unusable(key, claim)
+            if problem is None and claim is not None:
+                await self.reconcile(key)
+                problem = await self._checks.not_below(key, claim, self._told.get(key))
+                if problem is not None:
+                    self._users.block(upper.uid, key)
+            if problem is not None:
+                problems.append(problem)
+        return problems
+
+    def release(self, uid: str) -> None:
+        """The upper pod is gone."""
+        for key in self._users.remove(uid):
+            self.controller.queue.add(key)
+
+    async def reconcile(self, key: str) -> Result | None:
+        """Do the next thing for one upper claim, by namespace and name."""
+        # The lock is there while somebody has it or waits for it.
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            return await self._reconcile(key)
+
+    async def _reconcile(self, key: str) -> Result | None:
+        upper_object = self._caches.upper_claims.store.get(key)
+        lower_object = self._checks.lower(key, upper_object)
+        lower = lower_object.to_dict() if lower_object is not None else None
+        if upper_object is None:
+            return await self._vanished(key, lower)
+        upper = upper_object.to_dict()
+        if lower is not None and lower["metadata"]["labels"].get(names.LABEL_UPPER_UID) != upper_object.uid:
+            # The name was used before; what is below belongs to that claim, not to this one.
+            await self._vanished(key, lower)
+            what = claim_conflict(self._context.name, key, "an earlier claim")
+            self._tell(upper_object, CLAIM_CONFLICT, what)
+            if upper_object.metadata.deletion_timestamp is None:
+                return Result(requeue_after=_BINDING_RETRY)
+            lower = None
+        if upper_object.metadata.deletion_timestamp is not None:
+            await self._binder.done(key)  # a placeholder uses the lower claim, which could never go
+            return await self._deleting(upper, lower)
+        volume = self._checks.mirrored_volume(upper)
+        if lower is None and not self._namespaces.may_come(upper_object.namespace):
+            return None
+        if not self._is_ours(key, upper, volume):
+            if lower is not None and self._requests.is_made_by_us(lower) and translate.never_bound(lower):
+                await self._requests.delete_unbound(lower)
+                await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
+            return None
+        if lower is None:
+            return await self._create(key, upper_object, upper, volume)
+        await self._requests.finalizers(upper, add=(translate.FINALIZER,))
+        await self._grow(upper_object, upper, lower)
+        return await self._bring_up(key, upper, lower)
+
+    def _is_ours(self, key: str, upper: dict[str, Any], volume: str) -> bool:
+        if upper["spec"].get("volumeName"):
+            return bool(volume)
+        selected = translate.selected_node(upper)
+        if selected:
+            return selected in self._context.nodes
+        return bool(self._users.of(key))
+
+    async def _create(
+        self, key: str, upper_object: Object, upper: dict[str, Any], volume: str
+    ) -> Result | None:
+        if not volume and not self._users.of(key):
+            refusal = await self._binder.refusal(key, translate.selected_node(upper))
+            if refusal is None:
+                return Result(requeue_after=self._waits.when(key))
+            if refusal:
+                await self._requests.give_back(upper, None, refusal)
+                return None
+        if reason := self._checks.unclonable(upper):
+            self._tell(upper_object, "ProvisioningFailed", reason)
+            return Result(requeue_after=_REFUSED_RETRY)
+        await self._requests.finalizers(upper, add=(translate.FINALIZER,))
+        try:
+            there = await self._requests.create_below(upper, volume_name=volume)
+        except (Forbidden, Invalid) as error:
+            message = f"Lower cluster {self._context.name} refused the claim: {error.message}"
+            self._tell(upper_object, "ProvisioningFailed", message)
+            return Result(requeue_after=_REFUSED_RETRY)
+        if there is not None and not self._requests.is_owned(there, upper_object.namespace, upper_object):
+            what = claim_conflict(self._context.name, there.key, "a claim that is not ours")
+            self._tell(upper_object, CLAIM_CONFLICT, what)
+        return Result(requeue_after=_BINDING_RETRY)
+
+    async def _grow(self, upper_object: Object, upper: dict[str, Any], lower: dict[str, Any]) -> None:
+        patch = translate.claim_patch(lower, upper)
+        if patch is None:
+            return
+        try:
+            await self._requests.patch_below(lower, patch)
+        except (Forbidden, Invalid) as error:
+            message = f"Lower cluster {self._context.name} refused to resize the claim: {error.message}"
+            self._tell(upper_object, "VolumeResizeFailed", message)
+
+    async def _bring_up(self, key: str, upper: dict[str, Any], lower: dict[str, Any]) -> Result | None:
+        if translate.is_bound(lower):
+            await self._binder.done(key)
+            patch = translate.status_patch(upper, lower)
+            if patch is not None:
+                await self._requests.patch_above(upper, patch, subresource="status")
+            return None
+        if translate.is_bound(upper) or not translate.selected_node(upper):
+            return None
+        space, upper_name = lower["metadata"]["namespace"], upper["metadata"]["namespace"]
+        if await self._namespaces.ensure(space, upper_name=upper_name, is_for_new_pod=True):
+            return Result(requeue_after=_REFUSED_RETRY)  # the pod would be refused, so no placeholder either
+        message = await self._binder.bind(key, translate.selected_node(upper))
+        if message:
+            await self._requests.give_back(upper, lower, message)
+            return None
+        return Result(requeue_after=self._waits.when(key))
+
+    async def _deleting(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> Result | None:
+        if translate.FINALIZER not in (upper["metadata"].get("finalizers") or ()):
+            return None
+        if not translate.may_go_below(upper):
+            return None  # a pod still uses it; its end brings the claim back here
+        is_elsewhere = lower is None and not self._checks.mirrored_volume(upper)
+        if is_elsewhere and await self._requests.is_anothers(upper):
+            return Result(requeue_after=_REFUSED_RETRY)  # its virtual node may go before it
+        if self._config.deletion_policy == "Delete" and await self._requests.ends_below(upper, lower):
+            return Result(requeue_after=_BINDING_RETRY)
+        await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
+        return None
+
+    async def _vanished(self, key: str, lower: dict[str, Any] | None) -> Result | None:
+        self._told.pop(key, None)
+        self._waits.forget(key)
+        await self._binder.done(key)
+        if lower is None:
+            self._note_orphan(key, orphaned=False)
+            return None
+        if await self._requests.exists_above(key, lower):
+            return Result(requeue_after=_BINDING_RETRY)
+        is_empty = translate.never_bound(lower)
+        if is_empty or self._config.orphans == "Delete":
+            await (self._requests.delete_unbound if is_empty else self._requests.delete_below)(lower)
+            return None
+        if key not in self._orphans:
+            self._context.log.warning(
+                "a lower claim has lost its upper one and is kept, with its data", claim=key
+            )
+        self._note_orphan(key, orphaned=True)
+        return None
+
+    def _note_orphan(self, key: str, *, orphaned: bool) -> None:
+        (self._orphans.add if orphaned else self._orphans.discard)(key)
+        metrics.ORPHANED_CLAIMS.labels(self._context.name).set(len(self._orphans))
+
+    def _tell(self, upper: Object, reason: str, message: str) -> None:
+        if self._told.get(upper.key) != (reason, message):
+            self._told[upper.key] = (reason, message)
+            self._context.recorder.event(upper, "Warning", reason, message)
+
+    def _watch(self) -> None:
+        def add(key: str) -> None:
+            self._waits.forget(key)
+            self.controller.queue.add(key)
+
+        def upper_changed(claim: Object) -> None:
+            add(claim.key)
+            for uid in self._users.of(claim.key):
+                self._wake(uid)
+
+        def lower_changed(claim: Object) -> None:
+            namespace = claim.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, claim.namespace)
+            key = f"{namespace}/{claim.name}"
+            add(key)
+            for uid in self._users.unblock(key):
+                self._wake(uid)
+
+        def mirror_changed(mirror: Object) -> None:
+            claim = (mirror.spec or {}).get("claimRef") or {}
+            if claim:
+                add(f"{claim.get('namespace')}/{claim.get('name')}")
+
+        for informer, changed in (
+            (self._caches.upper_claims, upper_changed),
+            (self._caches.lower_claims, lower_changed),
+            (self._caches.upper_volumes, mirror_changed),
+        ):
+            informer.add_handler(
+                on_add=lambda one, _initial, changed=changed: changed(one),  # type: ignore[misc]
+                on_update=lambda old, new, changed=changed: changed(old) or changed(new),  # type: ignore[misc]
+                on_delete=changed,
+            )
+        self._binder.on_change(add)

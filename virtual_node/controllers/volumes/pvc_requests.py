@@ -1,0 +1,222 @@
+"""What is asked of the two clusters about one claim, and written to it: each time that very claim, as it was looked at.
+
+Claims hold data, so whatever takes one away is checked by the API server itself: by the uid, and where it matters
+that nothing has changed since we looked, by the resourceVersion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client.client import Client
+from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.peers import is_virtual_node
+from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.translate.base.ownership import is_owned, is_owned_by
+from virtual_node.translate.storage import pv
+from virtual_node.translate.storage import pvc as translate
+
+_CLAIMS = resources.PERSISTENT_VOLUME_CLAIMS
+
+
+class ClaimRequests:
+    """Reads and writes claims, above and below; one that is gone already is no error."""
+
+    def __init__(self, context: ClusterContext, *, namespaces: Namespaces) -> None:
+        self._context = context
+        self._namespaces = namespaces
+
+    def is_made_by_us(self, lower: dict[str, Any]) -> bool:
+        """Whether a lower claim was made for a node of ours: another process may have the same lower cluster."""
+        return lower["metadata"]["labels"].get(names.LABEL_NODE) in self._context.nodes
+
+    def is_owned(self, lower: Object, upper_namespace: str, upper: Object | None) -> bool:
+        """Return whether a lower claim was made for a claim in that upper namespace; None: that one is gone."""
+        uid = upper.uid if upper is not None else ""
+        return is_owned_by(lower, self._context.cluster_id, upper_namespace, upper_uid=uid)
+
+    async def create_below(self, upper: dict[str, Any], *, volume_name: str) -> Object | None:
+        """Create the lower claim; what is there instead when the name is taken.
+
+        Args:
+            upper: the upper claim.
+            volume_name: the lower volume that it must be bound to; empty: any.
+
+        Raises:
+            ApiError: the lower cluster refuses, or its namespace must not be used.
+        """
+        metadata = upper["metadata"]
+        namespace = self._context.lower_namespace(metadata["namespace"])
+        options = self._context.options.get(translate.selected_node(upper)) or next(
+            iter(self._context.options.values())
+        )
+        storage_class = upper["spec"].get("storageClassName")
+        if storage_class:
+            storage_class = self._context.config.volumes.storage_classes.get(storage_class, storage_class)
+        body = translate.lower_claim(
+            upper,
+            namespace=namespace,
+            owner=options.owner,
+            storage_class=storage_class,
+            volume_name=volume_name,
+        )
+        upper_name = metadata["namespace"]
+        if problem := await self._namespaces.ensure(namespace, upper_name=upper_name, is_for_new_pod=True):
+            raise Forbidden(problem.message, code=403, reason=problem.event_reason)
+        try:
+            await self._context.lower.create(_CLAIMS, body, namespace=namespace)
+        except AlreadyExists:
+            return from_dict(await self._context.lower.get(_CLAIMS, metadata["name"], namespace=namespace))
+        except NotFound:
+            self._namespaces.forget(namespace)
+            raise
+        return None
+
+    async def delete_below(self, lower: dict[str, Any]) -> None:
+        """Delete a lower claim; its volume's reclaim policy decides about the data."""
+        metadata = lower["metadata"]
+        with contextlib.suppress(NotFound, Conflict):
+            await self._context.lower.delete(
+                _CLAIMS,
+                metadata["name"],
+                namespace=metadata["namespace"],
+                uid=metadata["uid"],
+            )
+
+    async def ends_below(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
+        """Delete the lower claim of one that is being deleted above; False: there is none any more.
+
+        Where the cache shows none it is asked for, as it may be behind: the upper claim would go first, and the lower
+        one with its volume would stay for ever.
+        """
+        lower = lower or await self.made_for(upper)
+        if lower is not None and lower["metadata"].get("deletionTimestamp") is None:
+            await self.delete_below(lower)
+        return lower is not None
+
+    async def made_for(self, upper: dict[str, Any]) -> dict[str, Any] | None:
+        """Read the lower claim that we made for an upper one; None: there is none, or another object has its name."""
+        metadata = upper["metadata"]
+        namespace = self._context.lower_namespace(metadata["namespace"])
+        try:
+            there = await self._context.lower.get(_CLAIMS, metadata["name"], namespace=namespace)
+        except NotFound:
+            return None
+        labels = there["metadata"].get("labels") or {}
+        is_ours = is_owned(labels, self._context.cluster_id)
+        return there if is_ours and labels.get(names.LABEL_UPPER_UID) == metadata["uid"] else None
+
+    async def delete_unbound(self, lower: dict[str, Any]) -> None:
+        """Delete a claim that has never had a volume, unless it has got one since we looked: then it may hold data.
+
+        Raises:
+            Conflict: it has changed; the caller looks again.
+        """
+        metadata = lower["metadata"]
+        with contextlib.suppress(NotFound):
+            await self._context.lower.delete(
+                _CLAIMS,
+                metadata["name"],
+                namespace=metadata["namespace"],
+                uid=metadata["uid"],
+                resource_version=metadata["resourceVersion"],
+            )
+
+    async def give_back(self, upper: dict[str, Any], lower: dict[str, Any] | None, message: str) -> None:
+        """Have the upper scheduler choose another node, the way a provisioner does that cannot provision.
+
+        Args:
+            upper: the upper claim.
+            lower: the unbound lower claim, which is deleted; None: there is none.
+            message: why the volume cannot be made.
+        """
+        self._context.recorder.event(
+            upper,
+            "Warning",
+            "ProvisioningFailed",
+            f"Lower cluster {self._context.name} found no node for the volume and its pod: {message}",
+        )
+        if lower is not None:
+            await self.delete_unbound(lower)
+        with contextlib.suppress(Conflict):
+            await self.patch_above(upper, {"metadata": {"annotations": {translate.SELECTED_NODE: None}}})
+
+    async def patch_below(self, lower: dict[str, Any], patch: dict[str, Any]) -> None:
+        """Patch a lower claim.
+
+        Raises:
+            ApiError: another claim has its name by now (Conflict), or the lower cluster refuses.
+        """
+        await _patch(self._context.lower, lower, patch)
+
+    async def finalizers(
+        self, upper: dict[str, Any], *, add: tuple[str, ...] = (), remove: tuple[str, ...] = ()
+    ) -> None:
+        """Add and remove finalizers of an upper claim.
+
+        Raises:
+            Conflict: it has changed since we looked; the caller looks again.
+        """
+        patch = translate.finalizers_patch(upper, add=add, remove=remove)
+        if patch is None:
+            return
+        metadata = upper["metadata"]
+        with contextlib.suppress(NotFound):
+            await self._context.upper.patch(_CLAIMS, metadata["name"], patch, namespace=metadata["namespace"])
+
+    async def exists_above(self, key: str, lower: dict[str, Any]) -> bool:
+        """Ask, for a cache may be behind: nothing with data in it goes on its word."""
+        namespace, _, name = key.partition("/")
+        try:
+            upper = await self._context.upper.get(_CLAIMS, name, namespace=namespace)
+        except NotFound:
+            return False
+        return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
+
+    async def is_anothers(self, upper: dict[str, Any]) -> bool:
+        """Whether a claim is in another lower cluster, or chosen for one: its deletion has its own witness there.
+
+        The volume of a real node has none: the scheduler had chosen us for the claim first, and then changed its mind.
+        Neither has a virtual node that is no more.
+        """
+        above = self._context.upper
+        volume, node = upper["spec"].get("volumeName"), translate.selected_node(upper)
+        if volume:
+            try:
+                return pv.is_mirror(await above.get(resources.PERSISTENT_VOLUMES, volume))
+            except NotFound:
+                return False
+        return bool(node and node not in self._context.nodes and await is_virtual_node(above, node))
+
+    async def patch_above(
+        self, upper: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
+    ) -> None:
+        """Patch an upper claim.
+
+        Raises:
+            Conflict: another claim has its name by now.
+        """
+        await _patch(self._context.upper, upper, patch, subresource=subresource)
+
+
+async def _patch(
+    client: Client, claim: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
+) -> None:
+    """Patch that very claim; one that is gone needs it no more."""
+    metadata = claim["metadata"]
+    with contextlib.suppress(NotFound):
+        await patch_only(
+            client,
+            _CLAIMS,
+            metadata["name"],
+            patch,
+            uid=metadata["uid"],
+            namespace=metadata["namespace"],
+            subresource=subresource,
+        )

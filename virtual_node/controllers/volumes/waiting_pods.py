@@ -1,0 +1,124 @@
+"""Which upper pod waits for a claim, without a LIST per claim and without keeping the pods of a namespace.
+
+Every user can annotate claims with a selected node, and create pods that no scheduler can place. Claims of one
+namespace therefore share one LIST for some seconds, and of each listed pod only its name is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import matching
+from controller_runtime.errors import NotFound
+from controller_runtime.objects import Object, ObjectMeta, from_dict
+from controller_runtime.store import Store
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.translate.pods import volumes
+
+_PAGE = 100
+"""Pods per page; one may have more than 1 MiB."""
+_FRESH, _PER_SECOND, _LONGEST = 5.0, 10.0, 60.0
+"""Seconds for which a LIST is used: at least, per second that it took, and at most."""
+_DROPPED = Object(ObjectMeta(), "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The oldest unbound pod that names a claim."""
+
+    created: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The result of one LIST; ``by_claim`` has only names of claims that exist."""
+
+    by_claim: dict[str, _Waiting]
+    until: float
+
+
+class WaitingPods:
+    """Unbound pods of the upper cluster, by the claims that they name."""
+
+    def __init__(self, context: ClusterContext, claims: Store) -> None:
+        """Set up.
+
+        Args:
+            context: the two clusters.
+            claims: the upper claims; pods that name no claim in it are ignored.
+        """
+        self._upper = context.upper
+        self._claims = claims
+        self._selects = matching.compile_selector(context.config.pod_selector)
+        self._listed: dict[str, _Listed] = {}
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    async def oldest(self, key: str) -> dict[str, Any] | None:
+        """Return the oldest unbound pod that names a claim, read live; a scheduler handles that one.
+
+        None: there is none, or it was created after the last LIST, which is shared for up to a minute.
+
+        Args:
+            key: namespace and name of the upper claim.
+
+        Raises:
+            ApiError: pods cannot be read.
+        """
+        namespace, _, name = key.partition("/")
+        found = (await self._by_claim(namespace)).get(name)
+        if found is None:
+            return None
+        try:
+            pod = await self._upper.get(resources.PODS, found.name, namespace=namespace)
+        except NotFound:
+            return None
+        phase = (pod.get("status") or {}).get("phase")
+        is_unbound = not pod["spec"].get("nodeName") and phase == "Pending"
+        return pod if is_unbound and name in self._claims_of(from_dict(pod)) else None
+
+    async def _by_claim(self, namespace: str) -> dict[str, _Waiting]:
+        now = asyncio.get_running_loop().time
+        # The lock exists while a task holds it or waits for it.
+        lock = self._locks.setdefault(namespace, asyncio.Lock())
+        async with lock:
+            listed = self._listed.get(namespace)
+            if listed is None or listed.until <= now():
+                started = now()
+                by_claim = await self._list(namespace)
+                seconds = min(max(_FRESH, (now() - started) * _PER_SECOND), _LONGEST)
+                self._listed = {key: one for key, one in self._listed.items() if one.until > now()}
+                listed = self._listed[namespace] = _Listed(by_claim, now() + seconds)
+            return listed.by_claim
+
+    async def _list(self, namespace: str) -> dict[str, _Waiting]:
+        by_claim: dict[str, _Waiting] = {}
+
+        def note(pod: Object) -> Object:
+            waiting = _Waiting(pod.metadata.creation_timestamp or "", pod.name)
+            for name in self._claims_of(pod):
+                if self._claims.get(f"{namespace}/{name}") is None:
+                    continue  # it takes no memory for names that a user made up
+                known = by_claim.get(name)
+                if known is None or waiting.created < known.created:
+                    by_claim[name] = waiting
+            return _DROPPED
+
+        await self._upper.list(
+            resources.PODS,
+            namespace=namespace,
+            field_selector="spec.nodeName=,status.phase=Pending",
+            limit=_PAGE,
+            transform=note,
+        )
+        return by_claim
+
+    def _claims_of(self, pod: Object) -> list[str]:
+        """Return the claims of a pod that this cluster may take and that is not being deleted."""
+        if pod.metadata.deletion_timestamp is not None or not self._selects(pod.labels):
+            return []
+        return volumes.claim_names({"metadata": {"name": pod.name}, "spec": pod.spec})

@@ -1,0 +1,1 @@
+"""Authentication and authorization of the kubelet API, and the cache of reviews."""

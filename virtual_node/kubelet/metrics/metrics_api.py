@@ -1,0 +1,114 @@
+"""What a lower cluster's metrics API (metrics.k8s.io) knows, in the words of a kubelet's ``/metrics/resource``.
+
+It knows rates only, so counters are integrals of them. Source: k8s.io/metrics/pkg/apis/metrics/v1beta1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from controller_runtime.api import names, quantity, timestamps
+from controller_runtime.api.decoding import decode
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.log import get_logger
+from controller_runtime.process.flags import parse_duration
+from virtual_node.translate.nodes.prometheus_text import PodNames, Pods, node_exposition
+from virtual_node.translate.nodes.usage import CounterSum, RateIntegral
+
+_TIMEOUT = 8.0
+"""Seconds; a scraper waits ten at most."""
+_CPU, _MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
+
+_log = get_logger(component="kubelet")
+
+
+class MetricsApi:
+    """Keeps the counters of one virtual node.
+
+    Args:
+        lower: The lower cluster.
+        cluster_id: The upper cluster's identity on its pods below.
+    """
+
+    def __init__(self, lower: Client, *, cluster_id: str) -> None:
+        self._lower = lower
+        self._cluster_id = cluster_id
+        self._rates = RateIntegral()
+        self._node_cpu = CounterSum()
+
+    async def exposition(self, pods: Pods, nodes: Collection[str]) -> str:
+        """Usage of our pods and of the virtual node; as much as the lower cluster tells.
+
+        Args:
+            pods: Ours.
+            nodes: Names of the lower nodes behind the virtual one.
+        """
+        ours = {"labelSelector": f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"}
+        found_nodes, found_pods = await asyncio.gather(self._list("nodes"), self._list("pods", ours))
+        counters: dict[str, float] = {}
+        node_lines = self._nodes(found_nodes, set(nodes), counters)
+        cpu, memory = [f"# TYPE {_CPU} counter\n"], [f"# TYPE {_MEMORY} gauge\n"]
+        for pod in found_pods:
+            upper = pods.get((pod["metadata"]["namespace"], pod["metadata"]["name"]))
+            if upper is not None:
+                self._pod(pod, upper, counters, cpu, memory)
+        self._rates.keep(counters)
+        return "".join([node_lines, *cpu, *memory] if len(cpu) > 1 else [node_lines])
+
+    def _nodes(self, found: list[dict[str, Any]], mine: Collection[str], counters: dict[str, float]) -> str:
+        nodes = {f"node/{one['metadata']['name']}": one for one in found if one["metadata"]["name"] in mine}
+        if not nodes:
+            return ""
+        cpu = {key: self._count(key, one, one["usage"]) for key, one in nodes.items()}
+        counters.update(cpu)
+        memory = sum(quantity.amount(one["usage"]["memory"]) for one in nodes.values())
+        at = max(_milliseconds(one) for one in nodes.values())
+        return node_exposition(self._node_cpu.update(cpu), memory, at=at)
+
+    def _pod(
+        self,
+        pod: Mapping[str, Any],
+        upper: PodNames,
+        counters: dict[str, float],
+        cpu: list[str],
+        memory: list[str],
+    ) -> None:
+        at = _milliseconds(pod)
+        for container in pod.get("containers") or ():
+            key = f"{upper.uid}/{container['name']}"
+            seconds = counters[key] = self._count(key, pod, container["usage"])
+            labels = f'container="{container["name"]}",namespace="{upper.namespace}",pod="{upper.name}"'
+            cpu.append(f"{_CPU}{{{labels}}} {seconds:.6f} {at}\n")
+            memory.append(f"{_MEMORY}{{{labels}}} {quantity.amount(container['usage']['memory'])} {at}\n")
+
+    def _count(self, key: str, sample: Mapping[str, Any], usage: Mapping[str, str]) -> float:
+        """CPU seconds used up to a sample."""
+        return self._rates.update(
+            key,
+            _cores(usage["cpu"]),
+            at=_milliseconds(sample) / 1000,
+            window=parse_duration(sample["window"]),
+        )
+
+    async def _list(self, what: str, params: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        path = f"/apis/metrics.k8s.io/v1beta1/{what}"
+        try:
+            answer = await self._lower.request("GET", path, params=params, timeout=_TIMEOUT, flow="metrics")
+        except (ApiError, ConfigError) as error:
+            _log.debug("the lower cluster's metrics API does not serve us", what=what, why=str(error))
+            return []
+        items: list[dict[str, Any]] = decode(answer).get("items") or []
+        return items
+
+
+def _milliseconds(sample: Mapping[str, Any]) -> int:
+    """The moment of a sample."""
+    return int(timestamps.parse(sample["timestamp"]).timestamp() * 1000)
+
+
+def _cores(cpu: str) -> float:
+    """CPUs; in nano-CPUs as a rule, of which an idle container uses less than one of our thousandths."""
+    return int(cpu[:-1]) / 1e9 if cpu.endswith("n") else quantity.milli(cpu) / 1000

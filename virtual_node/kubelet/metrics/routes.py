@@ -1,0 +1,159 @@
+"""``/metrics`` (the process itself), ``/metrics/resource``, ``/metrics/cadvisor``, ``/metrics/probes`` and ``/stats/summary`` of a virtual node.
+
+Asked of the lower kubelets, at most every few seconds whoever asks how often. Where the way to them is refused, usage
+comes from the lower cluster's metrics API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from controller_runtime.api.decoding import decoder
+from controller_runtime.client.client import Client
+from controller_runtime.serving.metrics_page import MetricsPage
+from virtual_node.kubelet.metrics.lower_kubelets import LowerKubelets
+from virtual_node.kubelet.metrics.metrics_api import MetricsApi
+from virtual_node.kubelet.metrics.single_flight import SharedAnswers
+from virtual_node.translate.nodes import prometheus_text, stats
+from virtual_node.translate.nodes.prometheus_text import Exposition, PodNames, Pods
+from virtual_node.translate.nodes.usage import CounterSum
+
+_FRESH = 5.0
+"""Seconds an answer is good for; scrapers ask every ten at most."""
+_CPU, _MEMORY = "node_cpu_usage_seconds_total", "node_memory_working_set_bytes"
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsRoutes:
+    """The routes of one virtual node.
+
+    Args:
+        lower: The lower cluster.
+        node_name: The virtual node.
+        lower_nodes: Names of the lower nodes behind it.
+        pods: Its pods, by lower namespace and name.
+        cluster_id: The upper cluster's identity on its pods below.
+    """
+
+    def __init__(
+        self,
+        lower: Client,
+        *,
+        node_name: str,
+        lower_nodes: Callable[[], Sequence[str]],
+        pods: Callable[[], Mapping[tuple[str, str], PodNames]],
+        cluster_id: str,
+    ) -> None:
+        self._node_name = node_name
+        self._lower_nodes = lower_nodes
+        self._pods = pods
+        self._kubelets = LowerKubelets(lower, lower_nodes)
+        self._metrics_api = MetricsApi(lower, cluster_id=cluster_id)
+        # One per source: the samples of two paths are of different moments, and a step back looks like a reboot.
+        self._resource_cpu, self._summary_cpu = CounterSum(), CounterSum()
+        self._answers: SharedAnswers[bytes] = SharedAnswers(fresh=_FRESH)
+        self._usage: SharedAnswers[str] = SharedAnswers(fresh=_FRESH)
+
+    def routes(self) -> list[web.RouteDef]:
+        """To be served beside the others."""
+        return [
+            web.get("/metrics", MetricsPage().get),
+            self._route("/metrics/resource", self._resource, _TEXT),
+            self._route("/metrics/cadvisor", partial(self._merged, "metrics/cadvisor"), _TEXT),
+            self._route("/metrics/probes", partial(self._merged, "metrics/probes"), _TEXT),
+            self._route("/stats/summary", self._summary, "application/json"),
+        ]
+
+    def _route(
+        self, path: str, find_out: Callable[[], Coroutine[Any, Any, bytes]], content_type: str
+    ) -> web.RouteDef:
+        async def answer(_request: web.Request) -> web.Response:
+            body = await self._answers.get(path, find_out)
+            return web.Response(body=body, headers={"Content-Type": content_type})
+
+        return web.get(path, answer, allow_head=False)
+
+    async def _resource(self) -> bytes:
+        answers = await self._kubelets.ask("metrics/resource", partial(_Usage.read, pods=self._pods()))
+        if answers.refused:
+            return (await self._from_metrics_api()).encode()
+        node = self._node_lines({node: usage.node for node, usage in answers.by_node.items()})
+        ours = prometheus_text.render(usage.ours for usage in answers.by_node.values())
+        return (node + ours).encode()
+
+    async def _merged(self, path: str) -> bytes:
+        pods = self._pods()
+        answers = await self._kubelets.ask(path, lambda raw: prometheus_text.ours(_decode(raw), pods))
+        return prometheus_text.render(answers.by_node.values()).encode()
+
+    async def _summary(self) -> bytes:
+        pods = self._pods()
+        found = (await self._kubelets.ask("stats/summary", _read_summary)).by_node
+        if any(node not in found for node in self._lower_nodes()):
+            second = await self._kubelets.ask("metrics/resource", _decode)
+            if not found and second.refused:
+                return await self._summary_from_metrics_api(pods)
+            texts = second.by_node.items()
+            found = {node: stats.from_resource_metrics(text, node) for node, text in texts} | found
+        used = {
+            node: one["node"]["cpu"]["usageCoreNanoSeconds"] / 1e9
+            for node, one in found.items()
+            if "usageCoreNanoSeconds" in (one["node"].get("cpu") or {})
+        }
+        seconds = self._summary_cpu.update(used)
+        body = stats.summary(list(found.values()), pods, node_name=self._node_name, cpu_seconds=seconds)
+        return msgspec.json.encode(body)
+
+    async def _summary_from_metrics_api(self, pods: Pods) -> bytes:
+        above = {(one.namespace, one.name): one for one in pods.values()}
+        one = stats.from_resource_metrics(await self._from_metrics_api(), self._node_name)
+        return msgspec.json.encode(stats.summary([one], above, node_name=self._node_name))
+
+    async def _from_metrics_api(self) -> str:
+        # Shared by two routes, or each would ask for the lists.
+        return await self._usage.get(
+            "", lambda: self._metrics_api.exposition(self._pods(), self._lower_nodes())
+        )
+
+    def _node_lines(self, nodes: Mapping[str, Mapping[str, tuple[float, int]]]) -> str:
+        cpu = {node: found[_CPU] for node, found in nodes.items() if _CPU in found}
+        memory = [found[_MEMORY] for found in nodes.values() if _MEMORY in found]
+        if not cpu or not memory:
+            return ""
+        seconds = self._resource_cpu.update({node: value for node, (value, _) in cpu.items()})
+        at = max(moment for _, moment in [*cpu.values(), *memory])
+        return prometheus_text.node_exposition(seconds, sum(value for value, _ in memory), at=at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """One lower kubelet's ``/metrics/resource``."""
+
+    node: Mapping[str, tuple[float, int]]
+    ours: Exposition
+
+    @classmethod
+    def read(cls, raw: bytes, *, pods: Pods) -> _Usage:
+        text = _decode(raw)
+        return cls(prometheus_text.node_samples(text), prometheus_text.ours(text, pods))
+
+
+def _decode(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _read_summary(raw: bytes) -> dict[str, Any]:
+    """Raises: ValueError: it is none."""
+    found = _decode_object(raw)
+    if not isinstance(found.get("node"), dict):
+        raise ValueError("a summary without a node")
+    return found
+
+
+_decode_object = decoder(dict[str, Any])

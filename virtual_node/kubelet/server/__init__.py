@@ -1,0 +1,1 @@
+"""The kubelet API's server, its routes, logs and pod lists."""

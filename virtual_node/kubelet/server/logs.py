@@ -1,0 +1,157 @@
+"""``/containerLogs``: the lower cluster's logs, passed on as they come."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import aiohttp
+from aiohttp import web
+from multidict import MultiMapping
+
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.log import get_logger
+from controller_runtime.resources import PODS
+from virtual_node.kubelet.base.backend import Backend, container_names
+from virtual_node.kubelet.base.errors import Refusal, quoted, refusal_from_lower, unreachable
+from virtual_node.kubelet.streams.registry import STREAM_BYTES, StreamRegistry
+from virtual_node.kubelet.streams.routes import find_pod
+
+_log = get_logger(component="kubelet")
+
+_FLAGS = ("follow", "previous", "timestamps")
+_NUMBERS = ("tailLines", "limitBytes", "sinceSeconds")
+_INT64 = range(-(2**63), 2**63)
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+class LogRoutes:
+    """Handler of the logs.
+
+    Args:
+        backend: Knows the pods.
+        registry: Counts the streams.
+        idle_timeout: Seconds without a byte from the lower cluster after which a log ends.
+    """
+
+    def __init__(self, backend: Backend, registry: StreamRegistry, *, idle_timeout: float) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._idle_timeout = idle_timeout
+
+    async def container_logs(self, request: web.Request) -> web.StreamResponse:
+        """Stream a container's log; ends when the client goes away, and then ends the lower request."""
+        options = log_options(request.query)
+        pod, container = request.match_info["pod"], request.match_info["container"]
+        target = find_pod(self._backend, request.match_info, missing=f"pod {quoted(pod)} does not exist")
+        if container not in container_names(target.pod):
+            raise Refusal(404, f"container {quoted(container)} not found in pod {quoted(pod)}")
+        path = PODS.path(namespace=target.namespace, name=target.name, subresource="log")
+        params = {"container": container, **options}
+        with self._registry.track("logs", request):
+            try:
+                async with target.client.stream(
+                    "GET", path, params=params, read_timeout=self._idle_timeout
+                ) as lower:
+                    return await _copy(request, lower)
+            except ApiError as error:
+                raise refusal_from_lower(error, cluster=target.cluster) from error
+            except ConfigError as error:
+                raise unreachable(target.cluster, error) from error
+
+
+async def _copy(request: web.Request, lower: aiohttp.ClientResponse) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
+    await response.prepare(request)
+    copied = 0
+    try:
+        async for chunk in lower.content.iter_any():
+            copied += len(chunk)
+            await response.write(chunk)
+    except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, TimeoutError) as error:
+        if not isinstance(error, ConnectionResetError):
+            _log.info("a log ended early", error=str(error))
+        # A clean end would pass for the end of the log: let the client see that it is not.
+        if request.transport is not None:
+            request.transport.abort()
+    finally:
+        STREAM_BYTES.labels("logs", "upper").inc(copied)
+    return response
+
+
+def log_options(query: MultiMapping[str]) -> dict[str, str]:
+    """Decode and check the options as the kubelet does, and give those to pass on.
+
+    Sources: apimachinery's conversion of query parameters, ``ValidatePodLogOptions``, and KEP-3288 for
+    `stream`. ``insecureSkipTLSVerifyBackend`` concerns the upper apiserver's way to this node alone.
+
+    Returns:
+        Parameters for ``pods/log`` of an apiserver, without the container.
+
+    Raises:
+        Refusal: 400 for what cannot be decoded, 422 for what makes no sense; the text names the option.
+    """
+    options: dict[str, str] = {}
+    options |= {name: "true" for name in _FLAGS if _flag(query, name)}
+    numbers = {name: value for name in _NUMBERS if (value := _number(query, name)) is not None}
+    _at_least(numbers, "tailLines", 0)
+    _at_least(numbers, "limitBytes", 1)
+    _at_least(numbers, "sinceSeconds", 1)
+    options |= {name: str(value) for name, value in numbers.items()}
+    since = _since_time(query)
+    if since is not None:
+        if "sinceSeconds" in numbers:
+            raise _invalid("sinceSeconds", "at most one of `sinceTime` or `sinceSeconds` may be specified")
+        options["sinceTime"] = since
+    stream = query.get("stream", "All")
+    if stream not in {"All", "Stdout", "Stderr"}:
+        raise _invalid("stream", 'supported values: "All", "Stderr", "Stdout"')
+    if stream != "All":
+        if "tailLines" in numbers:
+            raise _invalid("tailLines", "`tailLines` and specific `stream` are mutually exclusive for now")
+        options["stream"] = stream
+    return options
+
+
+def _flag(query: MultiMapping[str], name: str) -> bool:
+    # As apimachinery has it: absent, "false" and "0" are false, all else (the empty string too) is true.
+    return query.get(name, "0").lower() not in {"false", "0"}
+
+
+def _number(query: MultiMapping[str], name: str) -> int | None:
+    text = query.get(name)
+    if name == "tailLines" and (legacy := query.get("tail")):
+        text = None if legacy == "all" else legacy
+    if text is None:
+        return None
+    digits = text[1:] if text[:1] in {"+", "-"} else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and int(text) in _INT64):
+        raise Refusal(400, f'{{"message": "Unable to decode query: {name}: must be a whole number."}}')
+    return int(text)
+
+
+def _since_time(query: MultiMapping[str]) -> str | None:
+    text = query.get("sinceTime", "")
+    if text in {"", "null"}:
+        return None
+    if not _is_rfc3339(text):
+        raise Refusal(400, '{"message": "Unable to decode query: sinceTime: must be an RFC 3339 time."}')
+    return text
+
+
+def _is_rfc3339(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return _RFC3339.fullmatch(text) is not None
+
+
+def _at_least(numbers: dict[str, int], name: str, least: int) -> None:
+    if numbers.get(name, least) < least:
+        raise _invalid(name, f"must be greater than or equal to {least}")
+
+
+def _invalid(field: str, detail: str) -> Refusal:
+    text = f"Invalid request: {field}: {detail}."
+    return Refusal(422, '{"message": ' + quoted(text) + "}")

@@ -1,0 +1,201 @@
+"""The kubelet API as an aiohttp application: its routes, and who may use them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from prometheus_client import Counter
+
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.log import get_logger
+from controller_runtime.serving.accepting import count_requests, peer_of
+from virtual_node.kubelet.auth.authentication import AuthenticationError, Authenticator, UserInfo
+from virtual_node.kubelet.auth.authorization import Attributes, Authorizer, request_attributes
+from virtual_node.kubelet.base.backend import Backend
+from virtual_node.kubelet.base.errors import Refusal
+from virtual_node.kubelet.server.logs import LogRoutes
+from virtual_node.kubelet.server.pods import PodRoutes
+from virtual_node.kubelet.streams.registry import StreamRegistry
+from virtual_node.kubelet.streams.routes import USER, StreamRoutes
+from virtual_node.kubelet.streams.run import RunRoutes
+
+REQUESTS = Counter(
+    "virtual_node_kubelet_http_requests_total",
+    "Requests to the kubelet API by the first part of their route.",
+    ["path", "method", "code"],
+)
+
+MAX_HEAD = 1024 * 1024
+"""Bytes of a request head, as Go's net/http allows: ``kubectl exec`` carries whole scripts in the URL."""
+
+STREAM = re.compile(
+    rb"(?:GET|POST) /(?:exec|attach|portForward)/[^\r\n]*\r\n(?:[^\r\n]*\r\n)*?upgrade[ \t]*:", re.IGNORECASE
+)
+"""Matches the head of a request whose handler takes the connection over."""
+
+_log = get_logger(component="kubelet")
+
+_POD = "/{namespace}/{pod}"
+_CONTAINER = "/{namespace}/{pod}/{container}"
+_CONTAINER_BY_UID = "/{namespace}/{pod}/{uid}/{container}"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_app(
+    backend: Backend,
+    registry: StreamRegistry,
+    *,
+    authenticator: Authenticator,
+    authorizer: Authorizer | None,
+    idle_timeout: float,
+    answer_timeout: float,
+    extra_routes: Sequence[web.AbstractRouteDef] = (),
+) -> web.Application:
+    """Build the application.
+
+    Args:
+        backend: Knows the pods.
+        registry: Counts the streams.
+        authenticator: Tells who asks.
+        authorizer: Tells whether they may; None lets every authenticated user in.
+        idle_timeout: Seconds without a byte after which a stream ends.
+        answer_timeout: Seconds a lower apiserver may take to answer an upgrade.
+        extra_routes: More routes, under the same authentication; authorized by their first part.
+    """
+    streams = StreamRoutes(backend, registry, idle_timeout=idle_timeout, answer_timeout=answer_timeout)
+    logs = LogRoutes(backend, registry, idle_timeout=idle_timeout)
+    run = RunRoutes(backend, registry, idle_timeout=idle_timeout, answer_timeout=answer_timeout)
+    pods = PodRoutes(backend)
+    app = web.Application(middlewares=[count_requests, _guard(authenticator, authorizer)])
+    app.add_routes(
+        [
+            web.get("/healthz", _healthz, allow_head=False),
+            web.get("/healthz/{check:ping|log|syncloop}", _healthz, allow_head=False),
+            web.get("/pods", pods.pods, allow_head=False),
+            web.get("/pods/", pods.pods, allow_head=False),
+            web.get("/runningpods", pods.running_pods, allow_head=False),
+            web.get("/runningpods/", pods.running_pods, allow_head=False),
+            web.get("/containerLogs" + _CONTAINER, logs.container_logs, allow_head=False),
+            *_get_and_post("/exec" + _CONTAINER, streams.exec),
+            *_get_and_post("/exec" + _CONTAINER_BY_UID, streams.exec),
+            *_get_and_post("/attach" + _CONTAINER, streams.attach),
+            *_get_and_post("/attach" + _CONTAINER_BY_UID, streams.attach),
+            *_get_and_post("/portForward" + _POD, streams.port_forward),
+            *_get_and_post("/portForward" + _POD + "/{uid}", streams.port_forward),
+            web.post("/run" + _CONTAINER, run.run),
+            web.post("/run" + _CONTAINER_BY_UID, run.run),
+            *extra_routes,
+        ]
+    )
+    return app
+
+
+HANDLER_ARGS: dict[str, Any] = {
+    "access_log": None,
+    "keepalive_timeout": 120.0,
+    # A command line travels in the URL: aiohttp's 8 KiB are too few.
+    "max_line_size": MAX_HEAD,
+    "max_field_size": 64 * 1024,
+    "lingering_time": 0.5,
+}
+"""Arguments of aiohttp's protocol. Only authorized callers send it more than one head (`Gate`, ``hold``)."""
+
+
+def _get_and_post(path: str, handler: Handler) -> list[web.RouteDef]:
+    return [web.get(path, handler, allow_head=False), web.post(path, handler)]
+
+
+async def _healthz(request: web.Request) -> web.StreamResponse:
+    return web.Response(text="ok")
+
+
+def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middleware:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        route = _route(request)
+        peer = peer_of(request)
+        try:
+            user = await _authenticate(request, authenticator)
+            request[USER] = user
+            await _authorize(user, authorizer, request_attributes(request.method, route))
+            if peer is not None:
+                peer.trust()
+            response = await handler(request)
+        except (Refusal, web.HTTPException) as error:
+            response = _refused(error)
+        except ApiError as error:
+            response = web.Response(status=500, text=error.message)
+        except ConnectionError:
+            raise
+        except Exception:  # noqa: BLE001 - the outermost: a fault here answers 500 and is logged
+            _log.exception("a request to the kubelet API failed", path=route)
+            response = web.Response(status=500, text="internal error")
+        if not response.prepared and request.writer.output_size > 0:
+            # The answer had begun: a second one must not follow it, nor may it look complete.
+            raise ConnectionResetError("the answer broke off")
+        if not response.prepared and (
+            "Upgrade" in request.headers or (peer is not None and not peer.is_trusted)
+        ):
+            # What the client sends next on this connection is the stream it hoped for, or nothing that is read.
+            response.force_close()
+        method = request.method if request.method in _METHODS else "other"
+        REQUESTS.labels(_bucket(request, route), method, response.status).inc()
+        return response
+
+    return guard
+
+
+def _route(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return request.path if resource is None else resource.canonical
+
+
+def _bucket(request: web.Request, route: str) -> str:
+    return "other" if request.match_info.http_exception is not None else route.lstrip("/").split("/", 1)[0]
+
+
+async def _authenticate(request: web.Request, authenticator: Authenticator) -> UserInfo:
+    try:
+        user = await authenticator.authenticate(request)
+    except AuthenticationError as error:
+        _log.debug("a request to the kubelet API is not authenticated", reason=str(error))
+        user = None
+    except (ApiError, ConfigError) as error:
+        _log.error("a request to the kubelet API cannot be authenticated", error=str(error))
+        user = None
+    if user is None:
+        raise Refusal(401, "Unauthorized")
+    return user
+
+
+async def _authorize(user: UserInfo, authorizer: Authorizer | None, asked: list[Attributes]) -> None:
+    if authorizer is None:
+        return
+    for attributes in asked:
+        about = f"user={user.name}, verb={attributes.verb}, resource=nodes"
+        try:
+            if await authorizer.authorize(user, attributes):
+                return
+        except (ApiError, ConfigError) as error:
+            _log.error("a request to the kubelet API cannot be authorized", error=str(error), user=user.name)
+            text = f"Authorization error ({about}, subresource={attributes.subresource})"
+            raise Refusal(500, text) from error
+    subresources = " ".join(attributes.subresource for attributes in asked)
+    raise Refusal(403, f"Forbidden ({about}, subresource(s)=[{subresources}])\n")
+
+
+def _refused(error: Refusal | web.HTTPException) -> web.Response:
+    if isinstance(error, Refusal):
+        return web.Response(status=error.status, text=error.text)
+    if error.status == 404:
+        return web.Response(status=404, text="404 page not found\n")
+    if error.status == 405:
+        allow = error.headers.get("Allow", "")
+        return web.Response(status=405, text="Method Not Allowed", headers={"Allow": allow})
+    return web.Response(status=error.status, text=error.reason)

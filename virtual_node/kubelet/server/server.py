@@ -1,0 +1,198 @@
+"""A virtual node's kubelet API on a port of its own: what the upper apiserver dials for logs and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Sequence
+from typing import Protocol
+
+from aiohttp import web
+
+from controller_runtime.log import get_logger
+from controller_runtime.serving.accepting import Gate
+from controller_runtime.serving.connections import ConnectionLimits, Connections
+from virtual_node.kubelet.auth.authentication import Authenticator
+from virtual_node.kubelet.auth.authorization import Authorizer
+from virtual_node.kubelet.base.backend import Backend
+from virtual_node.kubelet.server.routes import HANDLER_ARGS, MAX_HEAD, STREAM, Handler, make_app
+from virtual_node.kubelet.streams.limits import StreamLimits
+from virtual_node.kubelet.streams.registry import StreamRegistry
+
+_BACKLOG = 128
+
+_log = get_logger(component="kubelet")
+
+
+def connection_limits(total: int = 1200, strangers: int = 128) -> ConnectionLimits:
+    """Return the limits of connections to the kubelet API."""
+    return ConnectionLimits(
+        total=total, strangers=strangers, verified_head_bytes=MAX_HEAD, held_bytes=16 * MAX_HEAD
+    )
+
+
+class ServerCertificate(Protocol):
+    """Gives the TLS context for the next connection; `CertificateReloader` is one."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context in use now."""
+
+    def is_current(self, connection: ssl.SSLObject) -> bool:
+        """Whether a connection was made with the certificate and client CA in use now."""
+
+
+class KubeletServer:
+    """Serves one virtual node's kubelet API.
+
+    Args:
+        backend: The virtual node: its pods and the way to the lower cluster.
+        address: Address to listen on; empty for all.
+        port: Port to listen on; 0 for any free one.
+        tls: Certificate, and the CA of client certificates; None serves plain HTTP, for tests.
+        authenticator: Tells who asks.
+        authorizer: Tells whether they may; None lets every authenticated user in.
+        node_name: Name of the virtual node.
+        stream_idle_timeout: Seconds without a byte after which a stream is ended; the kubelet's 4 hours.
+        answer_timeout: Seconds a lower apiserver may take to answer an upgrade.
+        grace: Seconds given to open streams when the server stops.
+        extra_routes: More routes under the same authentication and authorization.
+        connections: Limits of the connections; shared by the virtual nodes of a process.
+        stream_limits: Limits of the streams; shared in the same way.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        address: str,
+        port: int,
+        tls: ServerCertificate | None,
+        authenticator: Authenticator,
+        authorizer: Authorizer | None,
+        node_name: str,
+        stream_idle_timeout: float = 4 * 3600.0,
+        answer_timeout: float = 60.0,
+        grace: float = 10.0,
+        extra_routes: Sequence[web.AbstractRouteDef] = (),
+        connections: Connections | None = None,
+        stream_limits: StreamLimits | None = None,
+    ) -> None:
+        self._connections = connections or Connections("kubelet", connection_limits())
+        self._address = address
+        self._port = port
+        self._tls = tls
+        self._grace = grace
+        self._node_name = node_name
+        self._reviewers: list[Authenticator | Authorizer] = [authenticator]
+        if authorizer is not None:
+            self._reviewers.append(authorizer)
+        self.streams = StreamRegistry(stream_limits)
+        app = make_app(
+            backend,
+            self.streams,
+            authenticator=authenticator,
+            authorizer=authorizer,
+            idle_timeout=stream_idle_timeout,
+            answer_timeout=answer_timeout,
+            extra_routes=extra_routes,
+        )
+        app.middlewares.insert(0, self._leave_outdated)
+        self._runner = web.AppRunner(
+            app,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            # A client that hangs up ends its log stream and the lower request behind it.
+            handler_cancellation=True,
+        )
+        self._gate: Gate | None = None
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port in use; after `start` the real one where 0 was asked for."""
+        if self._listener is not None and self._listener.sockets:
+            return int(self._listener.sockets[0].getsockname()[1])
+        return self._port
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: The address cannot be had.
+        """
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        self._gate = Gate(
+            server,
+            lambda: None if self._tls is None else self._tls.context,
+            connections=self._connections,
+            options=HANDLER_ARGS,
+            hold=True,
+            stream=STREAM,
+        )
+        try:
+            # Known to us before it listens: cancelled in between, its port would be taken as long as the process runs.
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._gate, self._address or None, self._port, backlog=_BACKLOG, start_serving=False
+            )
+            await self._listener.start_serving()
+        except BaseException:
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
+            await self._runner.cleanup()
+            raise
+        _log.debug("the kubelet API is served", node=self._node_name, address=self._address, port=self.port)
+
+    async def stop(self, *, grace: float | None = None) -> None:
+        """Stop listening, let open streams end by themselves for a while, then end them.
+
+        Args:
+            grace: Seconds they get; the constructor's when not given.
+        """
+        if self._listener is not None:
+            self._listener.close()
+        if self._gate is not None:
+            await self._gate.close()
+        if self._runner.server is not None:
+            _end_kept(self._runner.server)
+        ended = await self.streams.drain(self._grace if grace is None else grace)
+        if ended:
+            _log.info("open streams were ended", node=self._node_name, streams=ended)
+        await self._runner.cleanup()
+        for reviewer in self._reviewers:
+            await reviewer.close()
+        self._listener = None
+
+    async def run(self) -> None:
+        """Serve until cancelled; then stop within the grace period."""
+        await self.start()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            # A second cancellation must not leave the port open.
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.stop()
+
+    @web.middleware
+    async def _leave_outdated(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """End a connection with this answer if it was made under another certificate or client CA than today's."""
+        # Asked for first: a transport that a stream has taken over and closed knows nothing any more.
+        connection = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
+        response = await handler(request)
+        if connection is not None and self._tls is not None and not self._tls.is_current(connection):
+            response.force_close()
+        return response
+
+
+def _end_kept(server: web.Server) -> None:
+    """End connections as soon as they have no request: the next one is our successor's to answer, not ours to refuse."""
+    for connection in server.connections:
+        waiter = connection._waiter  # noqa: SLF001 - for its next request; nothing public says it; a test guards it
+        waits = waiter is not None and not waiter.done()
+        connection.close()  # behind the answer to a request that has come
+        if waits:
+            connection.force_close()

@@ -1,0 +1,270 @@
+"""A raw connection to a lower apiserver that has just answered an upgrade request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from dataclasses import dataclass
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from controller_runtime.auth.kubeconfig import ClusterConfig
+from controller_runtime.serving.raw_connection import Connection, start_tls
+from virtual_node.kubelet.streams.http_head import (
+    END_OF_HEAD,
+    Headers,
+    RequestHead,
+    ResponseHead,
+    parse_response_head,
+)
+
+MAX_HEAD = 64 * 1024
+"""Bytes of a response head; a Kubernetes apiserver sends well under four thousand."""
+
+MAX_ERROR_BODY = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeRequest:
+    """What to ask an apiserver for.
+
+    Attributes:
+        method: GET for WebSocket, POST for SPDY.
+        target: Path and query below the server's path prefix, escaped.
+        headers: Without Host and credentials.
+    """
+
+    method: str
+    target: str
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the far end said to an upgrade request.
+
+    Attributes:
+        connection: The connection, its reading paused.
+        head: The response head.
+        rest: Bytes that came right behind the head.
+    """
+
+    connection: Connection
+    head: ResponseHead
+    rest: bytes
+
+
+class DialError(Exception):
+    """No answer from the lower apiserver; the text says why, in one line."""
+
+
+async def dial(
+    config: ClusterConfig, request: UpgradeRequest, *, answer_timeout: float, refresh: bool = False
+) -> Answer:
+    """Connect to a lower apiserver and send one upgrade request with the cluster's own credentials.
+
+    Args:
+        config: The lower cluster. Its proxy, when it has one, is asked for a tunnel (``CONNECT``).
+        request: What to ask for.
+        answer_timeout: Seconds for all of it: connecting, handshakes, and the answer.
+        refresh: Whether to renew the credentials first, after a 401.
+
+    Returns:
+        The answer; the caller owns its connection. Cancellation closes the connection.
+
+    Raises:
+        ConfigError: There are no credentials to send.
+        DialError: Refused, reset, timed out, no trust, or not HTTP.
+        ValueError: A header or path that would not stay within its line.
+    """
+    credentials = await config.headers(refresh=refresh)
+    head = RequestHead(
+        request.method,
+        config.path_prefix.rstrip("/") + request.target,
+        (("Host", _authority(config.host, config.port)), *credentials.items(), *request.headers),
+    ).encode()
+    try:
+        async with asyncio.timeout(answer_timeout):
+            connection = await _connect(config)
+            return await _ask(connection, head)
+    except TimeoutError:
+        raise DialError(f"no answer within {answer_timeout:g} s") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise DialError(str(error) or type(error).__name__) from error
+
+
+async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
+    """Read the body of an answer that is not a 101, and close its connection.
+
+    Returns:
+        At most 64 KiB; what came before a failure or after `within` seconds when there is one.
+    """
+    reader = asyncio.StreamReader()
+    transport = answer.connection.transport
+    try:
+        if answer.rest:
+            reader.feed_data(answer.rest)
+        protocol = _BodyReader(reader)
+        if transport.is_closing():
+            reader.feed_eof()
+        else:
+            transport.set_protocol(protocol)
+            reader.set_transport(transport)
+            transport.resume_reading()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(within):
+                await _read_body(reader, answer.head, body)
+        except (TimeoutError, OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+            pass
+        return bytes(body)
+    finally:
+        transport.abort()
+
+
+class _BodyReader(asyncio.StreamReaderProtocol):
+    """Feeds a stream reader; asked after the handshake, it cannot know that TLS has no half-close."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
+
+
+async def _read_body(reader: asyncio.StreamReader, head: ResponseHead, body: bytearray) -> None:
+    if head.get("Transfer-Encoding").lower() == "chunked":
+        while size := int((await reader.readuntil(b"\n")).split(b";")[0], 16):
+            if len(body) + size > MAX_ERROR_BODY:
+                return
+            body += await reader.readexactly(size)
+            await reader.readuntil(b"\n")
+        return
+    length = min(int(head.get("Content-Length") or MAX_ERROR_BODY), MAX_ERROR_BODY)
+    while len(body) < length and (chunk := await reader.read(length - len(body))):
+        body += chunk
+
+
+async def _connect(config: ClusterConfig) -> Connection:
+    if not config.proxy_url:
+        connection = await _tcp(config.host, config.port)
+    else:
+        connection = await _through_proxy(urlsplit(config.proxy_url), config.host, config.port)
+    if config.ssl is None:
+        return connection
+    return await _tls(connection, config.ssl, config.tls_server_name or config.host)
+
+
+async def _tcp(host: str, port: int) -> Connection:
+    loop = asyncio.get_running_loop()
+    connecting = loop.create_task(
+        loop.create_connection(_Silent, host, port, happy_eyeballs_delay=0.25), name=f"connect to {host}"
+    )
+    try:
+        transport, _ = await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        # Not cancelled itself: between two of its tasks the loop would lose a socket that has just been connected.
+        connecting.add_done_callback(_abort)
+        raise
+    return Connection(transport, transport)
+
+
+def _abort(connecting: asyncio.Task[tuple[asyncio.Transport, _Silent]]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[0].abort()
+
+
+class _Silent(asyncio.Protocol):
+    """Reads nothing: a connection's first bytes, and its end, are for whoever takes it over."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+
+
+async def _tls(connection: Connection, context: ssl.SSLContext, server_name: str) -> Connection:
+    transport = await start_tls(connection.transport, HeadReader(), context, server_hostname=server_name)
+    return Connection(transport, connection.raw)
+
+
+async def _through_proxy(proxy: SplitResult, host: str, port: int) -> Connection:
+    if proxy.scheme not in {"http", "https"} or not proxy.hostname:
+        raise ValueError(f"proxy-url: {proxy.scheme}:// is not supported for exec, attach and port-forward")
+    connection = await _tcp(proxy.hostname, proxy.port or (443 if proxy.scheme == "https" else 80))
+    if proxy.scheme == "https":
+        connection = await _tls(connection, ssl.create_default_context(), proxy.hostname)
+    authority = _authority(host, port)
+    headers: Headers = (("Host", authority),)
+    if proxy.username is not None:
+        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+        headers += (("Proxy-Authorization", "Basic " + base64.b64encode(login).decode()),)
+    answer = await _ask(connection, RequestHead("CONNECT", authority, headers).encode())
+    if answer.head.status // 100 != 2:
+        connection.transport.abort()
+        raise ConnectionRefusedError(f"the proxy answered {answer.head.status} {answer.head.reason}")
+    return connection
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _ask(connection: Connection, head: bytes) -> Answer:
+    transport = connection.transport
+    reader = HeadReader()
+    transport.set_protocol(reader)
+    transport.write(head)
+    transport.resume_reading()
+    try:
+        raw_head, rest = await reader.read(transport)
+        return Answer(connection, parse_response_head(raw_head), rest)
+    except BaseException:
+        transport.abort()
+        raise
+
+
+class HeadReader(asyncio.Protocol):
+    """Collects bytes up to the end of a response head, then stops the transport's reading."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._done: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
+
+    async def read(self, transport: asyncio.Transport) -> tuple[bytes, bytes]:
+        """Wait for the head.
+
+        Returns:
+            The head without its empty line, and what came behind it.
+
+        Raises:
+            OSError: The connection ended before.
+            ValueError: The head is too long.
+        """
+        self._transport = transport
+        if transport.is_closing():
+            raise ConnectionResetError("the connection was closed before an answer came")
+        return await self._done
+
+    def data_received(self, data: bytes) -> None:
+        """Look for the end of the head."""
+        if self._done.done():
+            return
+        searched = max(0, len(self._buffer) - len(END_OF_HEAD))
+        self._buffer += data
+        end = self._buffer.find(END_OF_HEAD, searched)
+        if end < 0:
+            if len(self._buffer) > MAX_HEAD:
+                self._fail(ValueError("the answer's head is too long"))
+            return
+        head, rest = bytes(self._buffer[:end]), bytes(self._buffer[end + len(END_OF_HEAD) :])
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._done.set_result((head, rest))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the reader when the head is not complete."""
+        self._fail(exc or ConnectionResetError("the connection was closed before an answer came"))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+            self._done.exception()  # nobody may be waiting any more

@@ -1,0 +1,108 @@
+"""How many streams (exec, attach, port-forward, logs, run) may be open in the process, and in one namespace.
+
+The API server calls with one certificate for all of its users, so who a user is, is not known here. The pod's upper
+namespace is: it is the unit of fairness. One user may have several namespaces, so the last streams are kept for namespaces
+that have few.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import prometheus_client
+
+from virtual_node.kubelet.base.errors import Refusal
+
+REFUSED = prometheus_client.Counter(
+    "virtual_node_kubelet_streams_refused_total",
+    "Streams refused because too many are open, in the namespace or in all.",
+    ["limit"],
+)
+_LONG_HEAD = 64 * 1024
+"""Bytes of a request's target that count as one more stream: an exec may carry a script of a megabyte."""
+_RESERVES = ((5, 5), (10, 1))
+"""(divisor, streams): the last total/divisor streams go to namespaces that have at most so many with the new one."""
+# The API server hands the user its own words for a 429 that is no upgrade, and ours for a 400.
+_STATUS = {"logs": 400, "run": 400}
+
+
+class StreamLimits:
+    """Counts open streams; shared by the virtual nodes of a process.
+
+    Args:
+        total: Streams open at once.
+        per_namespace: Those to pods of one upper namespace.
+    """
+
+    def __init__(self, total: int = 1000, per_namespace: int = 100) -> None:
+        self._total = total
+        self._per_namespace = per_namespace
+        self._open: Counter[str] = Counter()
+        for limit in ("namespace", "total"):
+            REFUSED.labels(limit)
+
+    @contextlib.contextmanager
+    def hold(self, verb: str, namespace: str, target: str) -> Iterator[None]:
+        """Count a stream for as long as the block runs.
+
+        Args:
+            verb: exec, attach, portforward, logs or run.
+            namespace: The upper pod's.
+            target: Path and query of the request; a long one counts as several streams.
+
+        Raises:
+            Refusal: Too many are open; the text names the setting.
+        """
+        weight = 1 + len(target) // _LONG_HEAD
+        status = _STATUS.get(verb, 429)
+        limit = exceeded(self._open, namespace, weight, total=self._total, per_namespace=self._per_namespace)
+        if limit is not None:
+            REFUSED.labels(limit).inc()
+        if limit == "namespace":
+            raise Refusal(
+                status,
+                f"too many open streams (exec, attach, port-forward, logs) to pods of namespace {namespace}: "
+                f"kubelet.limits.streamsPerNamespace of the virtual node is {self._per_namespace}",
+            )
+        if limit == "total":
+            raise Refusal(
+                status,
+                "too many open streams (exec, attach, port-forward, logs): "
+                f"kubelet.limits.streams of the virtual node is {self._total}"
+                + (
+                    ", and the last are kept for namespaces with few"
+                    if self._open.total() < self._total
+                    else ""
+                ),
+            )
+        self._open[namespace] += weight
+        try:
+            yield
+        finally:
+            self._open[namespace] -= weight
+            if not self._open[namespace]:
+                del self._open[namespace]
+
+
+def exceeded(
+    streams: Mapping[str, int], namespace: str, weight: int, *, total: int, per_namespace: int
+) -> Literal["namespace", "total"] | None:
+    """Return which limit one more stream exceeds; None: none.
+
+    Args:
+        streams: Open streams by namespace.
+        namespace: The new stream's.
+        weight: As how many streams the new one counts.
+        total: Streams open at once. The last of them are reserved (``_RESERVES``).
+        per_namespace: Streams of one namespace.
+    """
+    held = streams.get(namespace, 0) + weight
+    if held > per_namespace:
+        return "namespace"
+    free = total - sum(streams.values()) - weight
+    if free < 0 or any(free < total // divisor and held > few for divisor, few in _RESERVES):
+        return "total"
+    return None

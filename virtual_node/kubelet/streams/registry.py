@@ -1,0 +1,86 @@
+"""The streams open at one kubelet port: counted while they live, ended when the node stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from aiohttp import web
+from prometheus_client import Counter, Gauge
+
+from virtual_node.kubelet.base.errors import Refusal
+from virtual_node.kubelet.streams.limits import StreamLimits
+
+STREAMS = Gauge("virtual_node_kubelet_streams", "Streams open now, by what they are.", ["verb"])
+STREAM_BYTES = Counter(
+    "virtual_node_kubelet_stream_bytes_total",
+    "Bytes copied by streams that have ended, towards the upper or the lower cluster.",
+    ["verb", "to"],
+)
+
+
+class StreamRegistry:
+    """Knows the task of every open stream.
+
+    Args:
+        limits: How many may be open; shared with other ports.
+    """
+
+    def __init__(self, limits: StreamLimits | None = None) -> None:
+        self._limits = limits or StreamLimits()
+        self._tasks: dict[object, asyncio.Task[object]] = {}
+        self._changed = asyncio.Event()
+        self._draining = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @contextlib.contextmanager
+    def track(self, verb: str, request: web.Request) -> Iterator[None]:
+        """Count the current task as a stream for as long as the block runs.
+
+        Args:
+            verb: exec, attach, portforward, logs or run.
+            request: What asks for it; its path has the pod's namespace.
+
+        Raises:
+            Refusal: 503 when the node is shutting down, 400 or 429 when too many are open.
+        """
+        if self._draining:
+            raise Refusal(503, "the virtual node is shutting down")
+        task = asyncio.current_task()
+        assert task is not None
+        key = object()
+        with self._limits.hold(verb, request.match_info["namespace"], request.raw_path):
+            self._tasks[key] = task
+            STREAMS.labels(verb).inc()
+            try:
+                yield
+            finally:
+                del self._tasks[key]
+                STREAMS.labels(verb).dec()
+                self._changed.set()
+
+    async def drain(self, grace: float) -> int:
+        """Take no more streams, give those open some time to end by themselves, then cancel them.
+
+        Args:
+            grace: Seconds given.
+
+        Returns:
+            How many had to be cancelled.
+        """
+        self._draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._wait_empty()
+        ended = len(self._tasks)
+        for task in tuple(self._tasks.values()):
+            task.cancel()
+        return ended
+
+    async def _wait_empty(self) -> None:
+        while self._tasks:
+            self._changed.clear()
+            await self._changed.wait()

@@ -1,0 +1,208 @@
+"""``/exec``, ``/attach`` and ``/portForward``: an upgrade here becomes the same upgrade at the lower apiserver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.log import get_logger
+from controller_runtime.resources import PODS
+from controller_runtime.serving.accepting import Front
+from controller_runtime.serving.raw_connection import Connection
+from virtual_node.kubelet.auth.authentication import UserInfo
+from virtual_node.kubelet.base.backend import Backend, PodTarget, container_names
+from virtual_node.kubelet.base.errors import Refusal, quoted, unreachable
+from virtual_node.kubelet.streams.dial import Answer, DialError, UpgradeRequest, dial, read_error_body
+from virtual_node.kubelet.streams.http_head import ResponseHead
+from virtual_node.kubelet.streams.registry import STREAM_BYTES, StreamRegistry
+from virtual_node.kubelet.streams.request import (
+    Query,
+    answered_headers,
+    attach_query,
+    exec_query,
+    forwarded_headers,
+    is_upgrade,
+    parse_query,
+    port_forward_query,
+    target_path,
+)
+from virtual_node.kubelet.streams.splice import Splice
+
+USER = web.RequestKey("USER", UserInfo)
+"""Where a request carries who sent it."""
+
+_log = get_logger(component="kubelet")
+
+
+class StreamRoutes:
+    """Handlers of the three upgrades.
+
+    Args:
+        backend: Knows the pods.
+        registry: Counts the streams.
+        idle_timeout: Seconds without a byte after which a stream is ended.
+        answer_timeout: Seconds the lower apiserver may take to answer an upgrade. It dials its own kubelet
+            first.
+    """
+
+    def __init__(
+        self, backend: Backend, registry: StreamRegistry, *, idle_timeout: float, answer_timeout: float
+    ) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._idle_timeout = idle_timeout
+        self._answer_timeout = answer_timeout
+
+    async def exec(self, request: web.Request) -> web.StreamResponse:
+        """Run a command in a container."""
+        container = request.match_info["container"]
+        query = exec_query(parse_query(request.rel_url.raw_query_string), container=container)
+        target = find_pod(self._backend, request.match_info)
+        if container not in container_names(target.pod):
+            raise Refusal(404, f"container not found ({quoted(container)})")
+        return await self._serve(request, target, "exec", query)
+
+    async def attach(self, request: web.Request) -> web.StreamResponse:
+        """Attach to a container's main process."""
+        container = request.match_info["container"]
+        query = attach_query(request.query, container=container)
+        target = find_pod(self._backend, request.match_info)
+        if container not in container_names(target.pod):
+            name = f"{request.match_info['pod']}_{request.match_info['namespace']}"
+            raise Refusal(404, f"container {container} not found in pod {name}")
+        return await self._serve(request, target, "attach", query)
+
+    async def port_forward(self, request: web.Request) -> web.StreamResponse:
+        """Forward connections to ports of a pod."""
+        query = port_forward_query(request.query, request.headers)
+        target = find_pod(self._backend, request.match_info)
+        return await self._serve(request, target, "portforward", query)
+
+    async def _serve(
+        self, request: web.Request, target: PodTarget, verb: str, query: Query
+    ) -> web.StreamResponse:
+        if not is_upgrade(request.headers.getall("Upgrade", [])):
+            raise Refusal(400, "Upgrade request required: SPDY/3.1 or websocket")
+        if request.can_read_body:
+            raise Refusal(400, "an upgrade request has no body")
+        with self._registry.track(verb, request):
+            answer = await self._ask(request, target, verb, query)
+            if answer.head.status != 101:
+                return await _relay(answer, target)
+            return await self._splice(request, answer, verb, target)
+
+    async def _ask(self, request: web.Request, target: PodTarget, verb: str, query: Query) -> Answer:
+        path = PODS.path(namespace=target.namespace, name=target.name, subresource=verb)
+        headers = forwarded_headers(request.method, request.headers.items())
+        asked = UpgradeRequest(request.method, target_path(path, query), headers)
+        config = target.client.config
+        try:
+            answer = await dial(config, asked, answer_timeout=self._answer_timeout)
+            if answer.head.status == 401:
+                # A token may have been rotated before its file or plugin was looked at again.
+                answer.connection.transport.abort()
+                answer = await dial(config, asked, answer_timeout=self._answer_timeout, refresh=True)
+        except (DialError, ConfigError) as error:
+            raise unreachable(target.cluster, error) from error
+        except ValueError as error:
+            raise Refusal(400, str(error)) from error
+        return answer
+
+    async def _splice(
+        self, request: web.Request, answer: Answer, verb: str, target: PodTarget
+    ) -> web.StreamResponse:
+        taken = _take_over(request)
+        if taken is None:
+            answer.connection.transport.abort()
+            raise ConnectionResetError("the client is gone")
+        upper, early = taken
+        head = ResponseHead(101, "Switching Protocols", answered_headers(answer.head.headers))
+        splice = Splice(upper, answer.connection, idle_timeout=self._idle_timeout)
+        log = _log.bind(
+            verb=verb,
+            user=request[USER].name,
+            cluster=target.cluster,
+            pod=f"{target.namespace}/{target.name}",
+            container=request.match_info.get("container", ""),
+        )
+        log.info("a stream begins")
+        started = asyncio.get_running_loop().time()
+        upper.transport.write(head.encode())
+        splice.start(from_upper=early, from_lower=answer.rest)
+        try:
+            await splice.wait_closed()
+        except asyncio.CancelledError:
+            # Only a shutdown cancels: the client's end is the splice's business now.
+            splice.abort()
+            await splice.wait_closed()
+            raise
+        finally:
+            STREAM_BYTES.labels(verb, "lower").inc(splice.bytes_to_lower)
+            STREAM_BYTES.labels(verb, "upper").inc(splice.bytes_to_upper)
+            log.info(
+                "a stream ended",
+                seconds=round(asyncio.get_running_loop().time() - started, 3),
+                bytes_to_lower=splice.bytes_to_lower,
+                bytes_to_upper=splice.bytes_to_upper,
+            )
+        return _TakenOver()
+
+
+def find_pod(backend: Backend, names: Mapping[str, str], *, missing: str = "pod does not exist") -> PodTarget:
+    """Find the pod that a path names.
+
+    Raises:
+        Refusal: 404 with the kubelet's text when this node has no such pod.
+    """
+    target = backend.resolve(names["namespace"], names["pod"], uid=names.get("uid"))
+    if target is None:
+        raise Refusal(404, missing)
+    return target
+
+
+async def _relay(answer: Answer, target: PodTarget) -> web.Response:
+    """Answer in the lower apiserver's own words, so that kubectl prints them."""
+    body = await read_error_body(answer)
+    status = answer.head.status
+    if status == 401:
+        raise Refusal(500, f"cluster {quoted(target.cluster)} does not accept the virtual node's credentials")
+    if not 200 <= status < 600:
+        raise Refusal(500, f"cluster {quoted(target.cluster)} answered {status} to an upgrade")
+    content_type = answer.head.get("Content-Type", "text/plain")
+    response = web.Response(status=status, body=body, headers={"Content-Type": content_type})
+    response.force_close()
+    return response
+
+
+def _take_over(request: web.Request) -> tuple[Connection, bytes] | None:
+    """Take the client's connection away from aiohttp.
+
+    aiohttp is told of its end when this request is done, or it would count the connection for ever.
+    """
+    handler = request.protocol
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        return None
+    handler.keep_alive(False)
+    request.task.add_done_callback(lambda _: handler.connection_lost(None))
+    protocol = transport.get_protocol()
+    if isinstance(protocol, Front):
+        return protocol.release()
+    return Connection(transport, transport), b""
+
+
+class _TakenOver(web.StreamResponse):
+    """A response that was written already, by other means."""
+
+    def __init__(self) -> None:
+        super().__init__(status=101)
+        self.force_close()
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Write nothing."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Write nothing."""

@@ -1,0 +1,176 @@
+"""``/run``: a command without terminal and stdin whose output is the answer.
+
+The one stream this node reads itself: an exec over WebSocket at the lower apiserver, whose binary
+messages start with the number of their channel. Version 5 of the protocol adds closing of channels to
+version 4 and changes nothing for one who only listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from controller_runtime.api.decoding import decode
+from controller_runtime.errors import ApiError, ConfigError, Unauthorized, error_from_response
+from controller_runtime.resources import PODS
+from virtual_node.kubelet.base.backend import Backend, PodTarget, container_names
+from virtual_node.kubelet.base.errors import Refusal, quoted, refusal_from_lower, unreachable
+from virtual_node.kubelet.streams.dial import DialError
+from virtual_node.kubelet.streams.registry import StreamRegistry
+from virtual_node.kubelet.streams.request import target_path
+from virtual_node.kubelet.streams.routes import find_pod
+
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+MAX_OUTPUT = 16 * 1024 * 1024
+"""Bytes of output kept, as much as container runtimes return from a synchronous exec (CRI ExecSync)."""
+
+_STDOUT, _STDERR, _ERROR = 1, 2, 3
+
+
+class RunRoutes:
+    """Handler of ``/run``.
+
+    Args:
+        backend: Knows the pods.
+        registry: Counts the streams.
+        idle_timeout: Seconds without a message from the lower cluster after which the command is left.
+        answer_timeout: Seconds the lower apiserver may take to answer.
+    """
+
+    def __init__(
+        self, backend: Backend, registry: StreamRegistry, *, idle_timeout: float, answer_timeout: float
+    ) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._patience = Patience(idle_timeout, answer_timeout)
+
+    async def run(self, request: web.Request) -> web.StreamResponse:
+        """Run ``?cmd=``, split at spaces; answer with stdout, then stderr."""
+        container = request.match_info["container"]
+        target = find_pod(self._backend, request.match_info)
+        if container not in container_names(target.pod):
+            raise Refusal(404, f"container not found ({quoted(container)})")
+        command = request.query.get("cmd", "").split(" ")
+        with self._registry.track("run", request):
+            output = await run_command(target, container, command, patience=self._patience)
+        if output.failure:
+            raise Refusal(500, output.failure)
+        return web.Response(body=bytes(output.stdout + output.stderr), content_type="application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds: without a message, and for the answer to an upgrade."""
+
+    idle: float
+    answer: float
+
+
+@dataclass(slots=True)
+class Output:
+    """What a command wrote, and why it failed if it did."""
+
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    failure: str = ""
+
+    def feed(self, message: bytes, command: list[str]) -> None:
+        """Take one message of the channel protocol.
+
+        Raises:
+            Refusal: 500 when the output grows too long to be kept.
+        """
+        channel, data = message[:1], message[1:]
+        if channel == bytes([_STDOUT]):
+            self.stdout += data
+        elif channel == bytes([_STDERR]):
+            self.stderr += data
+        elif channel == bytes([_ERROR]):
+            self.failure = self._failure(decode(data), command)
+        if len(self.stdout) + len(self.stderr) > MAX_OUTPUT:
+            raise Refusal(500, f"the output is longer than {MAX_OUTPUT} bytes")
+
+    def _failure(self, status: dict[str, Any], command: list[str]) -> str:
+        if status.get("status") == "Success":
+            return ""
+        causes = (status.get("details") or {}).get("causes") or ()
+        for cause in causes:
+            if cause.get("reason") == "ExitCode":
+                stderr = self.stderr.decode(errors="replace")
+                return f"command '{' '.join(command)}' exited with {cause.get('message')}: {stderr}"
+        return str(status.get("message") or "the command failed")
+
+
+async def run_command(target: PodTarget, container: str, command: list[str], *, patience: Patience) -> Output:
+    """Execute a command in a container of the lower cluster and collect its output.
+
+    Raises:
+        Refusal: The lower cluster refused, or could not be reached.
+    """
+    try:
+        try:
+            return await _execute(target, container, command, patience=patience)
+        except Unauthorized:
+            # Nothing has run. A token may have been rotated before its file or plugin was looked at again.
+            return await _execute(target, container, command, patience=patience, refresh=True)
+    except ApiError as error:
+        raise refusal_from_lower(error, cluster=target.cluster) from error
+    except (aiohttp.ClientError, ConfigError, DialError, OSError) as error:
+        raise unreachable(target.cluster, error) from error
+
+
+async def _execute(
+    target: PodTarget, container: str, command: list[str], *, patience: Patience, refresh: bool = False
+) -> Output:
+    config = target.client.config
+    path = PODS.path(namespace=target.namespace, name=target.name, subresource="exec")
+    query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+    query += [("command", word) for word in command]
+    url = URL(config.server.rstrip("/") + target_path(path, query), encoded=True)
+    output, finished = Output(), False
+    headers = await config.headers(refresh=refresh)
+    async with aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(), middlewares=(_refuse_other_than_upgrade,)
+    ) as session:
+        try:
+            async with asyncio.timeout(patience.answer):
+                socket = await session.ws_connect(
+                    url,
+                    headers=headers,
+                    protocols=PROTOCOLS,
+                    proxy=config.proxy_url,
+                    ssl=config.ssl if config.ssl is not None else True,
+                    server_hostname=config.tls_server_name,
+                    timeout=aiohttp.ClientWSTimeout(ws_receive=patience.idle, ws_close=5.0),
+                )
+        except TimeoutError:
+            raise DialError(f"no answer within {patience.answer:g} s") from None
+        except aiohttp.ClientHttpProxyError as error:  # its own text has the proxy's password
+            raise DialError(f"the proxy answered {error.status} {error.message}") from None
+        try:
+            async for message in socket:
+                if message.type is aiohttp.WSMsgType.BINARY and message.data:
+                    output.feed(message.data, command)
+                    finished = finished or message.data[0] == _ERROR
+        except TimeoutError:
+            raise Refusal(500, f"the command has said nothing for {patience.idle:g} s") from None
+        finally:
+            await socket.close()
+    if not finished:
+        raise Refusal(500, f"cluster {quoted(target.cluster)} ended the stream before the command was done")
+    return output
+
+
+async def _refuse_other_than_upgrade(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep the lower apiserver's own words; aiohttp's handshake error drops them."""
+    response = await handler(request)
+    if response.status != 101:
+        raise error_from_response(response.status, await response.read(), response.headers)
+    return response

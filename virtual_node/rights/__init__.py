@@ -1,0 +1,1 @@
+"""The rights of the daemon and of operators, and the manifests that grant them."""

@@ -1,0 +1,193 @@
+"""The rights a virtual node needs, in one table: ``check`` asks for them, the chart and the manifests grant them."""
+
+from __future__ import annotations
+
+from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right, resolved
+from virtual_node.config.types import Config
+from virtual_node.translate.storage.pv import DRIVER
+
+_NODE = (VIRTUAL_NODE,)
+
+UPPER: tuple[Right, ...] = (
+    Right("", "namespaces", READ, "the upper cluster's identity; namespaces that pods need below"),
+    # Reading is not narrowed: `inspect` lists all virtual nodes with these permissions.
+    Right(
+        "", "nodes", READ, "the virtual node; refuse the name of a real one; nodes that claims have selected"
+    ),
+    Right("", "nodes", ("create",), "register the virtual node"),
+    Right("", "nodes", ("patch",), "keep its labels and taints", names=_NODE),
+    Right("", "nodes", ("patch",), "report capacity and conditions", "status", names=_NODE),
+    Right("coordination.k8s.io", "leases", ("create",), "node heartbeat", "", "kube-node-lease"),
+    Right("coordination.k8s.io", "leases", ("get", "update"), "node heartbeat", "", "kube-node-lease", _NODE),
+    Right("", "pods", (*READ, "delete"), "mirror pods and finish their deletion"),
+    Right("", "pods", ("patch",), "report pod status", "status"),
+    Right("", "services", ("list", "watch"), "service variables; services that follow pods"),
+    Right("discovery.k8s.io", "endpointslices", ("list", "watch"), "endpoints of services"),
+    Right("", "configmaps", READ, "ConfigMaps that pods name"),
+    Right("", "secrets", READ, "Secrets that pods name"),
+    Right("", "serviceaccounts", ("create",), "tokens for pods (--enable-serviceaccount)", "token"),
+    Right("", "persistentvolumeclaims", (*READ, "patch"), "claims of pods (PVControllers)"),
+    Right("", "persistentvolumeclaims", ("patch",), "resizing of claims (PVControllers)", "status"),
+    Right(
+        "", "persistentvolumes", (*READ, "create", "patch", "delete"), "mirrors of volumes (PVControllers)"
+    ),
+    Right("storage.k8s.io", "storageclasses", ("list", "watch"), "free volumes (PVControllers)"),
+    Right(
+        "storage.k8s.io",
+        "csidrivers",
+        ("get",),
+        "nothing to attach to mirrors (PVControllers)",
+        names=(DRIVER,),
+    ),
+    Right("", "events", ("create", "patch"), "tell the story in kubectl describe"),
+    Right("authentication.k8s.io", "tokenreviews", ("create",), "authenticate kubelet API callers"),
+    Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "authorise kubelet API callers"),
+)
+"""Asked of the upper cluster. Where no chart has made the CSIDriver, `create` of `csidrivers` makes it at start."""
+
+UPPER_ELECTION: tuple[Right, ...] = (
+    Right("coordination.k8s.io", "leases", ("create",), "--leader-elect", "", OWN_NAMESPACE),
+    Right("coordination.k8s.io", "leases", ("get", "update"), "--leader-elect", "", OWN_NAMESPACE, (LEASE,)),
+)
+"""Asked of the upper cluster, besides ``UPPER``, with several replicas."""
+
+UPPER_PAGE: tuple[Right, ...] = (
+    Right("", "events", ("list",), "events of other programs about the pod that the live page shows"),
+)
+"""Asked of the upper cluster, besides ``UPPER``, with ``webAddress``."""
+
+UPPER_RENEWAL: tuple[Right, ...] = (
+    Right(
+        "", "secrets", ("get", "patch"), "renew tokens for lower clusters", "", OWN_NAMESPACE, (TOKEN_SECRET,)
+    ),
+)
+"""Asked of the upper cluster, besides ``UPPER``, with ``clusters[].tokenSecrets``."""
+
+UPPER_CSR: tuple[Right, ...] = (
+    # Creating one is the impersonated node's right, which the Node authorizer gives to every node. Whoever may act
+    # as any node may read every Secret that a pod on any node uses: so it is granted for the virtual nodes alone.
+    Right(
+        "",
+        "users",
+        ("impersonate",),
+        "ask for serving certificates as the node",
+        names=(f"system:node:{VIRTUAL_NODE}",),
+    ),
+    Right(
+        "", "groups", ("impersonate",), "ask for serving certificates as the node", names=("system:nodes",)
+    ),
+    Right(
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+        ("get", "watch", "delete"),
+        "follow our own requests for serving certificates, and remove them",
+    ),
+)
+"""Asked of the upper cluster, besides ``UPPER``, with ``kubelet.servingCertificate: CSR``."""
+
+UPPER_CSR_APPROVAL: tuple[Right, ...] = (
+    Right(
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+        ("update",),
+        "approve our own requests (--approve-server-certificates)",
+        "approval",
+    ),
+    Right(
+        "certificates.k8s.io",
+        "signers",
+        ("approve",),
+        "approve our own requests (--approve-server-certificates)",
+        names=("kubernetes.io/kubelet-serving",),
+    ),
+)
+"""Asked of the upper cluster, besides ``UPPER_CSR``, with ``kubelet.approveServingCertificate``."""
+
+
+def upper(config: Config) -> tuple[Right, ...]:
+    """Everything that a configuration takes in the upper cluster, with its own names."""
+    tables = [*UPPER]
+    election = config.leader_election
+    if election.enabled:
+        tables += UPPER_ELECTION
+    if config.web_address:
+        tables += UPPER_PAGE
+    if config.kubelet.certificate_source == "CSR":
+        tables += UPPER_CSR
+        if config.kubelet.approve_serving_certificate:
+            tables += UPPER_CSR_APPROVAL
+    nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
+    found = resolved(
+        tables, names={VIRTUAL_NODE: nodes, LEASE: [election.name]}, own_namespace=election.namespace
+    )
+    for secret in (secret for cluster in config.clusters for secret in cluster.token_secrets):
+        found += resolved(UPPER_RENEWAL, names={TOKEN_SECRET: [secret.name]}, own_namespace=secret.namespace)
+    return found
+
+
+LOWER: tuple[Right, ...] = (
+    Right("", "nodes", READ, "capacity"),
+    Right("", "nodes", ("get",), "kubectl top, metrics", "proxy"),
+    Right("metrics.k8s.io", "pods", ("list",), "metrics where the node proxy is refused"),
+    Right("metrics.k8s.io", "nodes", ("list",), "metrics where the node proxy is refused"),
+    Right("", "namespaces", (*READ, "create", "patch", "delete"), "namespaces for pods"),
+    Right("", "pods", (*READ, "create", "patch", "delete"), "run pods"),
+    Right("", "pods", ("get",), "kubectl logs", "log"),
+    Right("", "pods", ("get", "create"), "kubectl exec", "exec"),
+    Right("", "pods", ("get", "create"), "kubectl attach", "attach"),
+    Right("", "pods", ("get", "create"), "kubectl port-forward", "portforward"),
+    Right("", "pods", ("patch",), "kubectl debug", "ephemeralcontainers"),
+    Right("", "pods", ("patch",), "in-place resize", "resize"),
+    Right("", "services", (*READ, "create", "patch", "delete"), "copies of Services; service variables"),
+    Right(
+        "discovery.k8s.io", "endpointslices", (*READ, "create", "patch", "delete"), "endpoints of services"
+    ),
+    Right("", "configmaps", (*READ, "create", "patch", "delete"), "copies of ConfigMaps"),
+    Right("", "secrets", (*READ, "create", "patch", "delete"), "copies of Secrets, pod tokens"),
+    Right(
+        "",
+        "persistentvolumeclaims",
+        (*READ, "create", "patch", "delete"),
+        "claims of pods (PVControllers)",
+    ),
+    Right("", "persistentvolumes", ("list", "watch"), "volumes of claims (PVControllers)"),
+    Right("", "events", ("list", "watch"), "lower events on upper pods"),
+    Right("", "resourcequotas", READ, "pods that a quota below would refuse (multi-scheduler)"),
+    Right("", "limitranges", READ, "what pods below get, and may have (multi-scheduler)"),
+    Right("scheduling.k8s.io", "priorityclasses", READ, "quotas of priority classes (multi-scheduler)"),
+)
+"""Asked of every lower cluster."""
+
+LOWER_VIEWER: tuple[Right, ...] = (
+    Right("", "nodes", ("list", "watch"), "room on every lower node"),
+    Right("", "pods", ("list", "watch"), "what takes it"),
+    Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are tied to"),
+    Right("", "resourcequotas", ("list", "watch"), "pods that a quota would refuse"),
+    Right("", "limitranges", ("list", "watch"), "what pods get, and may have"),
+    Right("", "namespaces", ("list", "watch"), "namespaces that the virtual node must not use"),
+    Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes"),
+)
+"""Granted in every lower cluster to the second account that ``lower-cluster register`` makes: the multi-scheduler's."""
+
+LOWER_VIEWER_METRICS_API: tuple[Right, ...] = (
+    Right("metrics.k8s.io", "nodes", ("list",), "usage of lower nodes (MetricsAPI)"),
+)
+"""Granted to that account, too, by ``lower-cluster register --usage-source MetricsAPI``."""
+
+LOWER_VIEWER_KUBELETS: tuple[Right, ...] = (
+    Right("", "nodes", ("get",), "usage of lower nodes (Summary, Resource)", "proxy"),
+)
+"""Granted to that account, too, by ``lower-cluster register --usage-source Summary`` or ``Resource``."""
+
+LOWER_RENEWAL: tuple[Right, ...] = (
+    Right(
+        "",
+        "serviceaccounts",
+        ("create",),
+        "renew the tokens of both accounts",
+        "token",
+        OWN_NAMESPACE,
+        ("virtual-node", "virtual-node-viewer"),
+    ),
+)
+"""Granted to the virtual node's account in its own namespace of every lower cluster."""

@@ -1,0 +1,79 @@
+"""The rights of people and jobs around a virtual node, in the upper cluster; the daemon's own are in ``rights``."""
+
+from __future__ import annotations
+
+from controller_runtime.api import node_avoidance
+from controller_runtime.rights import (
+    LEASES,
+    OWN_NAMESPACE,
+    READ,
+    VIRTUAL_NODE,
+    WEBHOOK_CONFIGURATION,
+    WEBHOOK_SECRET,
+    Right,
+)
+from virtual_node.translate.storage.pv import DRIVER
+
+_LOOK = ("get", "list")
+MEMORY = (node_avoidance.CONFIG_MAP, "virtual-node-descheduler")
+"""ConfigMaps of the descheduler."""
+
+DOCTOR: tuple[Right, ...] = (
+    Right("", "nodes", _LOOK, "the virtual nodes"),
+    # Of any other node it would open each pod there: kubelets serve exec to `get` over WebSocket.
+    Right(
+        "", "nodes", ("get",), "their kubelet APIs, through the API server", "proxy", names=(VIRTUAL_NODE,)
+    ),
+    Right("", "namespaces", _LOOK, "the cluster's identity"),
+    Right("", "pods", _LOOK, "pods that wait"),
+    Right("", "pods", ("create",), "a dry-run pod that the webhook should change", namespace="default"),
+    Right("", "pods", ("get",), "what our components said last", "log"),
+    Right("", "events", _LOOK, "why they wait"),
+    Right("", "services", _LOOK, "the webhook's Service"),
+    Right("discovery.k8s.io", "endpointslices", _LOOK, "whether anything is behind it"),
+    Right("apps", "deployments", _LOOK, "our components"),
+    Right("coordination.k8s.io", "leases", _LOOK, "who is alive"),
+    *(
+        Right("admissionregistration.k8s.io", kind, _LOOK, "whether the API server asks the webhook")
+        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+    ),
+)
+"""``virtual-node doctor`` and ``helm test``."""
+
+UNINSTALL: tuple[Right, ...] = (
+    Right("", "namespaces", ("get",), "the upper cluster's identity"),
+    *(
+        Right(
+            "admissionregistration.k8s.io",
+            kind,
+            ("delete",),
+            "unregister the webhook",
+            names=(WEBHOOK_CONFIGURATION,),
+        )
+        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+    ),
+    Right("", "nodes", _LOOK, "the virtual nodes"),
+    Right("", "nodes", ("patch", "delete"), "cordon and remove the virtual nodes", names=(VIRTUAL_NODE,)),
+    Right("", "pods", ("list", "delete"), "take the pods off them"),
+    Right("", "persistentvolumeclaims", ("list", "patch"), "take back our finalizer"),
+    Right("", "persistentvolumes", ("list", "delete", "patch"), "remove mirrors that nobody uses"),
+    Right("storage.k8s.io", "csidrivers", ("get", "delete"), "remove the driver of mirrors", names=(DRIVER,)),
+    Right(
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+        ("list", "delete"),
+        "requests for serving certificates",
+    ),
+    Right("apps", "deployments", READ, "which components run", "", OWN_NAMESPACE),
+    Right("batch", "jobs", ("get", "list"), "whether Helm has made it, or kubectl", "", OWN_NAMESPACE),
+    Right("apps", "deployments", ("patch",), "stop them before their nodes go", "scale", OWN_NAMESPACE),
+    Right(
+        "coordination.k8s.io", "leases", ("delete",), "remove leader election", "", OWN_NAMESPACE, (LEASES,)
+    ),
+    Right(
+        "", "secrets", ("delete",), "remove the webhook's certificates", "", OWN_NAMESPACE, (WEBHOOK_SECRET,)
+    ),
+    Right("", "configmaps", ("delete",), "remove the descheduler's memory", "", OWN_NAMESPACE, MEMORY),
+    Right("apps", "controllerrevisions", ("list", "delete"), "remove its records", "", OWN_NAMESPACE),
+)
+"""``virtual-node cleanup``, which ``helm uninstall`` runs; nobody keeps these."""

@@ -1,0 +1,1 @@
+"""Virtual nodes: the Node object, capacity, usage, summary statistics and Prometheus text."""

@@ -1,0 +1,225 @@
+"""The Node object of a virtual node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from controller_runtime.api import names, quantity, timestamps
+from virtual_node.translate.base import labels as label_record
+
+PROVIDER_TAINT = names.TAINT_PROVIDER
+_SHARED_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+_INFO = ("architecture", "operatingSystem", "osImage", "kernelVersion", "containerRuntimeVersion")
+_PRESSURES = (
+    ("MemoryPressure", "KubeletHasSufficientMemory", "lower nodes have sufficient memory available"),
+    ("DiskPressure", "KubeletHasNoDiskPressure", "lower nodes have no disk pressure"),
+    ("PIDPressure", "KubeletHasSufficientPID", "lower nodes have sufficient PID available"),
+    ("NetworkUnavailable", "RouteCreated", "the lower cluster has a network of its own"),
+)
+
+
+def is_real(node: Mapping[str, Any]) -> bool:
+    """Tell whether a Node is not a virtual one, by the label that tensile-kube gives them, too."""
+    return (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL
+
+
+def node_object(
+    *,
+    name: str,
+    cluster_name: str,
+    labels: Mapping[str, str],
+    taints: Sequence[Mapping[str, str]],
+    addresses: Sequence[Mapping[str, str]],
+    kubelet_port: int,
+    lower_nodes: Sequence[Mapping[str, Any]],
+    kubelet_version: str,
+    release: str,
+    capacity: Mapping[str, str],
+    allocatable: Mapping[str, str],
+    conditions: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The Node as it should be.
+
+    Args:
+        name: the virtual node's name.
+        cluster_name: the lower cluster's name in the configuration.
+        labels: the user's, over ours.
+        taints: the Node's.
+        addresses: ``status.addresses``.
+        kubelet_port: where the kubelet API listens.
+        lower_nodes: ``labels`` and ``nodeInfo`` of the lower nodes, as ``Capacity.nodes`` gives them.
+        kubelet_version: the lower cluster's version.
+        release: our own version; empty: unknown.
+        capacity: quantities.
+        allocatable: quantities.
+        conditions: as ``node_conditions`` gives them.
+    """
+    info = {field: _common(lower_nodes, field) for field in _INFO}
+    info["operatingSystem"] = info["operatingSystem"] or "linux"
+    info["architecture"] = info["architecture"] or "amd64"
+    all_labels = {
+        names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL,
+        "kubernetes.io/role": "agent",
+        names.LABEL_HOSTNAME: name,
+        "kubernetes.io/os": info["operatingSystem"],
+        "kubernetes.io/arch": info["architecture"],
+        "beta.kubernetes.io/os": info["operatingSystem"],
+        "beta.kubernetes.io/arch": info["architecture"],
+        names.LABEL_LOWER_CLUSTER: _label_value(cluster_name),
+        **({names.LABEL_VERSION: _label_value(release)} if release else {}),
+        **_shared_labels(lower_nodes),
+        **labels,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": all_labels,
+            "annotations": {names.ANNOTATION_APPLIED: label_record.record(labels)},
+        },
+        "spec": {"taints": [dict(taint) for taint in taints]},
+        "status": {
+            "capacity": dict(capacity),
+            "allocatable": dict(allocatable),
+            "conditions": [dict(condition) for condition in conditions],
+            "addresses": [dict(address) for address in addresses],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
+            "nodeInfo": {
+                "machineID": "",
+                "systemUUID": "",
+                "bootID": "",
+                "kubeProxyVersion": "",
+                "kubeletVersion": kubelet_version,
+                **info,
+            },
+        },
+    }
+
+
+def node_conditions(
+    *,
+    ready: bool,
+    reason: str,
+    message: str,
+    now: datetime,
+    previous: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Ready, and the pressures a kubelet reports; transition times change only with the status."""
+    moment = timestamps.rfc3339(now)
+    before = {condition["type"]: condition for condition in previous}
+    wanted = [("Ready", "True" if ready else "False", reason, message)]
+    wanted += [(kind, "False", why, text) for kind, why, text in _PRESSURES]
+    conditions = []
+    for kind, status, why, text in wanted:
+        old = before.get(kind) or {}
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        conditions.append(
+            {
+                "type": kind,
+                "status": status,
+                "reason": why,
+                "message": text,
+                "lastHeartbeatTime": moment,
+                "lastTransitionTime": since or moment,
+            }
+        )
+    return conditions
+
+
+def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a strategic merge patch of labels and of our record of them; None when nothing differs.
+
+    A label of the configuration that is no longer there is removed, unless somebody has given it another value: the
+    annotation ``applied`` says which labels came from the configuration.
+
+    Taints are written at registration only: afterwards they belong to the user and the control plane (cordon,
+    not-ready, drain), as a kubelet's do.
+    """
+    before, wanted = current["metadata"], desired["metadata"]
+    there = before.get("labels") or {}
+    labels: dict[str, str | None] = {
+        key: value for key, value in wanted["labels"].items() if there.get(key) != value
+    }
+    labels |= {
+        key: None
+        for key, value in (label_record.recorded(before) or {}).items()
+        if key not in wanted["labels"] and there.get(key) == value
+    }
+    patch: dict[str, Any] = {"labels": labels} if labels else {}
+    if not wanted["annotations"].items() <= (before.get("annotations") or {}).items():
+        patch["annotations"] = wanted["annotations"]
+    return {"metadata": patch} if patch else None
+
+
+def node_status_patch(
+    current: Mapping[str, Any], desired: Mapping[str, Any], *, heartbeat: bool
+) -> dict[str, Any] | None:
+    """A strategic merge patch for ``nodes/status``; None when nothing differs and no heartbeat is due.
+
+    Conditions of others survive: the list is merged by type.
+    """
+    there, wanted = current.get("status") or {}, desired["status"]
+    change: dict[str, Any] = {}
+    for field in ("capacity", "allocatable"):
+        before, after = there.get(field) or {}, wanted[field]
+        differing: dict[str, Any] = {
+            key: value for key, value in after.items() if not _same_quantity(key, before.get(key), value)
+        }
+        differing |= {key: None for key in before if key not in after}
+        if differing:
+            change[field] = differing
+    if not _same_conditions(there.get("conditions") or (), wanted["conditions"]):
+        change["conditions"] = wanted["conditions"]
+    if there.get("addresses") != wanted["addresses"]:
+        change["addresses"] = [{"$patch": "replace"}, *wanted["addresses"]]
+    if there.get("daemonEndpoints") != wanted["daemonEndpoints"]:
+        change["daemonEndpoints"] = wanted["daemonEndpoints"]
+    info = there.get("nodeInfo") or {}
+    if any(info.get(key) != value for key, value in wanted["nodeInfo"].items()):
+        change["nodeInfo"] = wanted["nodeInfo"]
+    if not change and not heartbeat:
+        return None
+    change["conditions"] = wanted["conditions"]
+    return {"status": change}
+
+
+def _same_quantity(resource: str, one: str | None, other: str) -> bool:
+    """Whether two texts are one quantity: the API server writes 10000 as 10k."""
+    return one == other or (one is not None and quantity.of(resource, one) == quantity.of(resource, other))
+
+
+def _same_conditions(current: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> bool:
+    there = {condition["type"]: condition for condition in current}
+    return all(
+        all(
+            (there.get(condition["type"]) or {}).get(field) == condition[field]
+            for field in ("status", "reason", "message")
+        )
+        for condition in wanted
+    )
+
+
+def _common(lower_nodes: Sequence[Mapping[str, Any]], field: str) -> str:
+    """The value most lower nodes have; ties go to the first seen."""
+    values = Counter(node["nodeInfo"].get(field) or "" for node in lower_nodes)
+    values.pop("", None)
+    return values.most_common(1)[0][0] if values else ""
+
+
+def _shared_labels(lower_nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Region and zone, where all lower nodes agree on them."""
+    shared = {}
+    for key in _SHARED_LABELS:
+        values = {node["labels"].get(key) for node in lower_nodes}
+        if len(values) == 1 and (value := values.pop()):
+            shared[key] = value
+    return shared
+
+
+def _label_value(text: str) -> str:
+    cleaned = "".join(character if character.isalnum() or character in "-_." else "-" for character in text)
+    return cleaned[:63].strip("-_.")

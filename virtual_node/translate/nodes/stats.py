@@ -1,0 +1,133 @@
+"""The kubelet's Summary API (``/stats/summary``) of several lower nodes as that of one virtual node. Pure.
+
+Source: k8s.io/kubelet/pkg/apis/stats/v1alpha1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from controller_runtime.api import timestamps
+from virtual_node.translate.nodes import prometheus_text
+from virtual_node.translate.nodes.prometheus_text import Pods
+
+_SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)(?: (?P<at>\d+))?$")
+_LABEL = re.compile(r'\b(\w++)="([^"\\]*+(?:\\.[^"\\]*+)*+)"')
+_NODE = {
+    "node_cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
+    "node_memory_working_set_bytes": ("memory", "workingSetBytes", 1),
+}
+_CONTAINER = {
+    "container_cpu_usage_seconds_total": ("cpu", "usageCoreNanoSeconds", 1e9),
+    "container_memory_working_set_bytes": ("memory", "workingSetBytes", 1),
+}
+_SUMMED = {
+    "cpu": ("usageNanoCores", "usageCoreNanoSeconds"),
+    "memory": (
+        "availableBytes",
+        "usageBytes",
+        "workingSetBytes",
+        "rssBytes",
+        "pageFaults",
+        "majorPageFaults",
+    ),
+    "fs": ("availableBytes", "capacityBytes", "usedBytes", "inodesFree", "inodes", "inodesUsed"),
+}
+
+
+def summary(
+    summaries: Sequence[Mapping[str, Any]], pods: Pods, *, node_name: str, cpu_seconds: float | None = None
+) -> dict[str, Any]:
+    """One Summary.
+
+    Args:
+        summaries: of the lower nodes.
+        pods: ours.
+        node_name: the virtual node.
+        cpu_seconds: the node's CPU counter, kept monotonic by the caller; None: the plain sum.
+    """
+    nodes = [one.get("node") or {} for one in summaries]
+    node: dict[str, Any] = {"nodeName": node_name}
+    if starts := sorted(one["startTime"] for one in nodes if one.get("startTime")):
+        node["startTime"] = starts[0]
+    for part, fields in _SUMMED.items():
+        found = [one[part] for one in nodes if one.get(part)]
+        if found:
+            node[part] = _sum(found, fields)
+    if cpu_seconds is not None and "cpu" in node:
+        node["cpu"]["usageCoreNanoSeconds"] = int(cpu_seconds * 1e9)
+    return {"node": node, "pods": [pod for one in summaries for pod in _pods(one.get("pods") or (), pods)]}
+
+
+def from_resource_metrics(text: str, node_name: str) -> dict[str, Any]:
+    """A lower node's Summary out of its ``/metrics/resource``, where it cannot give one itself.
+
+    Usage of CPU and memory only: that is all these metrics know.
+    """
+    node: dict[str, Any] = {"nodeName": node_name}
+    pods: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for line in text.splitlines():
+        match = _SAMPLE.match(line)
+        if match is None:
+            continue
+        name, value, moment = match["name"], float(match["value"]), float(match["at"] or 0)
+        if not prometheus_text.is_plausible(value, moment):
+            continue
+        labels = dict(_LABEL.findall(match["labels"] or ""))
+        if name in _NODE:
+            part, field, factor = _NODE[name]
+            node[part] = {"time": _rfc3339(moment), field: int(value * factor)}
+        elif name in _CONTAINER:
+            part, field, factor = _CONTAINER[name]
+            containers = pods.setdefault((labels["namespace"], labels["pod"]), {})
+            container = containers.setdefault(labels["container"], {"name": labels["container"]})
+            container[part] = {"time": _rfc3339(moment), field: int(value * factor)}
+    return {
+        "node": node,
+        "pods": [
+            {
+                "podRef": {"namespace": namespace, "name": name, "uid": ""},
+                "containers": list(containers.values()),
+            }
+            for (namespace, name), containers in pods.items()
+        ],
+    }
+
+
+def _rfc3339(milliseconds: float) -> str:
+    return timestamps.rfc3339(datetime.fromtimestamp(milliseconds / 1000, UTC))
+
+
+def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, Any]]:
+    for pod in found:
+        reference = pod.get("podRef") or {}
+        upper = pods.get((reference.get("namespace", ""), reference.get("name", "")))
+        if upper is not None:
+            translated = dict(pod)
+            if "volume" in pod:
+                translated["volume"] = [_volume(one, upper.namespace) for one in pod["volume"]]
+            yield {
+                **translated,
+                "podRef": {"name": upper.name, "namespace": upper.namespace, "uid": upper.uid},
+            }
+
+
+def _volume(volume: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
+    """A volume's usage, its claim in the upper namespace."""
+    if "pvcRef" not in volume:
+        return volume
+    return {**volume, "pvcRef": {**volume["pvcRef"], "namespace": namespace}}
+
+
+def _sum(parts: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, Any]:
+    total: dict[str, Any] = {
+        field: sum(part[field] for part in parts if part.get(field) is not None)
+        for field in fields
+        if any(part.get(field) is not None for part in parts)
+    }
+    if times := sorted(part["time"] for part in parts if part.get("time")):
+        total["time"] = times[-1]
+    return total

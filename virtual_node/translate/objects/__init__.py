@@ -1,0 +1,1 @@
+"""Copies of ConfigMaps and Secrets, and lower namespaces."""

@@ -1,0 +1,110 @@
+"""ConfigMaps and Secrets as they are copied below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from controller_runtime.api import names
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import ownership_labels
+
+_CONTENT = ("data", "binaryData", "immutable", "type")
+_NOT_OF_COPIES = (names.ANNOTATION_PLACEHOLDER, names.LABEL_TOKEN_OF, names.ANNOTATION_TOKEN_EXPIRES)
+"""Keys that a copy must not have. A placeholder has the first; earlier releases copied the others from users' objects."""
+_TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 - a type, not a token
+
+
+def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
+    """The object to create below for an upper ConfigMap or Secret.
+
+    A legacy token Secret becomes an ordinary one: its type would make the lower cluster's token controller
+    delete it, for its account is not there.
+    """
+    metadata = upper["metadata"]
+    kept = {
+        key: value
+        for key, value in (metadata.get("annotations") or {}).items()
+        if key != names.ANNOTATION_LAST_APPLIED
+        and not key.startswith("kubernetes.io/service-account.")
+        and not names.is_reserved(key)
+    }
+    labels = {
+        key: value for key, value in (metadata.get("labels") or {}).items() if not names.is_reserved(key)
+    }
+    copy: dict[str, Any] = {
+        "apiVersion": upper.get("apiVersion", "v1"),
+        "kind": upper["kind"],
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": options.namespace_map(metadata["namespace"]),
+            "labels": {**labels, **ownership_labels(options.owner, metadata["uid"])},
+            "annotations": {
+                **kept,
+                names.ANNOTATION_GLOBAL: "true",
+                names.ANNOTATION_UPPER_NAMESPACE: metadata["namespace"],
+            },
+        },
+    }
+    for field in _CONTENT:
+        if field in upper:
+            copy[field] = upper[field]
+    if copy.get("type") == _TOKEN_TYPE:
+        copy["type"] = "Opaque"
+    return copy
+
+
+def placeholder(kind: str, *, upper_namespace: str, options: PodOptions) -> dict[str, Any]:
+    """Return an object without data that holds a lower name while the upper cluster has no such object.
+
+    The caller sets its name.
+
+    Args:
+        kind: ``ConfigMap`` or ``Secret``.
+        upper_namespace: the namespace of the missing upper object.
+        options: translation options.
+    """
+    owner = options.owner
+    return {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {
+            "namespace": options.namespace_map(upper_namespace),
+            "labels": {names.LABEL_UPPER_CLUSTER: owner.cluster_id, names.LABEL_NODE: owner.node_name},
+            "annotations": {
+                names.ANNOTATION_GLOBAL: "true",
+                names.ANNOTATION_PLACEHOLDER: "true",
+                names.ANNOTATION_UPPER_NAMESPACE: upper_namespace,
+            },
+        },
+    }
+
+
+def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A merge patch that makes a lower copy equal to the desired one; None when it is.
+
+    Keys of labels and annotations that others added below are left alone; data is wholly ours.
+    """
+    patch: dict[str, Any] = {}
+    for field in ("data", "binaryData"):
+        current, wanted = lower.get(field) or {}, desired.get(field) or {}
+        if current != wanted:
+            patch[field] = {**{key: None for key in current if key not in wanted}, **wanted} or None
+    for field in ("immutable", "type"):
+        if field in desired and lower.get(field) != desired[field]:
+            patch[field] = desired[field]
+    if lower.get("immutable") and not desired.get("immutable"):
+        patch["immutable"] = None
+    metadata = {}
+    for field in ("labels", "annotations"):
+        current, wanted = lower["metadata"].get(field) or {}, desired["metadata"].get(field) or {}
+        change = {key: value for key, value in wanted.items() if current.get(key) != value}
+        if field == "labels" and names.LABEL_NODE in change and names.LABEL_NODE in current:
+            # Copies are shared by the virtual nodes of one upper cluster: the first one's name stays.
+            del change[names.LABEL_NODE]
+        change |= {key: None for key in _NOT_OF_COPIES if key in current and key not in wanted}
+        if change:
+            metadata[field] = change
+    if metadata:
+        patch["metadata"] = metadata
+    return patch or None

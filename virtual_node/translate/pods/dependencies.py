@@ -1,0 +1,88 @@
+"""The ConfigMaps and Secrets that a pod names, wherever a pod may name one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from virtual_node.translate.pods import service_account
+
+_CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
+_SECRET_REFERENCES = ("cephfs", "rbd", "cinder", "flexVolume", "scaleIO", "storageos", "iscsi")
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """One object that a pod needs before it can start."""
+
+    kind: str
+    """``ConfigMap`` or ``Secret``."""
+    name: str
+    optional: bool = False
+    volume: str = ""
+    """The volume that names it; empty: an environment variable or a pull secret does."""
+
+
+def dependencies(pod: Mapping[str, Any]) -> list[Dependency]:
+    """What a pod names, each object once, in the order of first mention; mandatory wins over optional.
+
+    Left out: the root CA of the token volume and image pull secrets are not mandatory for a kubelet, so a pull
+    secret counts as optional and the CA is seen to by ``service_account``.
+    """
+    found: dict[tuple[str, str], Dependency] = {}
+    for need in _mentions(pod["spec"]):
+        if not need.name:
+            continue
+        key = (need.kind, need.name)
+        known = found.get(key)
+        if known is None:
+            found[key] = need
+        elif known.optional and not need.optional:
+            found[key] = replace(need, optional=False)
+    return list(found.values())
+
+
+def _mentions(spec: Mapping[str, Any]) -> Iterator[Dependency]:
+    for kind in _CONTAINER_KINDS:
+        for container in spec.get(kind) or ():
+            yield from _of_environment(container)
+    for volume in spec.get("volumes") or ():
+        yield from _of_volume(volume)
+    for reference in spec.get("imagePullSecrets") or ():
+        yield Dependency("Secret", reference.get("name", ""), optional=True)
+
+
+def _of_environment(container: Mapping[str, Any]) -> Iterator[Dependency]:
+    for variable in container.get("env") or ():
+        source = variable.get("valueFrom") or {}
+        for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+            if reference := source.get(field):
+                yield Dependency(kind, reference.get("name", ""), bool(reference.get("optional")))
+    for source in container.get("envFrom") or ():
+        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            if reference := source.get(field):
+                yield Dependency(kind, reference.get("name", ""), bool(reference.get("optional")))
+
+
+def _of_volume(volume: Mapping[str, Any]) -> Iterator[Dependency]:
+    name = volume["name"]
+    if source := volume.get("configMap"):
+        yield Dependency("ConfigMap", source.get("name", ""), bool(source.get("optional")), name)
+    if source := volume.get("secret"):
+        yield Dependency("Secret", source.get("secretName", ""), bool(source.get("optional")), name)
+    injected = service_account.is_injected(volume)
+    for source in (volume.get("projected") or {}).get("sources") or ():
+        if (reference := source.get("configMap")) and not (
+            injected and reference.get("name") == service_account.ROOT_CA
+        ):
+            yield Dependency("ConfigMap", reference.get("name", ""), bool(reference.get("optional")), name)
+        if reference := source.get("secret"):
+            yield Dependency("Secret", reference.get("name", ""), bool(reference.get("optional")), name)
+    for kind in _SECRET_REFERENCES:
+        reference = (volume.get(kind) or {}).get("secretRef") or {}
+        yield Dependency("Secret", reference.get("name", ""), volume=name)
+    if source := volume.get("azureFile"):
+        yield Dependency("Secret", source.get("secretName", ""), volume=name)
+    if reference := (volume.get("csi") or {}).get("nodePublishSecretRef"):
+        yield Dependency("Secret", reference.get("name", ""), volume=name)

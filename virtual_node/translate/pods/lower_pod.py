@@ -1,0 +1,121 @@
+"""An upper pod as it is created in the lower cluster.
+
+What is *about the upper cluster* stays there: its node, its scheduling, its priority, its owners, its identity.
+What is *about the workload* is carried to the letter, fields unknown to us included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.api.lower_spec import lower_spec
+from virtual_node.translate.base import labels as tripping
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.base.ownership import made_for, ownership_labels
+from virtual_node.translate.pods import downward_api, service_account, volumes
+
+_CONTAINER_KINDS = ("containers", "initContainers")
+
+
+def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
+    """The pod to create below for an upper pod.
+
+    For its scheduling see ``lower_spec``.
+    """
+    metadata = upper["metadata"]
+    carried, tripped = tripping.trip(metadata.get("labels"), options.ignore_labels)
+    carried = {key: value for key, value in carried.items() if not names.is_reserved(key)}
+    annotations = {
+        key: value
+        for key, value in (metadata.get("annotations") or {}).items()
+        if key != names.ANNOTATION_LAST_APPLIED and not names.is_reserved(key)
+    }
+    applied = {"labels": sorted(carried), "annotations": sorted(annotations)}
+    if tripped:
+        annotations[names.ANNOTATION_TRIPPED_LABELS] = tripping.render(tripped)
+    annotations[names.ANNOTATION_UPPER_NAMESPACE] = metadata["namespace"]
+    annotations[names.ANNOTATION_MADE_FOR] = made_for(options.owner.cluster_id, metadata)
+    spec = _lower_spec(upper, options, tripped)
+    if spec.get("volumes"):
+        spec["volumes"], told = downward_api.volumes(spec["volumes"], upper)
+        annotations |= told
+    annotations[names.ANNOTATION_APPLIED] = json.dumps(
+        {**applied, "spec": _digest(spec)}, separators=(",", ":")
+    )
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": options.namespace_map(metadata["namespace"]),
+            "labels": {
+                **carried,
+                names.LABEL_VIRTUAL_POD: "true",
+                **ownership_labels(options.owner, metadata["uid"]),
+            },
+            "annotations": annotations,
+        },
+        "spec": spec,
+    }
+
+
+def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[Mapping[str, Any]]:
+    """The ephemeral containers to add below for those of an upper pod."""
+    above = upper["spec"]
+    _, tripped = tripping.trip(upper["metadata"].get("labels"), options.ignore_labels)
+    spec = {
+        "volumes": above.get("volumes") or [],
+        "ephemeralContainers": [
+            _literal_fields(container, upper, tripped) for container in above.get("ephemeralContainers") or ()
+        ],
+    }
+    if options.service_accounts:
+        service_account.with_upper_root_ca(spec, cluster_id=options.owner.cluster_id)
+    else:
+        service_account.with_lower_identity(spec)
+    return spec["ephemeralContainers"]
+
+
+def _digest(spec: Mapping[str, Any]) -> str:
+    """A short name for what may change on a running pod and is asked of the lower one: the same while that is."""
+    asked = [
+        [(one["name"], one.get("image"), one.get("resources")) for one in spec.get(kind) or ()]
+        for kind in _CONTAINER_KINDS
+    ]
+    wanted = [asked, spec.get("activeDeadlineSeconds"), spec.get("tolerations")]
+    if of_pod := spec.get("resources"):
+        wanted.append(of_pod)
+    text = json.dumps(wanted, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collection[str]) -> dict[str, Any]:
+    spec = lower_spec(
+        upper,
+        options.policy.of(upper["metadata"]["namespace"]),
+        node_name=options.owner.node_name,
+        node_labels=options.node_labels,
+    )
+    for kind in _CONTAINER_KINDS:
+        if kind in spec:
+            spec[kind] = [_literal_fields(container, upper, tripped) for container in spec[kind]]
+    volumes.with_claims(spec, upper)
+    if options.service_accounts:
+        service_account.with_upper_identity(spec, upper, cluster_id=options.owner.cluster_id)
+    else:
+        service_account.with_lower_identity(spec)
+    return spec
+
+
+def _literal_fields(
+    container: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str]
+) -> Mapping[str, Any]:
+    """Environment that the lower kubelet would fill with lower values becomes the upper value."""
+    env = container.get("env")
+    if not env or not any("valueFrom" in variable for variable in env):
+        return container
+    return {**container, "env": [downward_api.literal(variable, upper, tripped) for variable in env]}

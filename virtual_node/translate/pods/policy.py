@@ -1,0 +1,99 @@
+"""Which changes of a running pod the policy of its lower cluster allows. Pure.
+
+A change may not add a violation. What a running pod did before the policy forbade it is no reason to refuse other changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from controller_runtime.api.policy import pod_annotations
+from controller_runtime.api.policy.decision import Violation, violations
+from controller_runtime.api.policy.rules import Effective, field_of
+from controller_runtime.api.policy.scheduling import keep_off_control_plane
+from virtual_node.translate.pods.update import PodChanges, without_annotations, without_note
+
+
+def allowed_changes(
+    lower: Mapping[str, Any], changes: PodChanges, rules: Effective
+) -> tuple[PodChanges, list[Violation]]:
+    """Return the changes that the policy allows, and the violations of the others.
+
+    Debug containers are judged one by one, because users cannot take a refused one back. All other changes of the spec
+    are one; it stays unnoted on the lower pod, so that it is tried again. Annotations are judged one by one, and may always
+    be removed.
+
+    Args:
+        lower: the lower pod as it is.
+        changes: as ``pod_patch`` gives them.
+        rules: those for the pod's upper namespace.
+    """
+    before: list[Violation] | None = None
+
+    def added(field: str, changed: Mapping[str, Any]) -> list[Violation]:
+        nonlocal before
+        if before is None:
+            before = violations(lower, rules)
+        after = violations({**lower, field: {**lower[field], **changed}}, rules)
+        return [one for one in after if one not in before]
+
+    refused: list[Violation] = []
+    if debugging := changes.ephemeral_containers:
+        allowed = []
+        for container in debugging["spec"]["ephemeralContainers"]:
+            found = added("spec", {"ephemeralContainers": [container]})
+            refused += found
+            if not found:
+                allowed.append(container)
+        patch = {"spec": {"ephemeralContainers": allowed}} if allowed else None
+        changes = replace(changes, ephemeral_containers=patch)
+    main = changes.metadata_and_spec or {}
+    current = lower["metadata"].get("annotations") or {}
+    if wanted := (main.get("metadata") or {}).get("annotations"):
+        carried = {key: value for key, value in {**current, **wanted}.items() if value is not None}
+        found = added("metadata", {"annotations": carried})
+        refused += found
+        fields = {one.field for one in found}
+        main = without_annotations(
+            main, {key for key in wanted if pod_annotations.field_of(key) in fields}, current
+        )
+        changes = replace(changes, metadata_and_spec=main)
+    if spec := main.get("spec"):
+        changed = _patched(lower["spec"], spec)
+        found = [*added("spec", changed), *_opens_control_plane(lower["spec"], changed, rules)]
+        refused += found
+        if found:
+            kept = {field: change for field, change in main.items() if field != "spec"}
+            changes = replace(changes, metadata_and_spec=without_note(kept, current))
+    return changes, refused
+
+
+def _opens_control_plane(
+    current: Mapping[str, Any], changed: Mapping[str, Any], rules: Effective
+) -> list[Violation]:
+    """Return a violation if new tolerations would let a pod that has no node yet onto control-plane nodes.
+
+    A new pod with such tolerations gets an affinity against these nodes; the affinity of an existing pod is final.
+    """
+    spec = {**current, **changed}
+    if "tolerations" not in changed or spec.get("nodeName") or keep_off_control_plane(spec, rules) == spec:
+        return []
+    source = rules.sources["control_plane"]
+    rule = field_of("control_plane")
+    return [Violation(rule, "spec.tolerations", "every taint", "no control-plane nodes", source)]
+
+
+def _patched(current: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a spec that a patch of ``pod_patch`` changes, as they are afterwards."""
+    changed: dict[str, Any] = {}
+    for field, value in patch.items():
+        if field in {"containers", "initContainers"}:
+            images = {container["name"]: container for container in value}
+            changed[field] = [
+                {**container, **images.get(container["name"], {})} for container in current.get(field) or ()
+            ]
+        else:
+            changed[field] = value
+    return changed

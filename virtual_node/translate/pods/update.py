@@ -1,0 +1,211 @@
+"""What has to change on a lower pod so that it is what its upper pod asks for now.
+
+Kubernetes lets little of a running pod change: labels, annotations, images, activeDeadlineSeconds, added
+tolerations; resources through ``pods/resize``; ephemeral containers through ``pods/ephemeralcontainers``. What
+others added below (sidecars, CNI annotations, labels) is left alone: we remember which keys are ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.api.decoding import decode
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.pods.lower_pod import ephemeral_containers
+
+
+@dataclass(frozen=True, slots=True)
+class PodChanges:
+    """Strategic merge patches for a lower pod; None where nothing changes."""
+
+    metadata_and_spec: dict[str, Any] | None = None
+    resize: dict[str, Any] | None = None
+    ephemeral_containers: dict[str, Any] | None = None
+
+
+def pod_patch(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions
+) -> PodChanges:
+    """Compare a lower pod with what ``lower_pod`` would create today.
+
+    Args:
+        lower: the lower pod as it is.
+        desired: the result of ``lower_pod``.
+        upper: the upper pod.
+        options: translation options.
+    """
+    patch: dict[str, Any] = {}
+    metadata = _metadata_patch(lower["metadata"], desired["metadata"])
+    if metadata:
+        patch["metadata"] = metadata
+    spec = _spec_patch(lower["spec"], desired["spec"])
+    if spec:
+        patch["spec"] = spec
+    resize = _resize_patch(lower["spec"], desired["spec"])
+    ephemeral = _ephemeral_patch(lower["spec"], ephemeral_containers(upper, options))
+    return PodChanges(patch or None, resize, ephemeral)
+
+
+def has_been_asked(
+    lower: Mapping[str, Any], desired: Mapping[str, Any], *, is_as_created: bool = False
+) -> bool:
+    """Whether the lower pod was made, or last changed, for the very images and resources that are wanted now.
+
+    Where it differs all the same, admission below has changed it (a registry mirror, a LimitRange, an autoscaler):
+    to insist would restart its containers.
+
+    Args:
+        lower: the lower pod.
+        desired: the result of ``lower_pod``.
+        is_as_created: nothing in the upper spec has ever changed. Then one without a note of what was asked for, as
+            earlier releases made them, was made for the very same.
+    """
+    asked = _applied(lower["metadata"]).get("spec")
+    return is_as_created if asked is None else asked == _applied(desired["metadata"]).get("spec")
+
+
+def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
+    """A patch of ``pod_patch`` that does not note the spec as asked for: what is missing is to be tried again.
+
+    The note stays as the lower pod has it. Where the patch changes images, it names neither what was asked for before
+    nor what is wanted now: whichever of the two is wanted next is a change.
+
+    Args:
+        patch: of metadata and spec; may be empty.
+        current: the lower pod's annotations.
+    """
+    metadata = patch.get("metadata") or {}
+    annotations = metadata.get("annotations") or {}
+    if names.ANNOTATION_APPLIED not in annotations:
+        return dict(patch)
+    note = _applied(metadata)
+    note.pop("spec", None)
+    if "spec" in patch:
+        note["spec"] = ""
+    elif "spec" in (before := _applied({"annotations": current})):
+        note["spec"] = before["spec"]
+    text = json.dumps(note, separators=(",", ":"))
+    return {**patch, "metadata": {**metadata, "annotations": {**annotations, names.ANNOTATION_APPLIED: text}}}
+
+
+def without_annotations(
+    patch: Mapping[str, Any], keys: Collection[str], current: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a patch of ``pod_patch`` that does not set some annotations, and does not newly note them as ours.
+
+    An annotation that is noted as ours is removed when the upper pod loses it. So one that a program of the lower cluster
+    has set must not be noted, and one that was carried earlier must stay noted.
+
+    Args:
+        patch: of metadata and spec.
+        keys: the annotations; empty: the patch stays as it is.
+        current: the lower pod's annotations.
+    """
+    if not keys:
+        return dict(patch)
+    metadata = patch["metadata"]
+    annotations = {key: value for key, value in metadata["annotations"].items() if key not in keys}
+    if names.ANNOTATION_APPLIED in annotations:
+        note = _applied(metadata)
+        ours = _applied({"annotations": current}).get("annotations") or ()
+        note["annotations"] = [key for key in note["annotations"] if key not in keys or key in ours]
+        text = json.dumps(note, separators=(",", ":"))
+        annotations[names.ANNOTATION_APPLIED] = text
+        if current.get(names.ANNOTATION_APPLIED) == text:
+            del annotations[names.ANNOTATION_APPLIED]
+    metadata = {**metadata, "annotations": annotations}
+    kept = {**patch, "metadata": {field: change for field, change in metadata.items() if change}}
+    return {field: change for field, change in kept.items() if change}
+
+
+def _applied(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        found = decode((metadata.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))
+    except ValueError:  # somebody's meddling; it is written anew
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    applied = _applied(lower)
+    patch: dict[str, Any] = {}
+    for field in ("labels", "annotations"):
+        current, wanted = lower.get(field) or {}, desired.get(field) or {}
+        change: dict[str, Any] = {key: value for key, value in wanted.items() if current.get(key) != value}
+        change |= {key: None for key in applied.get(field) or () if key in current and key not in wanted}
+        if (
+            field == "annotations"
+            and names.ANNOTATION_TRIPPED_LABELS in current
+            and names.ANNOTATION_TRIPPED_LABELS not in wanted
+        ):
+            change[names.ANNOTATION_TRIPPED_LABELS] = None
+        if change:
+            patch[field] = change
+    return patch
+
+
+def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    patch: dict[str, Any] = {}
+    for kind in ("containers", "initContainers"):
+        current = {container["name"]: container for container in lower.get(kind) or ()}
+        images = [
+            {"name": container["name"], "image": container["image"]}
+            for container in desired.get(kind) or ()
+            if container["name"] in current
+            and current[container["name"]].get("image") != container.get("image")
+        ]
+        if images:
+            patch[kind] = images
+    deadline = desired.get("activeDeadlineSeconds")
+    if deadline is not None and deadline != lower.get("activeDeadlineSeconds"):
+        patch["activeDeadlineSeconds"] = deadline
+    tolerations = lower.get("tolerations") or []
+    added = [toleration for toleration in desired.get("tolerations") or () if toleration not in tolerations]
+    if added:
+        # The list is atomic in a strategic merge patch: what is there must be repeated.
+        patch["tolerations"] = [*tolerations, *added]
+    return patch
+
+
+def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+    """In-place resize: cpu and memory of containers that both pods have (KEP-1287), and of the pod (KEP-5419)."""
+    patch: dict[str, Any] = {}
+    for kind in ("containers", "initContainers"):
+        current = {container["name"]: container for container in lower.get(kind) or ()}
+        changed = []
+        for container in desired.get(kind) or ():
+            there = current.get(container["name"])
+            if there is None:
+                continue
+            resources = _resource_change(there.get("resources") or {}, container.get("resources") or {})
+            if resources:
+                changed.append({"name": container["name"], "resources": resources})
+        if changed:
+            patch[kind] = changed
+    of_pod = _resource_change(lower.get("resources") or {}, desired.get("resources") or {})
+    if of_pod:
+        patch["resources"] = of_pod
+    return {"spec": patch} if patch else None
+
+
+def _resource_change(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    change: dict[str, Any] = {}
+    for field in ("requests", "limits"):
+        differing = {
+            name: value
+            for name, value in (wanted.get(field) or {}).items()
+            if name in {"cpu", "memory"} and (current.get(field) or {}).get(name) != value
+        }
+        if differing:
+            change[field] = differing
+    return change
+
+
+def _ephemeral_patch(lower: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    there = {container["name"] for container in lower.get("ephemeralContainers") or ()}
+    added = [container for container in wanted if container["name"] not in there]
+    return {"spec": {"ephemeralContainers": added}} if added else None

@@ -1,0 +1,226 @@
+"""Where a Service's traffic goes, as it is told below: EndpointSlices, or Endpoints for older clusters.
+
+Pods have the addresses that their own cluster gave them, so on a flat network the upper cluster's endpoints are
+good in every cluster. What names things of the upper cluster (nodes, zones, pods) is translated where this lower
+cluster runs the pod, and dropped where another one does: a hint that means nothing here would make kube-proxy
+leave the endpoint out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from virtual_node.translate.services.services import metadata_patch, mirror_labels, mirrored_metadata
+
+LABEL_SERVICE = "kubernetes.io/service-name"
+LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+MANAGED_BY = "virtual-node.io"
+"""Other controllers leave slices of this manager alone.
+https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#management"""
+ANNOTATION_TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
+LABEL_SKIP_MIRROR = "endpointslice.kubernetes.io/skip-mirror"
+_ENDPOINT_FIELDS = ("addresses", "conditions", "hostname")
+_PORT_FIELDS = ("name", "protocol", "port", "appProtocol")
+_HASH = 10
+_LEGACY_FAMILIES = frozenset({"IPv4", "IPv6"})
+
+
+@dataclass(frozen=True, slots=True)
+class LowerPod:
+    """The pod of this lower cluster that stands for an upper one."""
+
+    namespace: str
+    name: str
+    uid: str
+    node_name: str
+    """The lower node; empty while it has none."""
+
+
+FindPod = Callable[[str, str, str], LowerPod | None]
+"""By namespace, name and uid (may be empty) of an upper pod; None where another cluster or process runs it."""
+Known = Mapping[tuple[str, str], LowerPod]
+"""By address and pod name. Two processes may share a lower cluster, and each knows only its own pods: what a copy says
+of the others' stays, or the two would undo each other's writes for ever."""
+_NOBODY: Known = MappingProxyType({})
+
+
+def slice_name(service: str, uid: str, cluster_id: str) -> str:
+    """The name of a slice below: the same every time, and nobody else's."""
+    digest = hashlib.sha256(f"{cluster_id}/{uid}".encode()).hexdigest()[:_HASH]
+    return f"{service}-{digest}"
+
+
+def known_pods(lower: Mapping[str, Any]) -> Known:
+    """The pods that a slice or Endpoints below names."""
+    pieces = [(address, one) for one in lower.get("endpoints") or () for address in one["addresses"]]
+    for subset in lower.get("subsets") or ():
+        for field in ("addresses", "notReadyAddresses"):
+            pieces += [(one["ip"], one) for one in subset.get(field) or ()]
+    return {
+        (address, target["name"]): LowerPod(
+            target.get("namespace", ""), target["name"], target.get("uid", ""), one.get("nodeName") or ""
+        )
+        for address, one in pieces
+        if (target := one.get("targetRef")) and target.get("kind") == "Pod" and target.get("name")
+    }
+
+
+def lower_slice(
+    upper: Mapping[str, Any],
+    *,
+    service: str,
+    namespace: str,
+    cluster_id: str,
+    find_pod: FindPod,
+    known: Known = _NOBODY,
+) -> dict[str, Any]:
+    """The EndpointSlice to create below for an upper one.
+
+    Args:
+        upper: the upper slice.
+        service: the Service's name, the same in both clusters.
+        namespace: the lower namespace.
+        cluster_id: the upper cluster's identity.
+        find_pod: our pod below for an upper one.
+        known: what the copy that is there says.
+    """
+    metadata = upper["metadata"]
+    labels = {
+        LABEL_SERVICE: service,
+        LABEL_MANAGED_BY: MANAGED_BY,
+        **mirror_labels(cluster_id, metadata["uid"]),
+    }
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": mirrored_metadata(
+            metadata,
+            name=slice_name(service, metadata["uid"], cluster_id),
+            namespace=namespace,
+            labels=labels,
+            left_out=(ANNOTATION_TRIGGERED, LABEL_MANAGED_BY),
+        ),
+        "addressType": upper["addressType"],
+        "endpoints": [
+            _endpoint(endpoint, metadata["namespace"], find_pod, known)
+            for endpoint in upper.get("endpoints") or ()
+        ],
+        "ports": [_port(port) for port in upper.get("ports") or ()],
+    }
+
+
+def slice_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A merge patch that makes a lower slice the desired one; None when it is."""
+    patch: dict[str, Any] = {
+        field: desired[field]
+        for field in ("endpoints", "ports")
+        if _plain(lower.get(field)) != _plain(desired[field])
+    }
+    if metadata := metadata_patch(lower["metadata"], desired["metadata"]):
+        patch["metadata"] = metadata
+    return patch or None
+
+
+def lower_endpoints(
+    service: Mapping[str, Any],
+    slices: Iterable[Mapping[str, Any]],
+    *,
+    namespace: str,
+    cluster_id: str,
+    find_pod: FindPod,
+    known: Known = _NOBODY,
+) -> dict[str, Any]:
+    """The Endpoints to create below for a Service, from all its upper slices.
+
+    Ports of one slice belong to its addresses only, so each slice is a subset. Names are not addresses there:
+    FQDN slices are left out.
+    """
+    metadata = service["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": mirrored_metadata(
+            metadata,
+            name=metadata["name"],
+            namespace=namespace,
+            labels={**mirror_labels(cluster_id, metadata["uid"]), LABEL_SKIP_MIRROR: "true"},
+        ),
+        "subsets": [
+            subset
+            for piece in sorted(slices, key=lambda piece: str(piece["metadata"]["name"]))
+            if piece["addressType"] in _LEGACY_FAMILIES
+            and (subset := _subset(piece, metadata["namespace"], find_pod, known))
+        ],
+    }
+
+
+def endpoints_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A merge patch that makes lower Endpoints the desired ones; None when they are."""
+    patch: dict[str, Any] = {}
+    if (lower.get("subsets") or []) != desired["subsets"]:
+        patch["subsets"] = desired["subsets"]
+    if metadata := metadata_patch(lower["metadata"], desired["metadata"]):
+        patch["metadata"] = metadata
+    return patch or None
+
+
+def _endpoint(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> dict[str, Any]:
+    below = {field: upper[field] for field in _ENDPOINT_FIELDS if field in upper}
+    pod = _pod(upper, namespace, find_pod, known)
+    if pod is not None:
+        below["targetRef"] = _reference(pod)
+        if pod.node_name:
+            below["nodeName"] = pod.node_name
+    return below
+
+
+def _pod(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> LowerPod | None:
+    target = upper.get("targetRef")
+    if not target or target.get("kind") != "Pod" or target.get("namespace", namespace) != namespace:
+        # Users write slices, too: where another namespace's pod runs is not for them to learn.
+        return None
+    name = target.get("name", "")
+    found = find_pod(namespace, name, target.get("uid", ""))
+    return found or known.get((upper["addresses"][0], name))
+
+
+def _reference(pod: LowerPod) -> dict[str, str]:
+    return {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+
+
+def _port(upper: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: upper[field] for field in _PORT_FIELDS if upper.get(field) not in (None, "")}
+
+
+def _plain(items: Any) -> list[dict[str, Any]]:
+    """A list as servers give it back: the empty name of a port is written out, or not."""
+    return [{key: value for key, value in item.items() if value not in ("", None)} for item in items or ()]
+
+
+def _subset(piece: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> dict[str, Any]:
+    ready: list[dict[str, Any]] = []
+    not_ready: list[dict[str, Any]] = []
+    for endpoint in piece.get("endpoints") or ():
+        pod = _pod(endpoint, namespace, find_pod, known)
+        more: dict[str, Any] = {"hostname": endpoint["hostname"]} if endpoint.get("hostname") else {}
+        if pod is not None:
+            more["targetRef"] = _reference(pod)
+            if pod.node_name:
+                more["nodeName"] = pod.node_name
+        # Absent means ready: https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#ready
+        is_ready = (endpoint.get("conditions") or {}).get("ready", True) is not False
+        (ready if is_ready else not_ready).extend({"ip": ip, **more} for ip in endpoint["addresses"])
+    if not ready and not not_ready:
+        return {}
+    subset: dict[str, Any] = {}
+    if ready:
+        subset["addresses"] = ready
+    if not_ready:
+        subset["notReadyAddresses"] = not_ready
+    if ports := [_port(port) for port in piece.get("ports") or ()]:
+        subset["ports"] = ports
+    return subset

@@ -1,0 +1,1 @@
+"""PersistentVolumeClaims, PersistentVolumes and the pod that chooses a node for a volume."""

@@ -1,0 +1,159 @@
+"""PersistentVolumeClaims as they are made below, and what comes back. Pure.
+
+Source: core/v1 PersistentVolumeClaim, ``pkg/controller/volume/persistentvolume`` (annotations), KEP-1790 (resize).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from controller_runtime.api import names, quantity
+from virtual_node.translate.base.ownership import Owner, ownership_labels
+
+FINALIZER = f"{names.DOMAIN}/lower-claim"
+PROTECTION = "kubernetes.io/pvc-protection"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_CARRIED = ("accessModes", "volumeMode", "resources", "dataSource", "dataSourceRef")
+_CONTROLLERS_OWN = ("pv.kubernetes.io/", "volume.kubernetes.io/", "volume.beta.kubernetes.io/")
+_RESIZE_CONDITIONS = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
+
+
+def lower_claim(
+    upper: Mapping[str, Any],
+    *,
+    namespace: str,
+    owner: Owner,
+    storage_class: str | None,
+    volume_name: str = "",
+) -> dict[str, Any]:
+    """The claim to create below.
+
+    Args:
+        upper: the upper claim.
+        namespace: the lower namespace.
+        owner: for whom.
+        storage_class: the lower one; None: the lower cluster's default.
+        volume_name: the lower volume that it must be bound to; empty: any.
+    """
+    metadata, above = upper["metadata"], upper["spec"]
+    spec = {field: above[field] for field in _CARRIED if field in above}
+    if storage_class is not None:
+        spec["storageClassName"] = storage_class
+    if volume_name:
+        spec["volumeName"] = volume_name
+    annotations = {
+        key: value
+        for key, value in (metadata.get("annotations") or {}).items()
+        if key != names.ANNOTATION_LAST_APPLIED
+        and not key.startswith(_CONTROLLERS_OWN)
+        and not names.is_reserved(key)
+    }
+    labels = {
+        key: value for key, value in (metadata.get("labels") or {}).items() if not names.is_reserved(key)
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": namespace,
+            "labels": {**labels, **ownership_labels(owner, metadata["uid"])},
+            "annotations": {
+                **annotations,
+                **_marks(metadata),
+            },
+        },
+        "spec": spec,
+    }
+
+
+def selected_node(claim: Mapping[str, Any]) -> str:
+    """The node that the scheduler has chosen for a claim's first consumer; empty: none yet."""
+    return str((claim["metadata"].get("annotations") or {}).get(SELECTED_NODE) or "")
+
+
+def source_claims(claim: Mapping[str, Any]) -> list[str]:
+    """Return the claims of the same namespace that a claim is cloned from, each once."""
+    return list(dict.fromkeys(one["name"] for one in _sources(claim) if _is_claim(one)))
+
+
+def foreign_source(claim: Mapping[str, Any]) -> str:
+    """Return a data source that is not a claim of the same namespace (``VolumeSnapshot nightly``); empty: there is none.
+
+    In the lower cluster its name would mean an object that we did not make, with data of others.
+    """
+    return next((f"{one.get('kind')} {one.get('name')}" for one in _sources(claim) if not _is_claim(one)), "")
+
+
+def _sources(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for field in ("dataSource", "dataSourceRef") if (one := claim["spec"].get(field))]
+
+
+def _is_claim(source: Mapping[str, Any]) -> bool:
+    is_core = not source.get("apiGroup") and source.get("kind") == "PersistentVolumeClaim"
+    return is_core and not source.get("namespace")
+
+
+def is_bound(claim: Mapping[str, Any]) -> bool:
+    """Whether a claim has its volume."""
+    return bool((claim.get("status") or {}).get("phase") == "Bound")
+
+
+def never_bound(claim: Mapping[str, Any]) -> bool:
+    """Whether a claim has never had a volume: nothing is lost with it."""
+    return not claim["spec"].get("volumeName") and not is_bound(claim)
+
+
+def may_go_below(upper: Mapping[str, Any]) -> bool:
+    """Whether a claim that is being deleted has no user left."""
+    return PROTECTION not in (upper["metadata"].get("finalizers") or ())
+
+
+def claim_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A merge patch for a lower claim that is to grow, or that has lost our annotations; None when it is as wanted."""
+    patch: dict[str, Any] = {}
+    wanted = _request(upper)
+    if wanted and quantity.amount(wanted) > quantity.amount(_request(lower) or "0"):
+        patch["spec"] = {"resources": {"requests": {"storage": wanted}}}
+    marks, annotations = _marks(upper["metadata"]), lower["metadata"].get("annotations") or {}
+    if not marks.items() <= annotations.items():
+        patch["metadata"] = {"annotations": marks}
+    return patch or None
+
+
+def status_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A merge patch for an upper claim's status once both are bound: capacity, and how a resize is going."""
+    if not (is_bound(upper) and is_bound(lower)):
+        return None
+    above, below = upper.get("status") or {}, lower.get("status") or {}
+    change: dict[str, Any] = {
+        field: below[field]
+        for field in ("capacity", "allocatedResources", "allocatedResourceStatuses")
+        if field in below and below[field] != above.get(field)
+    }
+    resizing = [one for one in below.get("conditions") or () if one["type"] in _RESIZE_CONDITIONS]
+    others = [one for one in above.get("conditions") or () if one["type"] not in _RESIZE_CONDITIONS]
+    if [*others, *resizing] != (above.get("conditions") or []):
+        change["conditions"] = [*others, *resizing]
+    return {"status": change} if change else None
+
+
+def finalizers_patch(
+    claim: Mapping[str, Any], *, add: Collection[str] = (), remove: Collection[str] = ()
+) -> dict[str, Any] | None:
+    """A merge patch of a claim's finalizers, conditional on its resourceVersion; None when nothing changes."""
+    metadata = claim["metadata"]
+    present = metadata.get("finalizers") or []
+    wanted = [one for one in present if one not in remove] + [one for one in add if one not in present]
+    if wanted == present:
+        return None
+    return {"metadata": {"finalizers": wanted or None, "resourceVersion": metadata["resourceVersion"]}}
+
+
+def _marks(metadata: Mapping[str, Any]) -> dict[str, str]:
+    return {names.ANNOTATION_GLOBAL: "true", names.ANNOTATION_UPPER_NAMESPACE: metadata["namespace"]}
+
+
+def _request(claim: Mapping[str, Any]) -> str:
+    return str(((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage") or "")

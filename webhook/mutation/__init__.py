@@ -1,0 +1,1 @@
+"""What the webhook changes in a pod, as pure functions: selectors, patches, templates, volumes."""

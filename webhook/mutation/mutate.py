@@ -1,0 +1,188 @@
+"""The mutation of a pod: from a spec that names lower nodes to one that the upper scheduler can place. Pure.
+
+In order: what chooses lower nodes moves into the annotation ``clusterSelector`` (merged with what is there),
+tolerations are copied there, then the pod gets what it needs above: tolerations for the virtual node and for
+clusters that go dark, affinity to the node that has its volumes, affinity away from nodes that proved full.
+Doing it twice changes nothing (the API server may ask again: reinvocation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from controller_runtime.api import cluster_selector, names, node_avoidance
+from webhook.mutation import selectors, validation
+from webhook.mutation.validation import RefusedError
+
+_NEVER = "kube-system"
+_DEFAULT_SCHEDULER = "default-scheduler"
+_LOST_NODE_KEYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_PROVIDER = {"key": names.TAINT_PROVIDER, "operator": "Exists"}
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the mutation knows of the upper cluster."""
+
+    ignore_keys: Collection[str] = ("clusterID",)
+    virtual_nodes: Collection[str] = ()
+    """Names of the virtual nodes."""
+    pinned_to: Sequence[Collection[str]] = ()
+    """For each of the pod's bound volumes: the virtual nodes that can reach it."""
+    avoid: Collection[str] = ()
+    """Virtual nodes that the pod's owner found full lately."""
+    require_virtual_node: bool = False
+    """A pod of which something moves runs on virtual nodes alone: on a real node of the upper cluster nobody would
+    apply what has moved."""
+    scheduler_name: str = ""
+    """The scheduler that asks the multi-scheduler. Empty: whichever the pod names."""
+
+
+def is_ours(pod: Mapping[str, Any], namespace: str) -> bool:
+    """Whether a pod is to be mutated."""
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    return (
+        labels.get(names.LABEL_VIRTUAL_POD) == "true"
+        and labels.get(names.LABEL_CREATED_BY_DESCHEDULER) != "true"
+        and namespace != _NEVER
+    )
+
+
+def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]:
+    """The pod as it is to be created: a new dict, equal to the old one when nothing changes.
+
+    Raises:
+        RefusedError: what moves is wrong, its clusterSelector annotation is, or one contradicts the other.
+    """
+    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    validation.check_spec(spec)
+    present = validation.read_annotation(metadata.get("annotations"))
+    daemon_set = any(owner.get("kind") == "DaemonSet" for owner in metadata.get("ownerReferences") or ())
+    decide = selectors.stays(surroundings.ignore_keys, surroundings.virtual_nodes, daemon_set=daemon_set)
+    above, moved = selectors.split(spec, decide)
+    selector = _merge(present, moved, spec.get("tolerations") or ())
+    above["tolerations"] = _tolerations(spec.get("tolerations") or ())
+    if surroundings.scheduler_name and spec.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
+        # A scheduler that the author chose stays.
+        above["schedulerName"] = surroundings.scheduler_name
+    if (
+        surroundings.require_virtual_node
+        and _demands(selector)
+        and not daemon_set
+        and not spec.get("nodeName")
+    ):
+        above = node_avoidance.require_virtual(above)
+    for nodes in surroundings.pinned_to:
+        above = node_avoidance.require(above, nodes)
+    if surroundings.avoid and not spec.get("nodeName"):
+        above = node_avoidance.avoid(above, surroundings.avoid)
+    result = dict(pod)
+    if above != spec:
+        result["spec"] = above
+    annotations: dict[str, str] = dict(metadata.get("annotations") or {})
+    if selector and selector != present:
+        annotations[names.ANNOTATION_CLUSTER_SELECTOR] = _render(selector)
+    if surroundings.avoid and not spec.get("nodeName"):
+        # Affinity cannot be taken back; the descheduler replaces pods that wait only for what is no longer frozen.
+        annotations[names.ANNOTATION_UNSCHEDULABLE_NODE] = ",".join(sorted(surroundings.avoid))
+    if annotations != (metadata.get("annotations") or {}):
+        result["metadata"] = {**metadata, "annotations": annotations}
+    return result
+
+
+def _demands(selector: Mapping[str, Any]) -> bool:
+    """Whether a clusterSelector asks for particular lower nodes."""
+    affinity = (selector.get("affinity") or {}).get("nodeAffinity") or {}
+    return bool(selector.get("nodeSelector") or affinity.get(selectors.REQUIRED))
+
+
+def _merge(
+    present: Mapping[str, Any], moved: selectors.Moved, tolerations: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The new clusterSelector: what was there and what moves, both to be fulfilled."""
+    merged = dict(present)
+    node_selector = dict(present.get("nodeSelector") or {})
+    for key, value in moved.node_selector.items():
+        if node_selector.get(key, value) != value:
+            raise RefusedError(
+                f"spec.nodeSelector[{key}]: {value!r} contradicts {node_selector[key]!r} in the annotation "
+                f"{names.ANNOTATION_CLUSTER_SELECTOR}; no lower node can have both"
+            )
+        node_selector[key] = value
+    if node_selector:
+        merged["nodeSelector"] = node_selector
+    _merge_affinity(merged, present, moved)
+    ours = [_PROVIDER]
+    if any(_covers_provider(toleration) for toleration in tolerations):
+        # Asked again: these are ours. Or they say nothing new beside a toleration of everything.
+        ours += [_lost_node(key) for key in _LOST_NODE_KEYS]
+    kept = list(present.get("tolerations") or ())
+    kept += [one for one in tolerations if one not in kept and one not in ours]
+    if kept:
+        merged["tolerations"] = kept
+    return merged
+
+
+def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: selectors.Moved) -> None:
+    if not moved.required and not moved.preferred:
+        return
+    affinity = dict(present.get("affinity") or {})
+    node_affinity = dict(affinity.get("nodeAffinity") or {})
+    if moved.required:
+        there = (node_affinity.get(selectors.REQUIRED) or {}).get("nodeSelectorTerms") or []
+        if len(there) * len(moved.required) > validation.MOST:
+            raise RefusedError(
+                f"spec.affinity.nodeAffinity.{selectors.REQUIRED}: its {len(moved.required)} terms times the {len(there)} of "
+                f"the annotation {names.ANNOTATION_CLUSTER_SELECTOR} are more than fit into it ({validation.MOST})"
+            )
+        node_affinity[selectors.REQUIRED] = {
+            "nodeSelectorTerms": selectors.conjunction(there, moved.required)
+        }
+        if moved.upper_required or cluster_selector.UPPER_TERMS in present:
+            # Term by term beside the product above.
+            first = present.get(cluster_selector.UPPER_TERMS) or [{}] * len(there)
+            second = moved.upper_required or [{}] * len(moved.required)
+            merged[cluster_selector.UPPER_TERMS] = selectors.conjunction(first, second)
+    if moved.preferred:
+        there = node_affinity.get(selectors.PREFERRED) or []
+        node_affinity[selectors.PREFERRED] = [*there, *(one for one in moved.preferred if one not in there)]
+    merged["affinity"] = {**affinity, "nodeAffinity": node_affinity}
+
+
+def _tolerations(given: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The pod's tolerations above: its own, for clusters that go dark without a limit, and the virtual node's taint.
+
+    When a lower cluster is lost its pods go on running; evicting them above would start them twice. Moving them is
+    the descheduler's decision.
+    """
+    result: list[Mapping[str, Any]] = []
+    for toleration in given:
+        key = toleration.get("key") or ""
+        is_limited = key in _LOST_NODE_KEYS and toleration.get("effect") == "NoExecute"
+        wanted = _lost_node(key) if is_limited else toleration
+        if wanted not in result:
+            result.append(wanted)
+    result += [_lost_node(key) for key in _LOST_NODE_KEYS if _lost_node(key) not in result]
+    if not any(_covers_provider(toleration) for toleration in result):
+        result.append(_PROVIDER)
+    return result
+
+
+def _covers_provider(toleration: Mapping[str, Any]) -> bool:
+    key = toleration.get("key")
+    return toleration.get("operator") == "Exists" and not toleration.get("effect") and key in {
+        None, "", names.TAINT_PROVIDER,
+    }  # fmt: skip
+
+
+def _lost_node(key: str) -> dict[str, str]:
+    return {"key": key, "operator": "Exists", "effect": "NoExecute"}
+
+
+def _render(selector: Mapping[str, Any]) -> str:
+    order = ("nodeSelector", "affinity", cluster_selector.UPPER_TERMS, "tolerations")
+    return msgspec.json.encode({key: selector[key] for key in order if selector.get(key)}).decode()

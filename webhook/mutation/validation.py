@@ -1,0 +1,213 @@
+"""The API server's rules for scheduling fields, applied before they move out of its sight. Pure.
+
+What stands in a spec when a pod is stored is validated by the API server; what has moved into the annotation is
+text to it, and would be refused only by the lower cluster, after the pod has been bound.
+
+Source: core/v1 validation (``ValidateNodeSelector``, ``ValidatePreferredSchedulingTerms``, ``ValidateTolerations``),
+https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from controller_runtime.api import cluster_selector, names
+from controller_runtime.api.decoding import decode
+from webhook.mutation.selectors import PREFERRED, REQUIRED
+
+MOST = 1000
+"""Entries of a list, and expressions of an affinity. More hardly fit into an annotation (256 KiB), and would be compared
+pair by pair before that is seen."""
+_MOST_VALUES = 10 * MOST
+_MEMBERS = ("nodeSelector", "affinity", "tolerations", cluster_selector.UPPER_TERMS)
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_PREFIX = re.compile(
+    r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII
+)
+_VALUES = {
+    "In": "at least one value",
+    "NotIn": "at least one value",
+    "Exists": "none, for Exists takes none",
+    "DoesNotExist": "none, for DoesNotExist takes none",
+    "Gt": "one number",
+    "Lt": "one number",
+}
+_TOLERATING = ("", "Exists", "Equal", "Lt", "Gt")
+_EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+class RefusedError(ValueError):
+    """The pod cannot be right; the text says what is wrong with it, for its author."""
+
+
+def check_spec(spec: Mapping[str, Any]) -> None:
+    """Judge what may move.
+
+    Raises:
+        RefusedError: names the field under ``spec``.
+    """
+    _check_selector(spec, "spec")
+    _list(spec.get("tolerations"), "spec.tolerations")
+
+
+def read_annotation(annotations: Mapping[str, str] | None, path: str = "metadata") -> dict[str, Any]:
+    """The ``clusterSelector`` that somebody wrote by hand, or that an earlier call has left; empty without one.
+
+    Args:
+        annotations: of the pod or the template.
+        path: of their parent, for the message.
+
+    Raises:
+        RefusedError: it cannot be read or says what no lower cluster would take; names the field.
+    """
+    text = (annotations or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
+    if not text:
+        return {}
+    where = f"{path}.annotations[{names.ANNOTATION_CLUSTER_SELECTOR}]"
+    try:
+        found = cluster_selector.parse(text)
+    except ValueError as error:
+        raise RefusedError(f"{where}: {error}") from None
+    _check_selector(found, where)
+    for number, toleration in enumerate(_list(found.get("tolerations"), f"{where}.tolerations")):
+        _check_toleration(toleration, f"{where}.tolerations[{number}]")
+    _check_upper_terms(found, where)
+    return found
+
+
+def unused(annotations: Mapping[str, str] | None, path: str = "metadata") -> Iterator[str]:
+    """What a readable annotation says that nobody will apply: sentences, each with the field."""
+    text = (annotations or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
+    where = f"{path}.annotations[{names.ANNOTATION_CLUSTER_SELECTOR}]"
+    found = decode(text) if text else {}
+    for member in found:
+        if member not in _MEMBERS:
+            yield f"{where}.{member}: nobody applies it; known are {', '.join(_MEMBERS)}"
+    for member in found.get("affinity") or {}:
+        if member != "nodeAffinity":
+            yield f"{where}.affinity.{member}: nobody applies it below; write it in the pod's spec"
+
+
+def _check_selector(holder: Mapping[str, Any], path: str) -> None:
+    for key, value in (holder.get("nodeSelector") or {}).items():
+        where = f"{path}.nodeSelector[{key}]"
+        _check_key(key, where)
+        if value and not _NAME.fullmatch(value):
+            raise RefusedError(f"{where}: {value!r} is not a label value")
+    node_affinity = (holder.get("affinity") or {}).get("nodeAffinity") or {}
+    _check_required(node_affinity.get(REQUIRED), f"{path}.affinity.nodeAffinity.{REQUIRED}")
+    where = f"{path}.affinity.nodeAffinity.{PREFERRED}"
+    for number, entry in enumerate(_list(node_affinity.get(PREFERRED), where)):
+        at = f"{where}[{number}]"
+        weight = _object(entry, at).get("weight")
+        if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= 100:
+            raise RefusedError(f"{at}.weight: write a number from 1 to 100")
+        _check_term(entry.get("preference"), f"{at}.preference")
+    _check_size(node_affinity, f"{path}.affinity.nodeAffinity")
+
+
+def _check_size(node_affinity: Mapping[str, Any], path: str) -> None:
+    terms = [*((node_affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or ())]
+    terms += [entry["preference"] for entry in node_affinity.get(PREFERRED) or ()]
+    kinds = ("matchExpressions", "matchFields")
+    found = [expression for term in terms for kind in kinds for expression in term.get(kind) or ()]
+    values = sum(len(expression.get("values") or ()) for expression in found)
+    for what, count, most in (("expressions", len(found), MOST), ("values", values, _MOST_VALUES)):
+        if count > most:
+            raise RefusedError(f"{path}: {count} {what} are more than fit into an annotation ({most})")
+
+
+def _check_required(required: Any, path: str) -> None:
+    if required is None:
+        return
+    where = f"{path}.nodeSelectorTerms"
+    terms = _list(_object(required, path).get("nodeSelectorTerms"), where)
+    if not terms:
+        raise RefusedError(f"{where}: write at least one term")
+    for number, term in enumerate(terms):
+        _check_term(term, f"{where}[{number}]")
+
+
+def _check_term(term: Any, path: str) -> None:
+    for kind in ("matchExpressions", "matchFields"):
+        for number, entry in enumerate(_list(_object(term, path).get(kind), f"{path}.{kind}")):
+            where = f"{path}.{kind}[{number}]"
+            key, operator = _object(entry, where).get("key"), entry.get("operator")
+            if kind == "matchFields":
+                if key != "metadata.name":
+                    raise RefusedError(f"{where}.key: {key!r}: write metadata.name, the one field there is")
+            else:
+                _check_key(key, f"{where}.key")
+            known = ("In", "NotIn") if kind == "matchFields" else tuple(_VALUES)
+            if operator not in known:
+                raise RefusedError(f"{where}.operator: {operator!r}: write one of {', '.join(known)}")
+            _check_values(entry.get("values"), operator, f"{where}.values", is_single=kind == "matchFields")
+
+
+def _check_values(values: Any, operator: str, path: str, *, is_single: bool) -> None:
+    found = _list(values, path)
+    if not all(isinstance(value, str) for value in found):
+        raise RefusedError(f"{path}: write a list of strings")
+    if is_single or operator in {"Gt", "Lt"}:
+        is_right = len(found) == 1
+    else:
+        is_right = bool(found) == (operator in {"In", "NotIn"})
+    if not is_right:
+        raise RefusedError(f"{path}: write {'one name' if is_single else _VALUES[operator]}")
+
+
+def _check_toleration(toleration: Mapping[str, Any], path: str) -> None:
+    key, operator = toleration.get("key") or "", toleration.get("operator") or ""
+    if operator not in _TOLERATING:
+        raise RefusedError(f"{path}.operator: {operator!r}: write Exists or Equal")
+    if key:
+        _check_key(key, f"{path}.key")
+    elif operator != "Exists":
+        raise RefusedError(f"{path}.key: write a key, or operator Exists for every one")
+    if operator == "Exists" and toleration.get("value"):
+        raise RefusedError(f"{path}.value: Exists takes none")
+    effect, seconds = toleration.get("effect") or "", toleration.get("tolerationSeconds")
+    if effect not in _EFFECTS:
+        raise RefusedError(f"{path}.effect: {effect!r}: write one of {', '.join(_EFFECTS[1:])}")
+    if seconds is not None and (effect != "NoExecute" or not isinstance(seconds, int)):
+        raise RefusedError(f"{path}.tolerationSeconds: a number of seconds, with effect NoExecute only")
+
+
+def _check_upper_terms(found: Mapping[str, Any], path: str) -> None:
+    """They stand beside the required terms, one by one."""
+    upper = found.get(cluster_selector.UPPER_TERMS)
+    if not upper:
+        return
+    required = ((found.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+    terms = required.get("nodeSelectorTerms") or ()
+    where = f"{path}.{cluster_selector.UPPER_TERMS}"
+    if len(upper) != len(terms):
+        raise RefusedError(
+            f"{where}: {len(upper)} terms; write one for each of the {len(terms)} required ones"
+        )
+    for number, term in enumerate(upper):
+        _check_term(term, f"{where}[{number}]")
+
+
+def _check_key(key: Any, path: str) -> None:
+    prefix, slash, name = key.rpartition("/") if isinstance(key, str) else ("", "", "")
+    if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):
+        raise RefusedError(f"{path}: {key!r} is not a label key such as example.com/gpu")
+
+
+def _object(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise RefusedError(f"{path}: write an object")
+    return value
+
+
+def _list(value: Any, path: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise RefusedError(f"{path}: write a list")
+    if len(value) > MOST:
+        raise RefusedError(f"{path}: {len(value)} entries are more than fit into an annotation ({MOST})")
+    return value
