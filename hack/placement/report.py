@@ -1,7 +1,172 @@
-"""Draws the plots of the documentation."""
+"""Draws the plots of the documentation from the committed results, and writes their tables into it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hack.placement import records, risk
+from hack.placement.bars import THEMES, Bar, Chart, Row, draw
+from hack.placement.campaign import CLUSTERS, LOWER, ONE_CLUSTER, PUBLISHED, SEVERAL
+from hack.placement.records import RESULTS
+
+DOCS = Path("docs")
+PAGE = DOCS / "placement-evaluation.md"
+_NAMES = {
+    "FGD": "FGD, best node",
+    "FGD-likely": "fragmentation",
+    "FGD-learnt": "FGD, learnt workload",
+    "FGD-likely-learnt": "fragmentation, learnt",
+    "SumOfCapacity": "sum of capacity",
+}
+_SEEDS = 10
+"""Of a whole evaluation; fewer are mentioned."""
+Record = Mapping[str, Any]
+
 
 def write() -> None:
-    """Draw all plots."""
+    """Draw all plots, and write the tables."""
+    for path, text in render(PAGE.read_text(encoding="utf-8")).items():
+        path.write_text(text, encoding="utf-8")
+
+
+def render(page: str) -> dict[Path, str]:
+    """Return the files: two for each plot, and the page with its tables."""
+    trace, overload = records.read(RESULTS / "default.jsonl"), records.read(RESULTS / "risk.jsonl")
+    charts = {
+        "one-cluster": _one_cluster(trace),
+        "clusters": _clusters(trace),
+        "overload": _overload(overload),
+    }
+    found = {
+        DOCS / f"placement-{name}-{theme}.svg": draw(chart, colours)
+        for name, chart in charts.items()
+        for theme, colours in THEMES.items()
+    }
+    for name, chart in charts.items():
+        page = _put(page, name, _table(chart))
+    page = _put(page, "throttled", _throttled(overload))
+    page = _put(page, "variants", _variants())
+    found[PAGE] = page
+    return found
+
+
+def _one_cluster(trace: Sequence[Record]) -> Chart:
+    rows = [
+        Row(
+            _NAMES.get(policy, policy) if policy != "FGD" else policy,
+            [_bar(trace, "at100", policy=policy, clusters=1)],
+            PUBLISHED.get(policy),
+        )
+        for policy in ONE_CLUSTER
+    ]
+    title = "GPUs allocated in one cluster when 100 % are requested (axis from 84 %)"
+    return Chart(title, ["measured"], _sorted(rows), 84, 98, 2, "%", mark="published")
+
+
+def _clusters(trace: Sequence[Record]) -> Chart:
+    rows = [
+        Row(
+            _NAMES.get(policy, policy),
+            [_bar(trace, "at100", policy=policy, clusters=CLUSTERS, lower=lower) for lower in LOWER],
+        )
+        for policy in SEVERAL
+    ]
+    title = f"GPUs allocated over {CLUSTERS} clusters, by lower scheduler (axis from 84 %)"
+    return Chart(title, list(LOWER), _sorted(rows), 84, 98, 2, "%")
+
+
+def _overload(found: Sequence[Record]) -> Chart:
+    rows = [
+        Row(agent, [_bar(found, "overloaded", agent=agent, load=load) for load in risk.RATES])
+        for agent in risk.AGENTS
+    ]
+    return Chart("Node time above 90 % CPU", [f"{load} load" for load in risk.RATES], rows, 0, 2.5, 0.5, "%")
+
+
+def _throttled(found: Sequence[Record]) -> str:
+    lines = [
+        "| agent | "
+        + " | ".join(f"utilisation, {load}" for load in risk.RATES)
+        + " | "
+        + " | ".join(f"throttled, {load}" for load in risk.RATES)
+        + " |",
+        "|---" * (1 + 2 * len(risk.RATES)) + "|",
+    ]
+    for agent in risk.AGENTS:
+        cells = [
+            _cell(_bar(found, key, agent=agent, load=load))
+            for key in ("utilisation", "throttled")
+            for load in risk.RATES
+        ]
+        lines.append(f"| {agent} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _variants() -> str:
+    lines = [
+        "| variant | seeds | FGD, one cluster | published | fragmentation, 20 clusters | sum of capacity |",
+        "|---" * 6 + "|",
+    ]
+    for path in sorted(RESULTS.glob("variant-*.jsonl")):
+        found, name = records.read(path), path.stem.removeprefix("variant-")
+        one = _bar(found, "at100", policy="FGD", clusters=1)
+        several = [
+            _bar(found, "at100", policy=policy, clusters=CLUSTERS, lower="LeastAllocated")
+            for policy in ("FGD-likely", "SumOfCapacity")
+        ]
+        seeds = len({record["seed"] for record in found})
+        published = f"{VARIANTS[name]:.2f} %" if name in VARIANTS else "–"
+        lines.append(
+            f"| `{name}` | {seeds} | {_cell(one)} | {published} | {_cell(several[0])} | {_cell(several[1])} |"
+        )
+    return "\n".join(lines)
+
+
+VARIANTS = {
+    "cpu250": 93.20,
+    "gpushare40": 93.96,
+    "gpuspec33": 87.84,
+    "multigpu20": 95.53,
+}
+"""Published for FGD at 100 % requested: the artifact's expected results."""
+
+
+def _bar(found: Sequence[Record], key: str, **wanted: Any) -> Bar | None:
+    values = [one[key] for one in found if all(one[name] == value for name, value in wanted.items())]
+    return Bar(sum(values) / len(values), min(values), max(values), len(values)) if values else None
+
+
+def _sorted(rows: list[Row]) -> list[Row]:
+    def mean(row: Row) -> float:
+        return max((bar.mean for bar in row.bars if bar is not None), default=0.0)
+
+    return sorted(rows, key=mean, reverse=True)
+
+
+def _table(chart: Chart) -> str:
+    heads = [*chart.series, *([chart.mark] if chart.mark else [])]
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (1 + len(heads)) + "|"]
+    for row in chart.rows:
+        cells = [_cell(bar) for bar in row.bars]
+        if chart.mark:
+            cells.append("–" if row.mark is None else f"{row.mark:.2f} %")
+        lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(bar: Bar | None) -> str:
+    if bar is None:
+        return "–"
+    seeds = f"{bar.low:.2f} to {bar.high:.2f}" if bar.count > 1 else "1 seed"
+    return f"{bar.mean:.2f} % ({seeds}{f', {bar.count} seeds' if 1 < bar.count < _SEEDS else ''})"
+
+
+def _put(page: str, name: str, table: str) -> str:
+    """Replace a table of the page."""
+    begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+    before, found, rest = page.partition(begin)
+    if not found:
+        return page
+    return before + begin + table + end + rest.partition(end)[2]

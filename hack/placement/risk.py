@@ -26,10 +26,10 @@ from multi_scheduler.usage.store import Sample, UsageStore
 from multi_scheduler.view import LowerNode
 
 CLUSTERS, NODES, CPU = 10, 10, 32_000
-MINUTES, WARM_UP = 900, 240
+MINUTES, WARM_UP = 600, 180
 """Minutes that are simulated, and those of them that are not counted."""
 APPS = 40
-RATES = {"low": 3.0, "medium": 3.5, "high": 4.0}
+RATES = {"medium": 3.5, "high": 4.0}
 """Tasks per minute."""
 AGENTS: dict[str, Mapping[str, Any] | None] = {
     "fit": None,
@@ -218,5 +218,5 @@ def run(agent: str, rate: str, seed: int) -> dict[str, Any]:
 
 
 def runs(seeds: Sequence[int]) -> list[tuple[str, str, int]]:
-    """Return all runs; the first seeds first."""
-    return [(agent, rate, seed) for seed in seeds for rate in RATES for agent in AGENTS]
+    """Return all runs."""
+    return [(agent, rate, seed) for rate in RATES for seed in seeds for agent in AGENTS]
