@@ -44,12 +44,13 @@ class Shared:
         self._fits = any(agent.name == FIT for agent in config.agents)
         settings = next((agent.config for agent in config.agents if agent.name == FIT), {})
         self._fit = FitAgent(AgentContext(FIT, settings, upper, lower, self._clusters, bound_pods))
-        stores: dict[str, UsageStore] = {}
+        self.stores: dict[str, UsageStore] = {}
+        """Usage by lower cluster."""
         self._feeds: list[UsageFeed] = []
         for name, client in lower.items():
             chosen = self._clusters[name].usage or config.usage
             source = make_source(chosen, client)
-            stores[name] = UsageStore(
+            self.stores[name] = UsageStore(
                 name,
                 clock=_now,
                 window=chosen.window,
@@ -57,18 +58,18 @@ class Shared:
                 thresholds=chosen.pressure.thresholds(),
             )
             self._fit.feeds[name].follow_nodes(
-                partial(_annotated, stores[name], self._fit.indexes[name], chosen.source)
+                partial(_annotated, self.stores[name], self._fit.indexes[name], chosen.source)
             )
             if source is not None:
                 feed = UsageFeed(
                     name,
                     source,
-                    stores[name],
+                    self.stores[name],
                     nodes=self._fit.indexes[name].cpus,
                     interval=chosen.interval_seconds,
                 )
                 self._feeds.append(feed)
-        self.view = View(self._fit, stores)
+        self.view = View(self._fit, self.stores)
 
     def agent(self, config: AgentConfig) -> Agent:
         """Make an agent.

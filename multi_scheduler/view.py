@@ -37,6 +37,7 @@ class LowerNode:
     ) -> None:
         self._node, self._pods, self._store = node, pods, usage
         self._own = f"{uid}@"
+        self._expected: dict[str, float] = {}
         self.cluster = cluster
 
     @property
@@ -87,10 +88,13 @@ class LowerNode:
 
     def expected(self, resource: str) -> float:
         """Return the estimated usage of the pods that the last sample does not contain."""
-        return sum(
-            load.estimated(resource, placed.requests.get(resource, 0), placed.limits.get(resource, 0))
-            for placed in self.unmeasured()
-        )
+        found = self._expected.get(resource)
+        if found is None:
+            found = self._expected[resource] = sum(
+                load.estimated(resource, placed.requests.get(resource, 0), placed.limits.get(resource, 0))
+                for placed in self.unmeasured()
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,14 @@ class _Looked:
     uid: str
     until: float
     judged: dict[str, Prediction]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The nodes for the pod that was asked about last: agents ask one after the other."""
+
+    uid: str
+    nodes: dict[str, tuple[Prediction, list[LowerNode]]]
 
 
 class View:
@@ -115,6 +127,7 @@ class View:
         self._fit = fit
         self._usage = usage
         self._looked = _Looked("", 0.0, {})
+        self._found = _Found("", {})
         self.is_used = False
         """An agent reads it, so it has to be filled."""
 
@@ -123,10 +136,18 @@ class View:
         predicted = self.prediction(pod, node)
         if predicted is None:
             return []
-        index, usage = self._fit.indexes[node.cluster], self._usage.get(node.cluster)
         uid = pod["metadata"].get("uid", "")
+        if self._found.uid != uid:
+            self._found = _Found(uid, {})
+        known = self._found.nodes.get(node.name)
+        if known is None or known[0] is not predicted:
+            known = self._found.nodes[node.name] = predicted, self._lower(predicted, node.cluster, uid)
+        return known[1]
+
+    def _lower(self, predicted: Prediction, cluster: str, uid: str) -> list[LowerNode]:
+        index, usage = self._fit.indexes[cluster], self._usage.get(cluster)
         return [
-            LowerNode(found, node.cluster, index.on(name), usage, uid)
+            LowerNode(found, cluster, index.on(name), usage, uid)
             for name in predicted.likely
             if (found := index.node(name)) is not None
         ]

@@ -1,6 +1,6 @@
-"""How fast the fit agent answers: 20 clusters of 500 nodes, 50,000 pods in the cache, one process, no network.
+"""How fast agents answer: 20 clusters of 500 nodes, 50,000 pods in the cache, one process, no network.
 
-``python -m tests.benchmarks.bench_multi_scheduler``. Each call is what one pod costs: arguments decoded, filter with
+``python -m tests.benchmarks.bench_multi_scheduler [AGENT ...]``: without names, all agents that come along. Each call is what one pod costs: arguments decoded, filter with
 all agents, promises made, prioritize, results encoded. One in ten pods fits nowhere, which is the costly case.
 """
 
@@ -10,6 +10,7 @@ import asyncio
 import random
 import resource
 import statistics
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -18,12 +19,18 @@ import msgspec
 
 from controller_runtime.objects import from_dict
 from multi_scheduler import protocol
-from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agent import VirtualNode
+from multi_scheduler.config import AgentConfig, ClusterConfig, Config
 from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
+from multi_scheduler.formulas.pressure import Pressure
+from multi_scheduler.shared import Shared
+from multi_scheduler.usage.store import Sample
 
 CLUSTERS, NODES, PODS, CALLS = 20, 500, 50_000, 2000
+AGENTS = ("fit", "safe", "load", "pigeon", "congestion", "pressure", "cost")
+SETTINGS = {"cost": {"prices": {f"c{number}": {"cpu": 0.01 * (number + 1)} for number in range(CLUSTERS)}}}
 
 
 class _Directory:
@@ -66,12 +73,27 @@ def _pod(number: int, *, cpu: str, node: str = "", template: int = 0) -> dict[st
     }
 
 
+def _measure(shared: Shared, clusters: list[str]) -> None:
+    """Full windows of samples, of nodes between idle and busy."""
+    for cluster in clusters:
+        store = shared.stores[cluster]
+        for number in range(NODES):
+            for sample in range(60):
+                cpu, memory = random.uniform(0, 12_000), random.uniform(0, 48) * 1024**3
+                store.add(f"{cluster}-{number}", Sample(sample, cpu, memory, Pressure()), capacity=16_000)
+
+
 async def main() -> None:
     """Fill, call, print."""
     random.seed(1)
     clusters = [f"c{number}" for number in range(CLUSTERS)]
     fake: Any = SimpleNamespace(cluster="bench")
-    agent = FitAgent(AgentContext("fit", {}, upper=fake, lower=dict.fromkeys(clusters, fake)))
+    wanted = [AgentConfig(name=name, config=SETTINGS.get(name, {})) for name in sys.argv[1:] or AGENTS]
+    configured = [ClusterConfig(name=name, kubeconfig="") for name in clusters]
+    shared = Shared(Config(clusters=configured, agents=wanted), fake, dict.fromkeys(clusters, fake))
+    agents = [Weighted(one.name, shared.agent(one), 1.0) for one in wanted]
+    agent = agents[0].agent
+    assert isinstance(agent, FitAgent)
     started = time.perf_counter()
     for cluster in clusters:
         for number in range(NODES):
@@ -82,12 +104,13 @@ async def main() -> None:
         pod = shrink_pod(from_dict(_pod(number, cpu="2500m", node=f"{cluster}-{random.randrange(NODES)}")))
         kept.append(pod)  # what an informer's store would hold
         agent.feeds[cluster]._pod(pod)
+    _measure(shared, clusters)
     filled = time.perf_counter() - started
     for feed in agent.feeds.values():
         for informer in feed.informers:
             informer._synced.set()
     directory: Any = _Directory()
-    extender = Extender([Weighted("fit", agent, 1.0)], directory, upper=fake)
+    extender = Extender(agents, directory, upper=fake)
     names = [f"vn-{cluster}" for cluster in clusters]
     bodies = [
         msgspec.json.encode(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import nlargest
 from typing import Literal
 
 from multi_scheduler.fit.cluster.index import ClusterIndex
@@ -53,7 +52,8 @@ def predict(
     else:
         resources = (*_RESOURCES, *(one for one in index.devices if one in wanted.requests))
         rooms = [-sum(index.left_over(slot, wanted, resources)) for slot in looked_at]
-    likely = [index.name(looked_at[one]) for one in nlargest(_KEPT, range(len(rooms)), key=rooms.__getitem__)]
+    order = sorted(range(len(rooms)), key=rooms.__getitem__, reverse=True)
+    likely = [index.name(looked_at[one]) for one in order[:_KEPT]]
     place = Placed(
         node=likely[0],
         requests=wanted.requests,

@@ -52,7 +52,7 @@ class Scene:
             self.fit if one.name == "fit" else AGENTS[one.name](self.shared.context(one)) for one in agents
         ]
         self.virtual = [VirtualNode(f"vn-{name}", name, {}, {}) for name in clusters]
-        self.stores = self.shared.view._usage
+        self.stores = self.shared.stores
         for name in clusters:
             for number in range(nodes):
                 self.node(f"{name}-{number}")
