@@ -17,12 +17,13 @@ from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
 from controller_runtime.util.file_changes import FileChanges
-from multi_scheduler import decisions
+from multi_scheduler import decisions, safe_scheduler_routes
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.certificate_keeper import CertificateKeeper
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import Extender, Weighted
 from multi_scheduler.flags import PROGRAM, Options
+from multi_scheduler.safe_scheduler import SafeScheduler, read_settings
 from multi_scheduler.server import ExtenderServer
 from multi_scheduler.shared import Shared
 
@@ -103,6 +104,14 @@ class App:
             recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
             bound.add_handler(on_add=lambda pod, _initial: _tell(pod, extender, recorder))
             server = self._server(extender, keeper)
+            if options.safe_scheduler_routes:
+                safe_scheduler_routes.add_routes(
+                    server,
+                    SafeScheduler(read_settings(options.environment)),
+                    extender.alone(),
+                    directory.node,
+                    bind=server.bind if options.bind else None,
+                )
             checks: dict[str, Check] = {
                 **({"certificates": keeper.unready} if keeper is not None else {}),
                 "nodes": lambda: (

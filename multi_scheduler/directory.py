@@ -9,6 +9,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
+from controller_runtime.objects import Object
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import Config
 
@@ -27,8 +28,13 @@ class NodeDirectory:
             client,
             resources.NODES,
             label_selector=f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}",
-            transform=lambda node: node.with_fields(spec={}, status={}),
+            transform=_shrink,
         )
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """Return a virtual node with its metadata and what is allocatable; None: it is not known."""
+        cached = self.nodes.store.get(name)
+        return cached.to_dict() if cached is not None else None
 
     async def wait(self, seconds: float) -> bool:
         """Wait for the virtual nodes to be known; until then none can be told from a real one."""
@@ -58,3 +64,8 @@ class NodeDirectory:
             if (cluster := labels.get(label, name)) in self._clusters:
                 return VirtualNode(name, cluster, labels, {}, annotations)
         return None
+
+
+def _shrink(node: Object) -> Object:
+    allocatable = (node.status or {}).get("allocatable")
+    return node.with_fields(spec={}, status={"allocatable": allocatable} if allocatable else {})

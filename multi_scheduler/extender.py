@@ -50,6 +50,10 @@ class Extender:
         self._decisions = Decisions()
         self._log = log.get_logger(component="extender")
 
+    def alone(self) -> dict[str, Extender]:
+        """Return an extender for each agent."""
+        return {one.name: Extender([one], self._directory, upper=self._upper) for one in self._agents}
+
     async def filter(self, asked: Candidates) -> Filtered:
         """The nodes that no agent rules out, and for each of the others the first reason.
 

@@ -52,6 +52,9 @@ class Options:
     hosts: tuple[str, ...]
     bind: bool
     """Serve ``/bind``."""
+    safe_scheduler_routes: bool
+    """Serve the paths of kube-safe-scheduler, too."""
+    environment: Mapping[str, str]
     max_body_bytes: int
     health_address: str
     """Serves health and metrics without TLS; empty: the extender's own port has them."""
@@ -145,6 +148,13 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         default=False,
         help_text="serve /bind, for a scheduler with bindVerb; takes create on pods/binding (false)",
     )
+    add_boolean(
+        parser,
+        "--safe-scheduler-routes",
+        default=False,
+        help_text="serve the paths of kube-safe-scheduler below /scheduler, with its environment variables, and one path "
+        "for each agent beside them (false)",
+    )
     parser.add_argument(
         "--max-body-bytes",
         type=int,
@@ -202,6 +212,8 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         client_secret_name=flags.client_secret_name or f"{flags.secret_name}-client",
         hosts=_hosts(flags.service_name, flags.namespace, flags.hosts),
         bind=flags.bind,
+        safe_scheduler_routes=flags.safe_scheduler_routes,
+        environment=environment,
         max_body_bytes=flags.max_body_bytes,
         health_address=flags.health_addr,
         log_level=flags.log_level,

@@ -6,7 +6,10 @@ cannot ask must not promise what it has not looked at. ``managedResources`` is l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from multi_scheduler.safe_scheduler import PRIORITIES_ONLY
 
 PLAIN_PROFILE = "plain-scheduler"
 
@@ -22,6 +25,7 @@ def scheduler_configuration(
     cert_file: str = "",
     key_file: str = "",
     timeout: str = "10s",
+    agents: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
 
@@ -35,6 +39,8 @@ def scheduler_configuration(
         cert_file: the scheduler's client certificate, for an extender that asks for one.
         key_file: its key.
         timeout: how long a call may take; a filter call may wait two seconds for other pods' promises.
+        agents: weights by agent, for an extender with ``--safe-scheduler-routes``: the scheduler has an entry for each,
+            and ``weight`` is not used. None: one entry for all agents together.
     """
     extender: dict[str, Any] = {
         "urlPrefix": url,
@@ -47,18 +53,35 @@ def scheduler_configuration(
         "ignorable": False,
         "httpTimeout": timeout,
     }
-    if bind:
-        extender["bindVerb"] = "bind"
     tls = {"certFile": cert_file, "keyFile": key_file, "caFile": ca_file}
     if ca_file:
         extender["tlsConfig"] = {name: file for name, file in tls.items() if file}
+    extenders = [extender]
+    if agents:
+        extenders = [_entry(extender, name, share) for name, share in agents.items()]
+    if bind:
+        # One extender at most may bind.
+        extenders[0]["bindVerb"] = "bind"
     configuration: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": leader_elect},
         "profiles": [{"schedulerName": "default-scheduler"}, {"schedulerName": PLAIN_PROFILE}],
-        "extenders": [extender],
+        "extenders": extenders,
     }
     if kubeconfig:
         configuration["clientConnection"] = {"kubeconfig": kubeconfig, "qps": 500, "burst": 1000}
     return configuration
+
+
+def _entry(extender: Mapping[str, Any], name: str, weight: int) -> dict[str, Any]:
+    """Return the entry of one agent."""
+    entry = {**extender, "urlPrefix": f"{extender['urlPrefix']}/scheduler", "weight": weight}
+    entry |= {"prioritizeVerb": f"priorities/{name}", "filterVerb": f"predicates/{name}"}
+    if name in PRIORITIES_ONLY:
+        del entry["filterVerb"]
+    if name != "fit":
+        del entry["preemptVerb"]
+    else:
+        entry["preemptVerb"] = "preemption"
+    return entry

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from functools import partial
 
 from aiohttp import web
 from prometheus_client import Counter, Histogram
@@ -33,6 +34,11 @@ _SECONDS = Histogram(
     ["verb"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2, 10),
 )
+_FAILED: Mapping[str, Callable[[str], bytes]] = {
+    "filter": protocol.filter_error,
+    "bind": protocol.binding_result,
+}
+"""kube-scheduler reads the error of these from the result, not from the status."""
 _log = log.get_logger(component="extender")
 Decide = Callable[[bytes], Awaitable[bytes]]
 
@@ -77,36 +83,48 @@ class ExtenderServer(HttpsServer):
         )
         self._extender = extender
         self._turns = asyncio.Semaphore(MAX_CALLS)
-        for verb, decide, failed in (
-            ("filter", self._filter, protocol.filter_error),
-            ("prioritize", self._prioritize, None),
-            ("preempt", self._preempt, None),
-            ("bind", self._bind, protocol.binding_result),
-        ):
+        self._decides: dict[str, Decide] = {
+            "filter": partial(self.filter_by, extender),
+            "prioritize": partial(self.prioritize_by, extender),
+            "preempt": self._preempt,
+            "bind": self.bind,
+        }
+        for verb in self._decides:
             if verb != "bind" or serve_bind:
                 for outcome in ("answered", "refused"):
                     # A series that appears with its first count shows no increase to anybody.
                     _CALLS.labels(verb, outcome)
-                self.add_route("POST", f"/{verb}", self._handler(verb, decide, failed))
+                self.add_route("POST", f"/{verb}", self.handler(verb, None))
 
-    async def _filter(self, body: bytes) -> bytes:
+    @staticmethod
+    async def filter_by(extender: Extender, body: bytes) -> bytes:
+        """Return an extender's answer to a filter call."""
         asked = protocol.candidates(body)
-        answer = await self._extender.filter(asked)
+        answer = await extender.filter(asked)
         return protocol.filter_result(asked, answer.passing, answer.failed, answer.unresolvable)
 
-    async def _prioritize(self, body: bytes) -> bytes:
-        return protocol.priorities(await self._extender.prioritize(protocol.candidates(body)))
+    @staticmethod
+    async def prioritize_by(extender: Extender, body: bytes) -> bytes:
+        """Return an extender's answer to a prioritize call."""
+        return protocol.priorities(await extender.prioritize(protocol.candidates(body)))
 
     async def _preempt(self, body: bytes) -> bytes:
         pod, victims = protocol.preemption(body)
         return protocol.preemption_result(await self._extender.preempt(pod, victims))
 
-    async def _bind(self, body: bytes) -> bytes:
+    async def bind(self, body: bytes) -> bytes:
+        """Bind a pod; returns the answer."""
         return protocol.binding_result(await self._extender.bind(*protocol.binding(body)))
 
-    def _handler(
-        self, verb: str, decide: Decide, failed: Callable[[str], bytes] | None
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def handler(self, verb: str, decide: Decide | None) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """Return what answers a request.
+
+        Args:
+            verb: filter, prioritize, preempt or bind; says what the answer to a failed call looks like.
+            decide: makes the answer of the body; None: all agents together do.
+        """
+        decide, failed = decide or self._decides[verb], _FAILED.get(verb)
+
         async def handle(request: web.Request) -> web.Response:
             try:
                 async with self._turn():
@@ -157,7 +175,6 @@ class ExtenderServer(HttpsServer):
             _log.warning("call refused", verb=verb, error=str(error))
             message = f"{verb}: {error}"
             if failed is not None:
-                # kube-scheduler reads the error from the result, not from the status.
                 return web.Response(body=failed(message), content_type="application/json")
             status = 503 if isinstance(error, NotReadyError) else 400
             return web.json_response({"Error": message}, status=status)

@@ -11,13 +11,14 @@ import msgspec
 from controller_runtime.api import timestamps
 from controller_runtime.api.decoding import decoder
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, Forbidden, Unauthorized
+from controller_runtime.errors import ApiError, Forbidden, Unauthorized, Unavailable
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.store import Sample
 
 _TIMEOUT = 5.0
 """Seconds one kubelet may take; the others wait for it."""
+_SERVER_ERROR = 500
 _LONGEST_PAUSE = 16
 """Rounds in which a kubelet that did not answer is left out, at most."""
 
@@ -39,9 +40,7 @@ class _Kubelets(Source):
             if self._is_left_out(name):
                 continue
             try:
-                path = f"/api/v1/nodes/{name}/proxy/{self.path}"
-                body = await self._client.request("GET", path, timeout=_TIMEOUT, flow="usage")
-                sample = self.sample(name, body)
+                sample = self.sample(name, await self.ask(name))
             except (Forbidden, Unauthorized):
                 raise
             except (ApiError, ValueError) as error:
@@ -56,6 +55,23 @@ class _Kubelets(Source):
             await asyncio.sleep(pause)
         if last is not None and not answered:
             raise last
+
+    async def ask(self, name: str) -> bytes:
+        """Return a kubelet's answer.
+
+        Raises:
+            ApiError: there is none.
+        """
+        return await self.get(name, self.path)
+
+    async def get(self, name: str, path: str) -> bytes:
+        """Return what a kubelet serves at a path.
+
+        Raises:
+            ApiError: it does not.
+        """
+        url = f"/api/v1/nodes/{name}/proxy/{path}"
+        return await self._client.request("GET", url, timeout=_TIMEOUT, flow="usage")
 
     def _is_left_out(self, name: str) -> bool:
         rounds, over = self._silent.get(name, (0, 0))
@@ -116,6 +132,25 @@ class Summary(_Kubelets):
     """The Summary API: usage and PSI. Source: k8s.io/kubelet, ``pkg/apis/stats/v1alpha1``."""
 
     path = "stats/summary"
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)
+        self._reduced: set[str] = set()
+
+    async def ask(self, name: str) -> bytes:
+        """Return the whole summary, or the smaller one of a kubelet that cannot make it.
+
+        The smaller one has no pressure of IO. A kubelet that knows no file system statistics answers the whole one by 500.
+        """
+        if name not in self._reduced:
+            try:
+                return await self.get(name, self.path)
+            except Unavailable as error:
+                if error.code != _SERVER_ERROR:
+                    raise
+        answer = await self.get(name, f"{self.path}?only_cpu_and_memory=true")
+        self._reduced.add(name)
+        return answer
 
     def sample(self, name: str, body: bytes) -> Sample | None:
         """Return usage, and pressure where the kubelet reports it."""

@@ -21,15 +21,15 @@ def read(annotations: Mapping[str, str], resource: str, capacity: float) -> Meas
         resource: ``cpu`` or ``memory``.
         capacity: allocatable, in the unit of the annotation.
     """
-    free = _number(annotations.get(MEAN.format(resource)))
+    free = number(annotations.get(MEAN.format(resource)))
     if free is None or not capacity:
         return None
-    forecast = _number(annotations.get(FORECAST.format(resource)))
+    forecast = number(annotations.get(FORECAST.format(resource)))
     used = max(capacity - free, 0.0)
     return Measured(
         latest=used,
         mean=used,
-        deviation=max(_number(annotations.get(DEVIATION.format(resource))) or 0.0, 0.0),
+        deviation=max(number(annotations.get(DEVIATION.format(resource))) or 0.0, 0.0),
         forecast=None if forecast is None else max(capacity - forecast, 0.0),
     )
 
@@ -42,7 +42,8 @@ def time(annotations: Mapping[str, str]) -> float:
         return 0.0
 
 
-def _number(text: str | None) -> float | None:
+def number(text: str | None) -> float | None:
+    """Return a bare number; None: it is none, or not finite."""
     try:
         value = float(text or "")
     except ValueError:

@@ -234,7 +234,11 @@ def test_the_scheduler_is_configured_as_the_code_does_it(case):
     service = one(case, "Service", "multi-scheduler")
     host = f"{service['metadata']['name']}.{NAMESPACE}.svc:{service['spec']['ports'][0]['port']}"
     folder = "/etc/virtual-node/extender"
-    tls = {"ca_file": f"{folder}/ca.crt", "cert_file": f"{folder}/tls.crt", "key_file": f"{folder}/tls.key"}
+    tls: dict[str, Any] = {
+        "ca_file": f"{folder}/ca.crt",
+        "cert_file": f"{folder}/tls.crt",
+        "key_file": f"{folder}/tls.key",
+    }
     has_tls = given.get("tls", {}).get("enabled", True)
     expected = scheduler_configuration(
         f"{'https' if has_tls else 'http'}://{host}",

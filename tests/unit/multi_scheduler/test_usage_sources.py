@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
-from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
+from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden, Unavailable
 from multi_scheduler import config
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.usage import node_annotations
@@ -70,8 +70,16 @@ async def test_summary_reports_usage_and_pressure() -> None:
     }
     bare = {kind: {key: value for key, value in one.items() if key != "psi"} for kind, one in node.items()}
     path = "/api/v1/nodes/{}/proxy/stats/summary".format
-    client = _client({path("n"): {"node": node, "pods": [{}]}, path("old"): {"node": bare}})
-    found = await _read(Summary(client), "n", "old")
+    answers = {
+        path("n"): {"node": node, "pods": [{}]},
+        path("old"): Unavailable("no file system statistics", code=500),
+        path("old") + "?only_cpu_and_memory=true": {"node": bare},
+    }
+    client = _client(answers)
+    source = Summary(client)
+    assert await _read(source, "n", "old") == await _read(source, "n", "old")
+    assert client.asked.count(path("old")) == 1
+    found = await _read(source, "n", "old")
     assert found == {
         "n": Sample(EPOCH, 1500, 2048, Pressure(Stall(12, 12, 0, 0), Stall(3, 3, 2, 2), Stall(5, 5, 4, 4))),
         "old": Sample(EPOCH, 1500, 2048),

@@ -1,0 +1,192 @@
+"""kube-safe-scheduler's agents as it has them: each call brings Nodes, and their annotations are all that is known. Pure.
+
+Its defects are not kept: values that are not finite are missing, a node of which nothing is known gets half the points,
+a rejected node gets a reason, a pod that is tried again is not counted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller_runtime.api import quantity
+from multi_scheduler.formulas import congestion, pigeon, safe
+from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, number
+
+Pod = Mapping[str, Any]
+Nodes = Mapping[str, Mapping[str, Any]]
+"""Node objects by name."""
+Predicate = Callable[[Pod, Nodes], dict[str, str]]
+"""Returns the nodes that must not take a pod, with reasons."""
+Priority = Callable[[Pod, Nodes], dict[str, int]]
+"""Returns points from 0 to 10."""
+
+_NEUTRAL = 5
+_MIB, _GIB = 2**20, 2**30
+_RESOURCES = ("cpu", "memory")
+_BINS: tuple[tuple[str, int, int], ...] = (
+    ("cpu", 1, 10), ("memory", _MIB, 16), ("pods", 1, 1), ("gpu", 1, 0), ("ephemeral-storage", _GIB, 0),
+)  # fmt: skip
+"""Resource, its unit, and the demand of a pod that does not name it."""
+_OBJECTIVES: Mapping[str, pigeon.Objective] = {
+    "A_BINPACK": "AdaptiveBinPack", "LOAD_BALANCE": "LoadBalance", "CONSOLIDATE": "Consolidate",
+}  # fmt: skip
+_REMEMBERED = 10_000
+PRIORITIES_ONLY = frozenset({"safe-balance", "congestion", "pigeon-holing"})
+"""Agents of the original that do not filter."""
+
+
+@dataclass(frozen=True, slots=True)
+class SafeSchedulerSettings:
+    """What the original reads from its environment."""
+
+    threshold: float = 0.9
+    percentile: float = 0.3
+    forecast_weight: float = 0.2
+    maximum: int = congestion.DEFAULT_MAXIMUM
+    resources: int = 2
+    objective: pigeon.Objective = "AdaptiveBinPack"
+
+
+def read_settings(environment: Mapping[str, str]) -> SafeSchedulerSettings:
+    """Return the settings; a variable that is not what it should be counts as missing."""
+    default = SafeSchedulerSettings()
+    return SafeSchedulerSettings(
+        _percent(environment.get("SAFEUTILIZATION"), default.threshold),
+        _percent(environment.get("SAFEPERCENTILE"), default.percentile),
+        _percent(environment.get("SAFEFORECASTWEIGHT"), default.forecast_weight),
+        _integer(environment.get("CONGESTION_FACTOR_MAX"), default.maximum, most=2**31),
+        _integer(environment.get("NUM_RESOURCES"), default.resources, most=len(_BINS)),
+        _OBJECTIVES.get(environment.get("POLICY_OBJECTIVE", ""), default.objective),
+    )
+
+
+@dataclass(slots=True)
+class SafeScheduler:
+    """All its agents."""
+
+    settings: SafeSchedulerSettings
+    _history: pigeon.DemandHistory = field(init=False)
+    _counted: dict[str, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin to count demands."""
+        self._history = pigeon.DemandHistory(self.settings.resources)
+
+    def predicates(self) -> dict[str, Predicate]:
+        """Return the filters by name."""
+        return {"safe-overload": self._overloaded, "foo": lambda _pod, _nodes: {}}
+
+    def priorities(self) -> dict[str, Priority]:
+        """Return the scores by name."""
+        return {
+            "safe-overload": lambda pod, nodes: {
+                name: self._worst(pod, node, self._overload) for name, node in nodes.items()
+            },
+            "safe-balance": lambda pod, nodes: {
+                name: self._worst(pod, node, lambda load: safe.balance_points(load.mean, load.deviation))
+                for name, node in nodes.items()
+            },
+            "congestion": lambda _pod, nodes: {
+                name: congestion.points(_annotations(node).get(congestion.ANNOTATION), self.settings.maximum)
+                for name, node in nodes.items()
+            },
+            "pigeon-holing": self._pigeon,
+            "foo": lambda _pod, nodes: dict.fromkeys(nodes, 1),
+        }
+
+    def _overloaded(self, pod: Pod, nodes: Nodes) -> dict[str, str]:
+        found = {}
+        for name, node in nodes.items():
+            for resource, load in self._loads(pod, node).items():
+                risk = self._risk(load)
+                if risk > self.settings.percentile:
+                    found[name] = (
+                        f"{resource} would exceed {self.settings.threshold:.0%} with a probability of {risk:.0%}, "
+                        f"accepted are {self.settings.percentile:.0%}"
+                    )
+        return found
+
+    def _risk(self, load: safe.Load) -> float:
+        return safe.risk(load.mean, load.deviation, self.settings.threshold)
+
+    def _overload(self, load: safe.Load) -> int:
+        return safe.overload_points(self._risk(load), self.settings.percentile)
+
+    def _worst(self, pod: Pod, node: Mapping[str, Any], points: Callable[[safe.Load], int]) -> int:
+        return min(map(points, self._loads(pod, node).values()), default=_NEUTRAL)
+
+    def _loads(self, pod: Pod, node: Mapping[str, Any]) -> dict[str, safe.Load]:
+        annotations, found = _annotations(node), {}
+        for resource in _RESOURCES:
+            free = number(annotations.get(MEAN.format(resource)))
+            if free is None:
+                continue
+            load = safe.load(
+                free=free,
+                deviation=number(annotations.get(DEVIATION.format(resource))),
+                forecast=number(annotations.get(FORECAST.format(resource))),
+                capacity=_allocatable(node, resource),
+                demand=_demand(pod, resource, with_init=True),
+                weight=self.settings.forecast_weight,
+            )
+            if load is not None:
+                found[resource] = load
+        return found
+
+    def _pigeon(self, pod: Pod, nodes: Nodes) -> dict[str, int]:
+        resources = _BINS[: self.settings.resources]
+        demand = [_demand(pod, name) // unit or least for name, unit, least in resources]
+        uid = pod["metadata"].get("uid", "")
+        if uid not in self._counted:
+            self._counted[uid] = None
+            if len(self._counted) > _REMEMBERED:
+                del self._counted[next(iter(self._counted))]
+            self._history.add(demand)
+        bins = {name: _bin(node, resources) for name, node in nodes.items()}
+        found = pigeon.objectives(bins, list(bins), demand, self.settings.objective, history=self._history)
+        return pigeon.points(found)
+
+
+def _bin(node: Mapping[str, Any], resources: Sequence[tuple[str, int, int]]) -> pigeon.Bin:
+    annotations = _annotations(node)
+    return pigeon.Bin(
+        [_allocatable(node, name) // unit for name, unit, _ in resources],
+        [
+            _integer(annotations.get(f"requested-{name}"), 0, least=0, most=2**63) // unit
+            for name, unit, _ in resources
+        ],
+    )
+
+
+def _annotations(node: Mapping[str, Any]) -> Mapping[str, str]:
+    return node["metadata"].get("annotations") or {}
+
+
+def _allocatable(node: Mapping[str, Any], resource: str) -> int:
+    return quantity.of(resource, ((node.get("status") or {}).get("allocatable") or {}).get(resource, 0))
+
+
+def _demand(pod: Pod, resource: str, *, with_init: bool = False) -> int:
+    """Return the sum of the containers' requests, or the largest init container's if that is more."""
+
+    def asked(container: Mapping[str, Any]) -> int:
+        requests = (container.get("resources") or {}).get("requests") or {}
+        return quantity.of(resource, requests.get(resource, 0))
+
+    total = sum(map(asked, pod["spec"].get("containers") or ()))
+    return max(total, *map(asked, pod["spec"].get("initContainers") or ()), 0) if with_init else total
+
+
+def _percent(text: str | None, default: float) -> float:
+    found = _integer(text, -1, least=0, most=100)
+    return default if found < 0 else found / 100
+
+
+def _integer(text: str | None, default: int, *, least: int = 1, most: int) -> int:
+    try:
+        value = int(text or "")
+    except ValueError:
+        return default
+    return value if least <= value <= most else default

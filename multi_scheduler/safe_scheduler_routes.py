@@ -1,0 +1,90 @@
+"""The paths of kube-safe-scheduler, for schedulers that are configured for it; and of each agent of ours beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from controller_runtime.process.version import version
+from multi_scheduler import protocol
+from multi_scheduler.extender import Extender
+from multi_scheduler.safe_scheduler import Predicate, Priority, SafeScheduler
+from multi_scheduler.server import Decide, ExtenderServer
+
+PREFIX = "/scheduler"
+NO_BIND = "Extender doesn't support Bind: make 'BindVerb' be empty in your ExtenderConfig"
+Resolve = Callable[[str], Mapping[str, Any] | None]
+"""Returns a Node by name, for calls that bring names alone; None: it is not known."""
+
+
+def add_routes(
+    server: ExtenderServer,
+    scheduler: SafeScheduler,
+    agents: Mapping[str, Extender],
+    resolve: Resolve,
+    *,
+    bind: Decide | None,
+) -> None:
+    """Serve ``/version`` and everything below ``/scheduler``.
+
+    Args:
+        server: where.
+        scheduler: the original's agents.
+        agents: ours, each in an extender of its own.
+        resolve: finds Nodes for calls with names.
+        bind: binds a pod; None: calls are answered with an error, as the original does.
+    """
+    server.add_route("GET", "/version", _version)
+    predicates: dict[str, Decide] = {name: partial(server.filter_by, one) for name, one in agents.items()}
+    priorities: dict[str, Decide] = {name: partial(server.prioritize_by, one) for name, one in agents.items()}
+    for name, predicate in scheduler.predicates().items():
+        predicates[name] = partial(_filter, predicate, resolve)
+    for name, priority in scheduler.priorities().items():
+        priorities[name] = partial(_prioritize, priority, resolve)
+    for verb, kind, decides in (
+        ("filter", "predicates", predicates),
+        ("prioritize", "priorities", priorities),
+    ):
+        for name, decide in decides.items():
+            _add(server, f"{PREFIX}/{kind}/{name}", server.handler(verb, decide))
+    _add(server, f"{PREFIX}/preemption", server.handler("preempt", None))
+    _add(server, f"{PREFIX}/bind", server.handler("bind", bind or _no_bind))
+
+
+def _add(server: ExtenderServer, path: str, handler: Handler) -> None:
+    server.add_route("POST", path, handler)
+    server.add_route("POST", f"{path}/", partial(_without_slash, path))
+
+
+async def _version(_request: web.Request) -> web.Response:
+    return web.Response(text=version())
+
+
+async def _without_slash(path: str, _request: web.Request) -> web.Response:
+    return web.Response(status=307, headers={"Location": path})
+
+
+async def _no_bind(_body: bytes) -> bytes:
+    return protocol.binding_result(NO_BIND)
+
+
+async def _filter(predicate: Predicate, resolve: Resolve, body: bytes) -> bytes:
+    asked = protocol.candidates(body)
+    failed = predicate(asked.pod, _nodes(asked, resolve))
+    return protocol.filter_result(asked, [name for name in asked.names if name not in failed], failed, {})
+
+
+async def _prioritize(priority: Priority, resolve: Resolve, body: bytes) -> bytes:
+    asked = protocol.candidates(body)
+    points = priority(asked.pod, _nodes(asked, resolve))
+    return msgspec.json.encode([{"Host": name, "Score": points.get(name, 0)} for name in asked.names])
+
+
+def _nodes(asked: protocol.Candidates, resolve: Resolve) -> dict[str, Mapping[str, Any]]:
+    found = asked.nodes if asked.nodes is not None else {name: resolve(name) for name in asked.names}
+    return {name: node for name, node in found.items() if node is not None}
