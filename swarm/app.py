@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from aiohttp import web
 
 from controller_runtime import log, resources
 from controller_runtime.auth import kubeconfig, weaknesses
@@ -18,7 +22,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.objects import Object
-from controller_runtime.process import lifecycle
+from controller_runtime.process import lifecycle, version
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -37,6 +41,7 @@ from swarm.options import Options
 from swarm.spec import SWARMS
 
 _WORKERS = 4
+_STARTED = datetime.now(UTC).isoformat(timespec="seconds")
 _RETRY_FIRST, _RETRY_LAST = 0.02, 30.0
 
 
@@ -64,7 +69,9 @@ class App:
             caches = _Caches.follow(client, options.namespace or None)
             self._informers = caches.all()
             if options.health_address:
-                await stack.enter_async_context(HealthServer(options.health_address, checks=self._checks()))
+                server = HealthServer(options.health_address, checks=self._checks())
+                server.add_route("GET", "/internal/health", _internal_health)
+                await stack.enter_async_context(server)
             lifecycle.tune_gc()
             async with asyncio.TaskGroup() as group:
                 for informer in self._informers:
@@ -122,6 +129,8 @@ class App:
             recorder=recorder,
         )
         controller = Controller("swarms", reconciler.reconcile, workers=_WORKERS, queue=queue)
+        if self._options.legacy is not None:
+            await self._options.legacy.ensure(client)
         for informer in self._informers:
             await informer.wait_synced()
         lifecycle.tune_gc()
@@ -226,6 +235,12 @@ class _Caches:
             self.pods.add_handler(on_add=lambda pod, _: near(pod), on_update=pod_changed, on_delete=pod_ended)
         )
         return registrations
+
+
+async def _internal_health(_: web.Request) -> web.Response:
+    """As k8s-swarm's controller."""
+    body = {"date": _STARTED, "version": version.version() or ""}
+    return web.json_response(body, dumps=lambda value: json.dumps(value) + "\n")
 
 
 def _on_any_change(informer: Informer, handle: Callable[[Object], None]) -> Registration:

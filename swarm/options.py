@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller_runtime.process.flags import Klog
+from swarm.compatibility import Legacy
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """A parsed command line."""
 
+    legacy: Legacy | None = None
+    """The Swarm of k8s-swarm's command line."""
     kubeconfig: str = ""
     server: str = ""
     namespace: str = ""

@@ -58,6 +58,7 @@ def advance(ledger: Ledger, wanted: Wanted, observed: Observed, *, now: float) -
         slots=arranged,
         acknowledged=observed.acknowledged,
         gone=observed.gone,
+        present={pod.uid: pod.name for pod in observed.pods if pod.usable},
         leaving={pod.uid for pod in observed.pods if not pod.usable},
         handover=wanted.handover,
         settings=wanted.settings,

@@ -74,6 +74,16 @@ def original(ledger: Ledger) -> str:
     )
 
 
+def original_version(text: str) -> int:
+    """Return the version of a table in the layout of k8s-swarm; 0 if it has none."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return 0
+    version = found.get("version") if isinstance(found, dict) else None
+    return version if isinstance(version, int) else 0
+
+
 class _IndentedSequences(yaml.SafeDumper):
     """Writes sequences indented under their key, as yaml.v3 of Go does, and no aliases."""
 

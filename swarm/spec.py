@@ -106,7 +106,8 @@ def read_list(text: str) -> list[JobSpec]:
         ValueError: an entry is not a job.
     """
     try:
-        found = yaml.safe_load(text)
+        # Every scalar is a string: yes, 007 and 1e3 are names.
+        found = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes strings, lists and dicts only
     except yaml.YAMLError:
         found = text
     if isinstance(found, dict) and "jobs" in found:
@@ -115,7 +116,8 @@ def read_list(text: str) -> list[JobSpec]:
         return [JobSpec(line.strip()) for line in text.splitlines() if line.strip()]
     try:
         return [
-            JobSpec(str(one)) if not isinstance(one, dict) else msgspec.convert(one, JobSpec) for one in found
+            JobSpec(str(one)) if not isinstance(one, dict) else msgspec.convert(one, JobSpec, strict=False)
+            for one in found
         ]
     except msgspec.ValidationError as error:
         raise ValueError(f"an entry is not a job: {error}") from None

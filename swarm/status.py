@@ -25,8 +25,8 @@ class Findings:
     """UIDs of pods that are absent without proof that they have ended."""
     problems: Sequence[tuple[str, str]] = field(default_factory=list)
     """Reason and message of what the user must change."""
-    restarting: Collection[str] = ()
-    """Names of pods that wait for a restart or are restarting."""
+    plain: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By pod UID, the jobs of workers that do not acknowledge: those of k8s-swarm."""
 
 
 def render(
@@ -56,21 +56,21 @@ def render(
 
 
 def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:
-    slot_of = {slot.uid: slot for slot in ledger.slots.values() if slot.uid}
     workers = []
     room = _LISTED
     rows: list[tuple[Any, Holder | None]] = [(slot, ledger.holder_of(slot)) for slot in ledger.slots.values()]
-    rows += [(None, holder) for uid, holder in ledger.holders.items() if uid not in slot_of]
+    rows += [(None, holder) for holder in _leaving(ledger)]
     for slot, holder in rows:
         jobs = slot.jobs if slot else []
         report = findings.acknowledged.get(holder.uid) if holder else None
+        plain = findings.plain.get(holder.uid, ()) if holder and report is None else ()
         current = report is not None and holder is not None and report.session == holder.session
         row: dict[str, Any] = {
             "name": slot.name if slot else holder.pod if holder else "",
             "pod": holder.pod if holder else slot.pod,
             "cluster": holder.node if holder else "",
             "jobCount": len(jobs),
-            "runningCount": len(report.running or ()) if current and report else 0,
+            "runningCount": len(report.running or ()) if current and report else len(plain),
             "assignedVersion": holder.version if holder else 0,
             "acknowledgedVersion": report.version if current and report else 0,
         }
@@ -83,6 +83,14 @@ def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:
             row["failing"] = dict(sorted(report.failing.items())[:_UNASSIGNED])
         workers.append(row)
     return workers
+
+
+def _leaving(ledger: Ledger) -> list[Holder]:
+    """Pods without a slot that may run jobs."""
+    slots = {slot.uid for slot in ledger.slots.values()}
+    return [
+        holder for uid, holder in ledger.holders.items() if uid not in slots and (holder.start or holder.stop)
+    ]
 
 
 def _conditions(
@@ -111,6 +119,8 @@ def _waiting(ledger: Ledger, findings: Findings) -> str:
     for slot in ledger.slots.values():
         holder = ledger.holder_of(slot)
         report = findings.acknowledged.get(slot.uid)
+        if report is None and set(findings.plain.get(slot.uid, ())) == set(slot.jobs):
+            continue
         if (
             holder is None
             or report is None
@@ -121,8 +131,7 @@ def _waiting(ledger: Ledger, findings: Findings) -> str:
             or (report.running is not None and set(report.running) != set(slot.jobs))
         ):
             behind.append(slot.name)
-    slots = {slot.uid for slot in ledger.slots.values()}
-    behind += [holder.pod for uid, holder in ledger.holders.items() if uid not in slots]
+    behind += [holder.pod for holder in _leaving(ledger)]
     return f"waiting for {len(behind)} workers: {', '.join(sorted(behind)[:5])}" if behind else ""
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hack.chart import dashboard, manifests, readme, rights, schema
+from hack.chart import dashboard, manifests, readme, rights, schema, swarm
 
 MADE: dict[Path, Callable[[], str]] = {
     rights.FILE: rights.render,
+    swarm.FILE: swarm.render,
     schema.FILE: schema.render,
     dashboard.FILE: dashboard.render,
     readme.FILE: readme.render,

@@ -79,6 +79,33 @@ _DESCHEDULER = [
         meaning="Pods that a strategy wants moved and that stay, by why.",
     ),
 ]
+_SWARM = [
+    Panel(
+        "Jobs of Swarms",
+        {
+            "max by (swarm_namespace, swarm, state) (virtual_node_swarm_jobs)": (
+                "{{swarm_namespace}}/{{swarm}} {{state}}"
+            )
+        },
+        width=8,
+        meaning="Assigned and not running: a hand-over, or a worker that does not acknowledge.",
+    ),
+    Panel(
+        "Workers of Swarms",
+        {
+            "max by (swarm_namespace, swarm, state) (virtual_node_swarm_workers)": (
+                "{{swarm_namespace}}/{{swarm}} {{state}}"
+            )
+        },
+        width=8,
+    ),
+    Panel(
+        "Jobs moved",
+        {rate("virtual_node_swarm_moved_total", "swarm_namespace, swarm"): "{{swarm_namespace}}/{{swarm}}"},
+        unit="ops",
+        width=8,
+    ),
+]
 _CERTIFICATES = [
     Panel(
         "Serving certificates end in",
@@ -163,6 +190,7 @@ ROWS: list[tuple[str, Sequence[Panel]]] = [
     ("Webhook", _WEBHOOK),
     ("Extender", _EXTENDER),
     ("Descheduler", _DESCHEDULER),
+    ("Swarm", _SWARM),
     ("Certificates", _CERTIFICATES),
     ("Connections", _CONNECTIONS),
     ("Processes", _PROCESSES),

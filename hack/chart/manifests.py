@@ -22,7 +22,7 @@ NAMESPACE_FILE = DIRECTORY / "namespace.yaml"
 RELEASE = "virtual-node"
 SECRET = "virtual-node-lower1"  # noqa: S105 - its name
 _CLUSTERS = [{"name": "lower1", "kubeconfigSecret": {"name": SECRET}}]
-_PARTS = ("virtualNode", "webhook", "descheduler", "multiScheduler")
+_PARTS = ("virtualNode", "webhook", "descheduler", "multiScheduler", "swarm")
 _HELM = re.compile(
     r"^ *(?:helm\.sh/chart: .*|app\.kubernetes\.io/managed-by: Helm|annotations:\n +helm\.sh/resource-policy: keep)\n"
     r"|^# Source: .*\n",
@@ -71,6 +71,11 @@ argument --scheduler-name=virtual-node-scheduler.""",
         "The descheduler: moves pods that a lower cluster cannot start, and those of a lost one.",
         """Edit: the name of the virtual node, lower1, in the ClusterRole: list all that there are.
 --unschedulable-threshold says how long a lower cluster may try.""",
+    ),
+    "swarm": (
+        "The swarm controller: assigns jobs to workers; with the CustomResourceDefinition of Swarms.",
+        """Edit: nothing, to begin with. `kubectl delete -f` takes the definition and all Swarms with it: delete the Swarms first,
+so that their workers stop their jobs.""",
     ),
     "multiScheduler": (
         "The scheduler extender, and a stock kube-scheduler (virtual-node-scheduler) that asks it.",

@@ -10,6 +10,7 @@ import yaml
 from controller_runtime.rights import Right, rules
 from descheduler import rights as descheduler
 from multi_scheduler import rights as multi_scheduler
+from swarm import rights as swarm
 from virtual_node.rights import daemon as virtual_node
 from virtual_node.rights import operator
 from webhook import rights as webhook
@@ -34,6 +35,7 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
         },
         "webhook": {"upper": webhook.UPPER},
         "descheduler": {"upper": descheduler.UPPER},
+        "swarm": {"upper": swarm.UPPER},
         "multiScheduler": {"upper": multi_scheduler.UPPER, "bind": multi_scheduler.BIND},
     }
 

@@ -117,6 +117,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("descheduler.interval", _DURATION),
     ("descheduler.unschedulableThreshold", _DURATION),
     ("freezePeriod", _DURATION),
+    ("swarm.goneAfter", _DURATION),
     ("multiScheduler.agents", {"type": "array", "minItems": 1, "items": _AGENT}),
     ("multiScheduler.usage", configuration.reference("UsageConfig")),
     (

@@ -10,6 +10,7 @@ from unittest import mock
 
 import descheduler.flags
 import multi_scheduler.flags
+import swarm.flags
 import virtual_node.config.command_line
 import webhook.flags
 from controller_runtime.process.flags import boolean, duration
@@ -24,6 +25,7 @@ _ENTRIES: dict[str, Callable[[], object]] = {
     "virtual-node-webhook": lambda: webhook.flags.parse([], {}),
     "virtual-node-descheduler": lambda: descheduler.flags.parse([]),
     "virtual-node-multi-scheduler": lambda: multi_scheduler.flags.parse([]),
+    "virtual-node-swarm": lambda: swarm.flags.parse([]),
 }
 """What has each program build its parser and read an empty command line."""
 

@@ -16,6 +16,7 @@ _COMPONENTS = {
     "webhook": "virtual-node-webhook",
     "descheduler": "virtual-node-descheduler",
     "multi_scheduler": "virtual-node-multi-scheduler",
+    "swarm": "virtual-node-swarm",
 }
 _INTRODUCTION = """# Rights
 

@@ -55,4 +55,6 @@ def assign(
         divided = _SHARED[strategy](Problem(shared, free, before, cap))
         result.workers.update(divided.workers)
         result.unassigned.update(divided.unassigned)
+    # In the order of the list, so that equal divisions are equal tables.
+    result.workers = {job.name: result.workers[job.name] for job in jobs if job.name in result.workers}
     return result

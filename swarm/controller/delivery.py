@@ -110,6 +110,19 @@ class Delivery:
             for lease in self._leases.store.by_index(INDEX_SWARM, swarm.key)
         }
 
+    async def known_version(self, swarm: Object, original: str) -> int:
+        """Return the highest version that workers may have read, for a Swarm without a record: it was lost, or is new."""
+        versions = [
+            int(text)
+            for one in self._config_maps.store.by_index(INDEX_SWARM, swarm.key)
+            if (text := one.annotations.get(ANNOTATION_VERSION, "")).isdigit()
+        ]
+        if original:
+            with contextlib.suppress(NotFound):
+                there = await self._client.get(resources.CONFIG_MAPS, original, namespace=swarm.namespace)
+                versions.append(share.original_version((there.get("data") or {}).get(ORIGINAL_KEY) or ""))
+        return max(versions, default=0)
+
     async def end_session(self, lease: Object, session: str) -> bool:
         """Take a session out of its Lease, unless the worker has renewed it; returns whether it has ended.
 

@@ -15,7 +15,7 @@ from controller_runtime.client.client import Client, PatchType
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
-from swarm import planning, share, slots, spec, status
+from swarm import metrics, planning, share, slots, spec, status
 from swarm.assignment.model import Assignment, Job
 from swarm.controller.delivery import Delivery, NameTaken
 from swarm.controller.liveness import ANNOTATION_GONE, Liveness
@@ -66,6 +66,7 @@ class Reconciler:
         if swarm is None:
             self._sources.forget(key)
             self._written.pop(key, None)
+            metrics.forget(key)
             return None
         deleting = swarm.metadata.deletion_timestamp is not None
         if FINALIZER not in swarm.metadata.finalizers:
@@ -100,6 +101,8 @@ class Reconciler:
             ledger.holders.values(), pods, namespace=swarm.namespace, confirmed=confirmed
         )
         gone |= await self._reports.fenced(swarm, parsed, ledger)
+        if not ledger.version:
+            ledger.version = await self._delivery.known_version(swarm, parsed.config_map)
         now = time.time()
         observed = planning.Observed(pods, acknowledged, gone)
         settings = _settings(swarm, parsed, wanted)
@@ -116,11 +119,12 @@ class Reconciler:
             generation=swarm.metadata.generation,
             unknown=unknown,
             problems=problems,
+            plain=self._reports.plain(swarm),
         )
         stored = await self._store(swarm, ledger, after, assignment, findings)
         if not stored:
             return Result(requeue_after=_STATUS_EVERY)
-        if deleting and not after.holders:
+        if deleting and not any(holder.start or holder.stop for holder in after.holders.values()):
             await self._set_finalizers(
                 swarm, tuple(name for name in swarm.metadata.finalizers if name != FINALIZER)
             )
@@ -132,7 +136,9 @@ class Reconciler:
         except NameTaken as error:
             self._recorder.event(swarm, "Warning", "NameTaken", str(error))
             raise
-        await self._restarts.advance(swarm, parsed, after, acknowledged, pods)
+        await self._restarts.advance(
+            swarm, parsed, after, acknowledged, pods, plain=self._reports.plain(swarm)
+        )
         return self._next(parsed, wanted, after, now)
 
     def _wanted(
@@ -187,6 +193,7 @@ class Reconciler:
         rendered = status.render(
             before, after, assignment, findings, now=timestamps.rfc3339(datetime.now(UTC))
         )
+        metrics.observe(swarm, rendered)
         if rendered == before:
             return True
         last = self._written.get(swarm.key, 0.0)
@@ -242,7 +249,10 @@ class Reconciler:
         expiry = slots.next_expiry(after.slots, wanted.workers, now=now)
         if expiry is not None:
             waits.append(max(0.1, min(expiry, _LOOK_AGAIN)))
-        busy = any(holder.stop or not holder.session for holder in after.holders.values())
+        slots_of = {slot.uid for slot in after.slots.values()}
+        busy = any(
+            holder.stop or uid not in slots_of or not holder.session for uid, holder in after.holders.items()
+        )
         if busy or parsed.workers.http_port:
             waits.append(1.0 if parsed.workers.http_port else _LOOK_AGAIN)
         if parsed.refresh == "Restart" or parsed.fence_seconds:

@@ -47,6 +47,7 @@ class Reports:
         self._ended: dict[str, str] = {}
         """Pod's UID → its session that was ended last: the cache may still have its acknowledgement."""
         self._session: aiohttp.ClientSession | None = None
+        self._plain: dict[str, dict[str, list[str]]] = {}
 
     async def close(self) -> None:
         """Close the connections to workers."""
@@ -62,8 +63,17 @@ class Reports:
                 found[uid] = report
         if parsed.workers.http_port:
             silent = [pod for pod in pods if pod.uid not in found and pod.ip and not pod.finished]
-            found |= await self._poll(silent, parsed.workers.http_port)
+            polled = await self._poll(silent, parsed.workers.http_port)
+            # Without its UID a report may be that of another pod, which has the IP by now.
+            found |= {uid: report for uid, report in polled.items() if report.pod_uid == uid}
+            self._plain[swarm.key] = {
+                uid: report.jobs or [] for uid, report in polled.items() if not report.session
+            }
         return found
+
+    def plain(self, swarm: Object) -> Mapping[str, list[str]]:
+        """Return, by pod UID, the jobs of workers that do not acknowledge: those of k8s-swarm."""
+        return self._plain.get(swarm.key, {})
 
     async def fenced(self, swarm: Object, parsed: SwarmSpec, ledger: Ledger) -> set[str]:
         """End sessions whose Lease has not changed for too long; returns the UIDs of pods whose sessions have ended.
@@ -102,12 +112,7 @@ class Reports:
                 connector=aiohttp.TCPConnector(limit=_AT_ONCE),
             )
         reports = await asyncio.gather(*(self._ask(self._session, pod, port) for pod in pods))
-        # Without its UID a report may be that of another pod, which has the IP by now.
-        return {
-            pod.uid: report
-            for pod, report in zip(pods, reports, strict=True)
-            if report is not None and report.pod_uid == pod.uid
-        }
+        return {pod.uid: report for pod, report in zip(pods, reports, strict=True) if report is not None}
 
     @staticmethod
     async def _ask(session: aiohttp.ClientSession, pod: Pod, port: int) -> Acknowledgement | None:

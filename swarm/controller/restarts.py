@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
@@ -13,6 +15,9 @@ from swarm.handover.ledger import Acknowledgement, Ledger
 from swarm.slots import Pod
 from swarm.spec import SwarmSpec
 
+_PAUSE = 60.0
+"""Seconds between two restarts of a worker of k8s-swarm: its mounted ConfigMap may be as old as that."""
+
 
 class Restarts:
     """Evicts workers; a disruption budget may refuse, then the next reconciliation tries again."""
@@ -20,6 +25,7 @@ class Restarts:
     def __init__(self, client: Client, *, recorder: EventRecorder) -> None:
         self._client = client
         self._recorder = recorder
+        self._restarted: dict[tuple[str, str], float] = {}
 
     async def advance(
         self,
@@ -28,13 +34,18 @@ class Restarts:
         ledger: Ledger,
         acknowledged: Mapping[str, Acknowledgement],
         pods: Sequence[Pod],
+        *,
+        plain: Mapping[str, Sequence[str]],
     ) -> None:
         """Evict the next wave."""
         if parsed.refresh != "Restart":
             return
         by_uid = {pod.uid: pod for pod in pods}
-        for uid in due(ledger, acknowledged, pods, parsed.max_unavailable):
-            pod = by_uid[uid]
+        for uid in due(ledger, acknowledged, pods, parsed.max_unavailable, plain):
+            pod, now = by_uid[uid], time.monotonic()
+            slot = swarm.uid, pod.name
+            if uid in plain and now - self._restarted.get(slot, -_PAUSE) < _PAUSE:
+                continue
             try:
                 await self._evict(swarm, pod)
             except NotFound:
@@ -46,6 +57,7 @@ class Restarts:
                 message = f"pod {pod.name} cannot be restarted: {error}"
                 self._recorder.event(swarm, "Warning", "RestartFailed", message)
             else:
+                self._restarted[slot] = now
                 self._recorder.event(swarm, "Normal", "Restarting", f"pod {pod.name} gets a new share")
 
     async def _evict(self, swarm: Object, pod: Pod) -> None:
@@ -61,12 +73,23 @@ class Restarts:
 
 
 def due(
-    ledger: Ledger, acknowledged: Mapping[str, Acknowledgement], pods: Sequence[Pod], max_unavailable: int
+    ledger: Ledger,
+    acknowledged: Mapping[str, Acknowledgement],
+    pods: Sequence[Pod],
+    max_unavailable: int,
+    plain: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[str]:
     """Return the UIDs of pods to evict now: at most as many as leave ``max_unavailable`` workers unavailable.
 
     Workers that lose jobs come first, because others wait for these. A worker that is restarting counts as unavailable
     until it has acknowledged its share.
+
+    Args:
+        ledger: the record.
+        acknowledged: by pod UID.
+        pods: of the workers.
+        max_unavailable: workers that may be away.
+        plain: by pod UID, the jobs that a worker without acknowledgements has read.
     """
     by_uid = {pod.uid: pod for pod in pods}
     outdated: list[tuple[bool, int, str]] = []
@@ -74,6 +97,10 @@ def due(
     for slot in ledger.slots.values():
         pod, holder = by_uid.get(slot.uid), ledger.holder_of(slot)
         report = acknowledged.get(slot.uid)
+        if report is None and pod is not None and pod.usable and slot.uid in plain:
+            if set(plain[slot.uid]) != set(slot.jobs):
+                outdated.append((True, slot.index, slot.uid))
+            continue
         if pod is None or holder is None or report is None or slot.unready_since or not pod.usable:
             unavailable += 1
             continue

@@ -81,6 +81,8 @@ class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_default
     draining: bool = False
     fence_seconds: float = 0.0
     """The fence time that the worker keeps to; 0: none, or it has not read it yet."""
+    jobs: list[str] | None = None
+    """All that workers of k8s-swarm report over HTTP, besides the version: what they read when they started."""
 
     def releases(self, job: str) -> bool:
         """Whether a job does not run and will not be started without a newer share."""

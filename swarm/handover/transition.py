@@ -28,6 +28,7 @@ def advance(
     slots: dict[str, Slot],
     acknowledged: Mapping[str, Acknowledgement],
     gone: Collection[str],
+    present: Mapping[str, str],
     leaving: Collection[str] = (),
     handover: str = EXCLUSIVE,
     settings: str = "",
@@ -39,15 +40,18 @@ def advance(
         slots: as they shall be, with pods and jobs.
         acknowledged: by pod UID.
         gone: UIDs of pods that provably run nothing any more.
+        present: UID → name of pods that may become workers. They keep Lease and share without a job, so that they can
+            begin at once.
         leaving: UIDs of pods that are being deleted; they get no new jobs.
         handover: one of the constants of this module.
         settings: what else the content of shares depends on.
     """
     after = copy.deepcopy(ledger)
     after.slots = slots
-    for slot in after.slots.values():
-        if slot.uid and slot.uid not in gone and slot.uid not in after.holders:
-            after.holders[slot.uid] = Holder(pod=slot.pod, uid=slot.uid)
+    current = dict(present) | {slot.uid: slot.pod for slot in slots.values() if slot.uid}
+    for uid, pod in current.items():
+        if uid not in gone and uid not in after.holders:
+            after.holders[uid] = Holder(pod=pod, uid=uid)
     for uid in gone:
         after.holders.pop(uid, None)
     for holder in after.holders.values():
@@ -59,11 +63,11 @@ def advance(
     else:
         _revoke_replaced(after, wanted, acknowledged)
         _grant(after, leaving, others=1, needs_session=False)
-    # A pod without a slot that runs nothing has nothing to be told.
+    # A pod that ends or has ended, and runs nothing, has nothing to be told.
     for uid in [
         uid
         for uid, holder in after.holders.items()
-        if uid not in wanted and not (holder.start or holder.stop)
+        if uid not in current and not (holder.start or holder.stop)
     ]:
         del after.holders[uid]
     after.settings = settings

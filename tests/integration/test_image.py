@@ -36,6 +36,7 @@ PROGRAMS = (
     "virtual-node-webhook",
     "virtual-node-descheduler",
     "virtual-node-multi-scheduler",
+    "virtual-node-swarm",
 )
 
 
@@ -137,7 +138,14 @@ def test_the_bill_of_materials_names_everything(root: Path, archive: Path):
 
 def test_every_module_is_compiled(root: Path):
     """A read-only file system cannot be given bytecode later: each module of ours has it already."""
-    for package in ("controller_runtime", "virtual_node", "webhook", "descheduler", "multi_scheduler"):
+    for package in (
+        "controller_runtime",
+        "virtual_node",
+        "webhook",
+        "descheduler",
+        "multi_scheduler",
+        "swarm",
+    ):
         for source in (root / python_packages.SITE / package).rglob("*.py"):
             assert (source.parent / "__pycache__" / f"{source.stem}.cpython-311.pyc").exists(), source
 

@@ -15,6 +15,8 @@ import descheduler.rights
 import multi_scheduler.config
 import multi_scheduler.flags
 import multi_scheduler.rights
+import swarm.flags
+import swarm.rights
 import virtual_node.config.file
 import virtual_node.config.types
 import virtual_node.rights.daemon
@@ -157,6 +159,7 @@ def test_rights_are_those_of_the_tables(case):
         "multi-scheduler": _asked(case, multi),
         "test": _asked(case, operator.DOCTOR),
         "uninstall": _asked(case, operator.UNINSTALL),
+        "swarm": _asked(case, swarm.rights.UPPER),
         "scheduler": {(*grant[:4], grant[4].replace("vn-virtual-node", name)) for grant in SCHEDULER},
     }
     installed = {
@@ -351,6 +354,7 @@ def test_arguments_are_ones_that_the_programs_take(case, tmp_path):
     programs: dict[str, Callable[[list[str]], object]] = {
         "-descheduler": descheduler.flags.parse,
         "-webhook": webhook.flags.parse,
+        "-swarm": swarm.flags.parse,
         "-multi-scheduler": multi_scheduler.flags.parse,
     }
     found = {item["metadata"]["name"] for item in objects(case) if item["kind"] == "Deployment"}

@@ -14,6 +14,7 @@ EXPECTED = {
     "webhook": {"webhook"},
     "descheduler": {"descheduler"},
     "multi-scheduler": {"multi-scheduler", "scheduler"},
+    "swarm": {"swarm"},
 }
 
 

@@ -70,7 +70,7 @@ def test_nothing_is_rendered_twice(case):
     )
     assert [key for key, count in found.items() if count > 1] == []
     whole = {
-        *("ClusterRole", "ClusterRoleBinding", "PriorityClass", "CSIDriver"),
+        *("ClusterRole", "ClusterRoleBinding", "PriorityClass", "CSIDriver", "CustomResourceDefinition"),
         *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
         *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
     }

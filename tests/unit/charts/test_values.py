@@ -57,7 +57,9 @@ def test_what_templates_need_is_required():
     """A section or setting that ``null`` takes away is missed by name; what may be empty may be away."""
     told = schema.schema()
     node, webhook = told["properties"]["virtualNode"], told["properties"]["webhook"]
-    assert {"virtualNode", "webhook", "descheduler", "multiScheduler", "metrics"} <= set(told["required"])
+    assert {"virtualNode", "webhook", "descheduler", "multiScheduler", "swarm", "metrics"} <= set(
+        told["required"]
+    )
     assert {"kubelet", "replicas", "podDisruptionBudget"} <= set(node["required"])
     assert {"port", "failurePolicy", "tls"} <= set(webhook["required"])
     for optional in ("resources", "affinity", "extraArgs", "podAnnotations", "updateStrategy", "hostNetwork"):

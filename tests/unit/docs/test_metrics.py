@@ -14,6 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 import controller_runtime
 import descheduler
 import multi_scheduler
+import swarm
 import virtual_node
 import webhook
 
@@ -23,7 +24,7 @@ _NOT_OURS = ("python_", "process_")
 
 
 def _registered() -> dict[str, tuple[str, tuple[str, ...]]]:
-    for package in (controller_runtime, descheduler, multi_scheduler, virtual_node, webhook):
+    for package in (controller_runtime, descheduler, multi_scheduler, swarm, virtual_node, webhook):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)

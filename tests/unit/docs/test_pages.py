@@ -11,7 +11,7 @@ import pytest
 from hack.docs import flags
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("controller_runtime", "virtual_node", "webhook", "descheduler", "multi_scheduler")
+PACKAGES = ("controller_runtime", "virtual_node", "webhook", "descheduler", "multi_scheduler", "swarm")
 PAGES = [
     "security.md",
     "troubleshooting.md",

@@ -63,6 +63,8 @@ def test_the_layout_of_k8s_swarm():
         "    version: 0\n"
         "version: 4\n"
     )
+    assert share.original_version(share.original(Ledger(version=9, table=4, slots=workers))) == 4
+    assert [share.original_version(text) for text in ("", "x", "version: y", "{")] == [0, 0, 0, 0]
     assert share.original(Ledger()) == "workloads: {}\nversion: 0\n"
     empty = Ledger(slots={"swarm-worker-0": Slot(name="swarm-worker-0", index=0)})
     assert "    jobs: []\n" in share.original(empty)

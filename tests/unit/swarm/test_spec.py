@@ -17,7 +17,7 @@ from swarm.slots import Pod
     ("text", "names"),
     [
         ("stream:a\nstream:b:new\n\n x \n", ["stream:a", "stream:b:new", "x"]),
-        ("- stream:a\n- name: b\n  weight: 3\n- 7\n", ["stream:a", "b", "7"]),
+        ("- stream:a\n- name: b\n  weight: 3\n- 007\n- yes\n", ["stream:a", "b", "007", "yes"]),
         ("jobs:\n  - stream:a\n  - b\nversion: 0\n", ["stream:a", "b"]),
         ("jobs:\n", []),
         ("", []),
