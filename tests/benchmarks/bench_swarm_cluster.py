@@ -105,7 +105,7 @@ async def _converged(client: Client, workers: int, jobs: int) -> None:
 
 
 async def _pod(client: Client, name: str) -> str:
-    spec = {"containers": [{"name": "worker", "image": "none"}], "nodeName": "nowhere"}
+    spec = {"containers": [{"name": "worker", "image": "none"}], "schedulerName": "none"}
     body = {"metadata": {"name": name, "labels": {"app": "worker"}}, "spec": spec}
     made = await client.create(resources.PODS, body, namespace=NAMESPACE)
     await _set_ready(client, name, ready=True)
