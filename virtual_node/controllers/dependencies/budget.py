@@ -1,7 +1,8 @@
 """Limits the bytes of referenced upper objects that are kept for one upper namespace.
 
-An object that does not fit is kept as a stub: name and uid, no content and no resourceVersion. Pods that need it wait, and
-its lower copy stays as it is. What fits stays: an object that grows beyond the limit displaces no other one.
+An object that does not fit is kept as a stub, which has a name and a uid, but no content and no
+resourceVersion. Pods that need it wait, and its lower copy stays as it is. Objects that fit stay: an object
+that grows beyond the limit displaces no other object.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from virtual_node.controllers.base.object_key import ObjectKey
 
 
 class ObjectBudget:
-    """Counts bytes by upper namespace, as JSON."""
+    """Counts the bytes of objects, encoded as JSON, by upper namespace."""
 
     def __init__(self, limit: int) -> None:
-        """Set up; ``limit`` is in bytes, for each namespace."""
+        """Set the limit of bytes per namespace."""
         self._limit = limit
         self._sizes: dict[ObjectKey, int] = {}
         self._sums: Counter[str] = Counter()
         self._stubs: dict[ObjectKey, int] = {}
-        """Sizes that the objects would have."""
+        """Sizes of the complete objects of which only stubs are kept."""
 
     def fit(self, key: ObjectKey, found: Object) -> Object:
-        """Count an object; return it as it is to be kept, which is a stub if its namespace has no room for it.
+        """Count an object and return what to keep of it: the object, or a stub if its namespace has no room for it.
 
-        The size that was counted before stays counted with a stub: the lower copy still has that content.
+        With a stub, the size counted before stays counted, because the lower copy still has that content.
         """
         size = found.size
         if size > self._sizes.get(key, 0) and not self._fits(key, size):
@@ -39,12 +40,12 @@ class ObjectBudget:
         return found
 
     def forget(self, key: ObjectKey) -> None:
-        """Note that no pod needs an object."""
+        """Stop counting an object that no pod needs."""
         self._stubs.pop(key, None)
         self._sums -= Counter({key.namespace: self._sizes.pop(key, 0)})
 
     def has_room_again(self, key: ObjectKey) -> bool:
-        """Return whether an object that is kept as a stub would fit now: once, to the caller who reads it again."""
+        """Report whether a stub's object would fit now; true only once, as the caller then reads the object again."""
         size = self._stubs.get(key)
         if size is None or not self._fits(key, size):
             return False
@@ -56,5 +57,5 @@ class ObjectBudget:
 
 
 def is_stub(found: Object) -> bool:
-    """Return whether an object is kept without its content."""
+    """Report whether an object is kept without its content."""
     return not found.resource_version

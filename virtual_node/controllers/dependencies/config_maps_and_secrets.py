@@ -1,8 +1,9 @@
-"""ConfigMaps and Secrets follow the pods that name them.
+"""ConfigMaps and Secrets follow the pods that reference them into the lower cluster.
 
-``ensure`` is called before a pod is created below: it starts watching what the pod names and has the copies
-made (``copies``). Later changes and deletions above, and meddling below, come through the queue. A copy is deleted
-when no pod of ours needs it any more. While one does, its name stays ours, whether the original exists or not.
+``ensure`` is called before a lower pod is created. It watches the referenced upper objects and creates their
+copies (``copies``). Later changes of the upper objects, and changes of the copies by others, come through the
+work queue. A copy is deleted when no pod of ours needs it. Until then we hold its name, whether the upper
+object exists or not.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.pods import dependencies, service_account
 
 _UNUSED_GRACE = 60.0
-"""Seconds a copy outlives the last pod that named it: the next pod of a Job finds it there."""
+"""Seconds for which a copy is kept after its last pod is gone, so that the next pod of a Job can use it."""
 _NO_ROOM_RETRY = 300.0
-"""Seconds between two looks whether a changed object fits its namespace's limit of bytes."""
+"""Seconds between two checks whether a changed object fits its namespace's limit of bytes."""
 _WORKERS = 8
 
 
 class DependencyController:
-    """Keeps the lower copies of upper ConfigMaps and Secrets that our pods name."""
+    """Keeps the lower copies of upper ConfigMaps and Secrets that our pods reference."""
 
     def __init__(
         self,
@@ -48,11 +49,11 @@ class DependencyController:
         secrets: Informer,
         wake: Callable[[str], None],
     ) -> None:
-        """Set up.
+        """Register handlers for the lower objects.
 
         Args:
             context: the two clusters.
-            namespaces: makes lower namespaces.
+            namespaces: creates lower namespaces.
             config_maps: lower ConfigMaps that carry our ownership label.
             secrets: lower Secrets that carry our ownership label.
             wake: called with the uid of an upper pod whose dependency has changed.
@@ -65,9 +66,9 @@ class DependencyController:
         self._watches = ObjectWatches(context.upper, on_change=self._upper_changed, limits=self._limits)
         self._users: defaultdict[ObjectKey, dict[str, None]] = defaultdict(dict)
         self._named: Counter[str] = Counter()
-        """Objects with users, by upper namespace."""
+        """Number of objects with users, by upper namespace."""
         self._needs: dict[str, Mapping[ObjectKey, bool]] = {}
-        """By uid of an upper pod: what it needs, and whether the pod can do without."""
+        """By uid of an upper pod: the objects it needs, and whether each is optional."""
         queue: WorkQueue[ObjectKey] = WorkQueue(
             f"dependencies-{context.name}",
             rate_limiter=ExponentialBackoff(0.2, 60.0),
@@ -81,16 +82,16 @@ class DependencyController:
             self._watch_lower(kind, informer)
 
     async def run(self) -> None:
-        """Follow changes until cancelled."""
+        """Process changes until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.controller.run())
             group.create_task(self._watches.run())
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any], namespace: str) -> list[Problem]:
-        """Have everything that a pod names there below before the pod is.
+        """Ensure that copies of all objects that a pod references exist in the lower cluster, before the pod does.
 
-        Returns what is missing and mandatory, in the order the pod names it. The pod is woken when that
-        changes.
+        Returns what is missing and mandatory, in the order of the pod's references. The pod is requeued when
+        that changes.
         """
         keys = self._keys(upper.namespace, upper_pod)
         if (problem := self._exceeds(upper.namespace, upper_pod, keys)) is not None:
@@ -102,7 +103,7 @@ class DependencyController:
     def _exceeds(
         self, namespace: str, upper_pod: dict[str, Any], keys: Collection[ObjectKey]
     ) -> Problem | None:
-        """Return which limit a pod exceeds, before anything is watched, read or made for it."""
+        """Return the limit that a pod exceeds, before anything is watched, read or created for it."""
         count = len(keys) + len(service_account.token_requests(upper_pod))
         if count > self._limits.references_per_pod:
             return too_many(
@@ -121,7 +122,7 @@ class DependencyController:
         return None
 
     def _too_large(self, key: ObjectKey) -> Problem:
-        """Return the problem of an object for whose content its namespace has no room."""
+        """Return the Problem of an object whose content does not fit its namespace's limit."""
         return too_many(
             f"With {key}, the ConfigMaps and Secrets that pods of namespace {key.namespace} reference in lower cluster "
             f"{self._context.name} are too large together",
@@ -143,9 +144,9 @@ class DependencyController:
         return await self._hold(key)
 
     def claim(self, upper: Object) -> None:
-        """A pod that is below already, from before a restart, still needs what it names.
+        """Register the dependencies of a pod that already runs in the lower cluster, from before a restart.
 
-        Its copies are kept, brought up to date and followed; doing it again does nothing.
+        Its copies are kept and updated. Repeated calls have no effect.
         """
         if upper.uid in self._needs:
             return
@@ -163,7 +164,7 @@ class DependencyController:
     def _keys(
         self, namespace: str, upper_pod: dict[str, Any]
     ) -> dict[ObjectKey, dependencies.Dependency | None]:
-        """What a pod needs; None for what it does not name itself."""
+        """Return what a pod needs; the value is None for objects that it does not reference itself."""
         keys: dict[ObjectKey, dependencies.Dependency | None] = {
             ObjectKey(need.kind, namespace, need.name): need for need in dependencies.dependencies(upper_pod)
         }
@@ -172,7 +173,7 @@ class DependencyController:
         return keys
 
     def keys_of(self, uid: str) -> dict[ObjectKey, frozenset[str]]:
-        """The data keys of everything that a pod names and that exists."""
+        """Return the data keys of all existing objects that a pod references."""
         found = {}
         for key in self._needs.get(uid, ()):
             source = self._watches.peek(key)
@@ -181,7 +182,7 @@ class DependencyController:
         return found
 
     def release(self, uid: str) -> None:
-        """The upper pod is gone: what nobody else needs goes after a while."""
+        """Release the dependencies of a pod that is gone; copies without users are deleted after a delay."""
         for key in self._needs.pop(uid, ()):
             users = self._users[key]
             users.pop(uid, None)
@@ -191,7 +192,7 @@ class DependencyController:
                 self.controller.queue.add_after(key, _UNUSED_GRACE)
 
     async def reconcile(self, key: ObjectKey) -> Result | None:
-        """Bring one lower copy in step with its upper object, or remove it when it has no user."""
+        """Update one lower copy from its upper object, or delete it when it has no user."""
         if key not in self._users:
             self._watches.stop(key)
             return await self._copies.remove(key, is_needed=lambda: key in self._users)
@@ -207,10 +208,10 @@ class DependencyController:
         return None
 
     async def _hold(self, key: ObjectKey) -> Problem | None:
-        """Hold the lower name of a missing upper object, for pods that run without it or have run with it."""
+        """Hold the lower name of a missing upper object, for pods that run without it or started while it existed."""
         is_optional = {self._needs[uid][key] for uid in self._users[key]}
         if is_optional == {False}:
-            # Pods that wait for it do not run. Pods that ran with it keep what they have.
+            # Pods that wait for it do not run yet. Running pods keep the copy as it is.
             return None
         return await self._copies.hold(key, keep_content=False in is_optional)
 
@@ -230,7 +231,8 @@ class DependencyController:
             if service_account.token_owner(copy.name, copy.labels):
                 return
             made_by_us = copy.labels.get(names.LABEL_NODE) in self._context.nodes
-            # After a restart the pods get time to claim it, then it goes; so does what was to go before we saw it.
+            # After a restart, pods get time to claim the copy before it is deleted. The same applies to a
+            # copy that was released before the informer showed it.
             if initial or (made_by_us and (key not in self._users or self._watches.peek(key) is None)):
                 self.controller.queue.add_after(key, _UNUSED_GRACE)
 
@@ -243,7 +245,7 @@ class DependencyController:
                 self.controller.queue.add(key_of(copy))
 
         def updated(old: Object, new: Object) -> None:
-            meddled(old)  # it may have lost the annotations that name its original
+            meddled(old)  # the copy may have lost the annotations that name its upper object
             meddled(new)
 
         informer.add_handler(on_add=found, on_update=updated, on_delete=deleted)

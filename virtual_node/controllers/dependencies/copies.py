@@ -1,11 +1,12 @@
-"""Lower copies of upper ConfigMaps and Secrets: created, updated, held, deleted. Never an object that is not ours.
+"""Creates, updates, holds and deletes lower copies of upper ConfigMaps and Secrets. Never touches unmanaged objects.
 
-Which objects have a copy, and when, is decided in ``dependencies``.
+The caller (``config_maps_and_secrets``) decides which objects have a copy, and when.
 
-A lower pod must never read a ConfigMap or Secret that we did not make. So the name of every reference that a lower pod
-carries is held by an object of ours for as long as the pod may read it. Where the upper cluster has no such object
-(an optional reference, an image pull secret, a deleted original), that object is a placeholder without data, which an
-optional reference reads like a missing one. When the original appears, its content goes into the placeholder.
+A lower pod must never read a ConfigMap or Secret that we did not create. So we hold the name of every
+reference of a lower pod with an object of ours for as long as the pod may read it. If the upper cluster has
+no such object (an optional reference, an image pull secret, a deleted object), ours is a placeholder without
+data, which an optional reference treats as a missing object. When the upper object appears, its content is
+written to the placeholder.
 """
 
 from __future__ import annotations
@@ -32,20 +33,21 @@ from virtual_node.translate.objects import copies
 from virtual_node.translate.pods import service_account
 
 _SHARED_AGAIN = 600.0
-"""Seconds after which a copy is looked at again that pods of another process may use; their end is no event of ours."""
+"""Seconds until the next check of a copy that pods of another process may use; their deletion causes no event
+here."""
 
 
 class Copies:
-    """Writes the lower copies of one lower cluster."""
+    """Writes the copies in one lower cluster."""
 
     def __init__(
         self, context: ClusterContext, *, namespaces: Namespaces, lower: Mapping[str, Informer]
     ) -> None:
-        """Set up.
+        """Create without any IO.
 
         Args:
             context: the two clusters.
-            namespaces: makes lower namespaces.
+            namespaces: creates lower namespaces.
             lower: by kind, the lower objects that carry our ownership label.
         """
         self._context = context
@@ -53,15 +55,16 @@ class Copies:
         self._lower = lower
         self._locks: weakref.WeakValueDictionary[ObjectKey, asyncio.Lock] = weakref.WeakValueDictionary()
         self._in_step: dict[ObjectKey, tuple[Object | None, Object | None]] = {}
-        """Originals (None: a placeholder), and copies that were compared with them and found equal: the thousandth pod
-        that names them need not compare again. A copy of None was just written, and the cache does not show it yet."""
+        """By upper object: its state (None: missing, the copy is a placeholder), and the copy that was
+        compared with it and found equal, so that further pods with this reference need no comparison. A copy
+        of None was just written, and the cache does not show it yet."""
 
     def forget(self, key: ObjectKey) -> None:
-        """Compare the copy again at the next opportunity."""
+        """Compare the copy again at the next call."""
         self._in_step.pop(key, None)
 
     async def follow(self, key: ObjectKey, source: Object) -> Problem | None:
-        """Make the lower copy equal to its original; return a Problem when the lower name is not ours.
+        """Make the lower copy equal to its upper object; return a Problem when the lower name is not ours.
 
         Raises:
             ApiError: a cluster refuses or does not answer; the caller retries.
@@ -69,12 +72,13 @@ class Copies:
         return await self._make(key, source)
 
     async def hold(self, key: ObjectKey, *, keep_content: bool) -> Problem | None:
-        """Hold the lower name of an object that the upper cluster does not have; a Problem when it is not ours.
+        """Hold the lower name of a missing upper object; return a Problem when the lower name is not ours.
 
         Args:
             key: the missing upper object.
-            keep_content: leave an existing copy as it is. A kubelet, too, does not take the files of a mandatory volume
-                away when their Secret is deleted. Otherwise the copy is emptied.
+            keep_content: leave an existing copy as it is, because a kubelet, too, keeps the files of a
+                mandatory volume when
+                their Secret is deleted. Otherwise the copy is emptied.
 
         Raises:
             ApiError: as ``follow``.
@@ -85,11 +89,11 @@ class Copies:
         return await self._make(key, None)
 
     async def remove(self, key: ObjectKey, *, is_needed: Callable[[], bool]) -> Result | None:
-        """Delete a copy that no pod of ours needs; a requeue while pods of another process may need it.
+        """Delete a copy that no pod of ours needs; return a requeue while pods of another process may need it.
 
         Args:
             key: the upper object.
-            is_needed: whether a pod of ours has named it meanwhile; then it stays.
+            is_needed: whether a pod of ours has referenced it meanwhile; then it stays.
 
         Raises:
             ApiError: a cluster refuses or does not answer; the caller retries.
@@ -100,7 +104,8 @@ class Copies:
             copy = self._cached(key)
             if copy is None or not self._is_owned(copy, key):
                 return None
-            # A deleted original is of no use to other processes either, but our watch of it may be behind: ask.
+            # A copy of a deleted upper object is of no use to other processes either, but our watch may be
+            # behind, so read live.
             if await peers.have_pods_in(self._context, namespace) and await self._exists_above(key):
                 return Result(requeue_after=_SHARED_AGAIN)
             if is_needed():
@@ -113,7 +118,7 @@ class Copies:
         if self._is_in_step(key, source):
             return None
         async with self._lock(key):
-            # The previous owner of the lock may have written it.
+            # The previous holder of the lock may have written it.
             return None if self._is_in_step(key, source) else await self._write(key, source)
 
     async def _write(self, key: ObjectKey, source: Object | None) -> Problem | None:
@@ -144,12 +149,12 @@ class Copies:
                 self._in_step[key] = (source, existing)
             return None
         if not await self._is_ours_to_change(key, source):
-            return None  # the change that our cache lacks brings us here again
+            return None  # our cache is behind: the missing event requeues this key
         uid = current["metadata"]["uid"]
         try:
             await patch_only(self._context.lower, resource, name, patch, uid=uid, namespace=namespace)
         except Invalid:
-            # Immutable, or of another type: only a new object can hold the new content.
+            # Immutable, or of another type: the new content needs a new object.
             await self._context.lower.delete(resource, name, namespace=namespace, uid=uid)
             try:
                 await self._context.lower.create(resource, desired, namespace=namespace)
@@ -172,10 +177,10 @@ class Copies:
         return desired
 
     async def _is_ours_to_change(self, key: ObjectKey, source: Object | None) -> bool:
-        """Whether the upper cluster confirms the state that our cache shows.
+        """Report whether the upper cluster confirms the state that our cache shows.
 
-        Asked when the copy changed and the original, as cached, did not: somebody meddled, or another process knows a
-        later state of the original.
+        Checked when the copy changed and the cached upper object did not: either the copy was edited, or
+        another process knows a later state of the upper object.
         """
         if source is None:
             return not await self._exists_above(key)
@@ -186,24 +191,24 @@ class Copies:
         return self._in_step.get(key) == (source, self._cached(key))
 
     def _cached(self, key: ObjectKey) -> Object | None:
-        """An object's copy as the cache has it."""
+        """Return an object's copy from the cache."""
         return self._lower[key.kind].store.get("/".join(self._lower_name(key)))
 
     def _is_owned(self, copy: ownership.Marked, key: ObjectKey, source: Object | None = None) -> bool:
         if service_account.token_owner(self._lower_name(key)[1], copy.labels):
-            return False  # no copy, though we made it
+            return False  # Return namespace and name of an object's copy. The root CA's name differs: each cluster has its own.
         uid = source.uid if source is not None else ""
         return ownership.is_owned_by(copy, self._context.cluster_id, key.namespace, upper_uid=uid)
 
     def _lower_name(self, key: ObjectKey) -> tuple[str, str]:
-        """Namespace and name of an object's copy. The root CA's differs: each cluster has its own."""
+        """Return namespace and name of an object's copy. The root CA's name differs, because each cluster has its own."""
         name = key.name
         if key.kind == "ConfigMap" and name == service_account.ROOT_CA:
             name = service_account.root_ca_name(self._context.cluster_id)
         return self._context.lower_namespace(key.namespace), name
 
     def _lock(self, key: ObjectKey) -> asyncio.Lock:
-        """One writer at a time for one copy; the lock exists while it is held or waited for."""
+        """Return the lock that allows one writer per copy; it exists while it is held or waited for."""
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = asyncio.Lock()

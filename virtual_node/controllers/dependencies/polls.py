@@ -1,9 +1,9 @@
-"""Reads single upper objects now and then, for those that there are too many of to watch.
+"""Polls single upper objects when there are too many to watch.
 
-A watch costs a connection, which is some 300 KiB and a file descriptor. A read costs a request. So an object is read
-when a pod that references it is about to start, and otherwise about once a minute. All reads of the second kind share one
-rate: with more objects each of them is read less often, and nothing else becomes slower. Namespaces take turns, so the
-objects of one do not delay those of another.
+A watch needs a connection, which costs about 300 KiB and a file descriptor. A read costs one request. So an
+object is read when a pod that references it is about to start, and otherwise about once a minute. All reads
+of the second kind share one rate limit: with more objects each is read less often, and nothing else becomes
+slower. Namespaces take turns, so the objects of one do not delay those of another.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from virtual_node.controllers.dependencies.turns import next_namespace
 PERIOD = 60.0
 """Seconds between two reads of one object."""
 _RATE = 20.0
-"""Reads per second for changes, of all objects of one lower cluster together."""
+"""Reads per second to detect changes, of all objects of one lower cluster together."""
 _FRESH = 10.0
-"""Seconds for which a read serves further pods that start."""
+"""Seconds for which a read also serves other pods that start."""
 
 
 @dataclass(slots=True)
@@ -34,19 +34,19 @@ class _Polled:
     found: Object | None = None
     """The object at the last read; None: it did not exist."""
     read_at: float | None = None
-    """Loop time of the last successful read; -inf: ``found`` comes from a watch."""
+    """Loop time of the last successful read; -inf: ``found`` comes from a watch; None: not read yet."""
     tried_at: float = 0.0
     """Loop time of the last read, successful or not."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ObjectPolls:
-    """A set of objects that are read again and again."""
+    """A set of polled objects."""
 
     def __init__(
         self, client: Client, *, on_change: Callable[[ObjectKey], None], budget: ObjectBudget
     ) -> None:
-        """Set up.
+        """Create an empty set.
 
         Args:
             client: the upper cluster.
@@ -57,12 +57,12 @@ class ObjectPolls:
         self._on_change = on_change
         self._budget = budget
         self._queues: dict[str, dict[ObjectKey, _Polled]] = {}
-        """Objects by namespace. Namespaces are in the order of their turns, the objects of each in the order of
-        ``tried_at``."""
+        """Objects by namespace. Namespaces are in the order of their turns, the objects of each in the order
+        of ``tried_at``."""
         self._added = asyncio.Event()
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Poll until cancelled."""
         while True:
             if not self._queues:
                 self._added.clear()
@@ -70,7 +70,9 @@ class ObjectPolls:
             now = asyncio.get_running_loop().time()
             first = ((name, next(iter(queue.values())).tried_at) for name, queue in self._queues.items())
             namespace = next_namespace(first, now - PERIOD)
-            queue = self._queues[namespace] = self._queues.pop(namespace)  # its next turn comes last
+            queue = self._queues[namespace] = self._queues.pop(
+                namespace
+            )  # moves the namespace to the end of the order
             key, polled = next(iter(queue.items()))
             await asyncio.sleep(max(1 / _RATE, polled.tried_at + PERIOD - now))
             if self._find(key) is not polled:
@@ -81,17 +83,17 @@ class ObjectPolls:
                 continue
 
     async def get(self, key: ObjectKey) -> Object | None:
-        """Return an object as it was at most ten seconds ago, and read it regularly from now on; None: no such object.
+        """Return an object, at most ten seconds old, and poll it from now on; None: it does not exist.
 
         Raises:
-            ApiError: the upper cluster does not let us read it, or does not answer.
+            ApiError: the upper cluster refuses the read, or does not answer.
         """
         polled = self._find(key) or self._add(key, _Polled())
         await self._read(key, polled, newer_than=asyncio.get_running_loop().time() - _FRESH)
         return polled.found
 
     def take_over(self, key: ObjectKey, found: Object | None) -> None:
-        """Read an object regularly that was watched until now; a later change of it is reported.
+        """Poll an object that was watched until now; report a later change of it.
 
         Args:
             key: the object.
@@ -105,7 +107,7 @@ class ObjectPolls:
         return polled.found if polled is not None else None
 
     def stop(self, key: ObjectKey) -> None:
-        """Read an object no more."""
+        """Stop polling an object."""
         if (queue := self._queues.get(key.namespace)) is not None:
             queue.pop(key, None)
             if not queue:
@@ -137,7 +139,7 @@ class ObjectPolls:
             found: Object | None = None
             with contextlib.suppress(NotFound):
                 found = from_dict(await self._client.get(KINDS[key.kind], key.name, namespace=key.namespace))
-            if found is not None and self._find(key) is polled:  # else nobody needs it any more
+            if found is not None and self._find(key) is polled:  # otherwise no pod needs it any more
                 found = self._budget.fit(key, found)
             polled.read_at = asyncio.get_running_loop().time()
             if is_first or _version(found) != _version(before):

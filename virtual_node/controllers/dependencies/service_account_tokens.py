@@ -1,14 +1,15 @@
-"""Tokens of the upper cluster for pods below, bound to the upper pod and refreshed before they expire.
+"""Upper ServiceAccount tokens for lower pods, bound to the upper pod and renewed before they expire.
 
-A pod's ServiceAccount means something in the upper cluster only. So the token comes from there (TokenRequest,
-bound to the upper pod: it dies with it), and reaches the lower pod as a Secret of ours that the rewritten
-token volume projects. The kubelet below updates the mounted file when the Secret changes, just as it would
-refresh a token of its own.
+A pod's ServiceAccount is only valid in the upper cluster. So the token comes from there (TokenRequest, bound
+to the upper pod, so it becomes invalid with the pod). It reaches the lower pod as a Secret of ours that the
+rewritten token volume projects. The lower kubelet updates the mounted file when the Secret changes, as it
+would for a token of its own.
 
 Several virtual-node processes may share a lower cluster: each keeps the Secrets of its own nodes' pods.
 
-The Secret's name is made of the pod's, so somebody may have taken it. Only a Secret that carries our label and
-this pod's uid is patched or deleted, and each write names the uid of the very Secret that was looked at.
+The Secret's name is derived from the pod's name, so it may be taken. Only a Secret that carries our label and
+this pod's uid is patched or deleted, and each write has the uid of the Secret that was checked as a
+precondition.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ from virtual_node.translate.pods import service_account, status
 
 _WORKERS = 4
 _REFRESH_AT = 0.8
-"""Share of a token's life after which it is renewed, as the kubelet does."""
+"""Fraction of a token's lifetime after which it is renewed, as in the kubelet."""
 _REFRESH_AFTER = 24 * 3600.0
-"""Seconds after which it is renewed in any case, as the kubelet does."""
+"""Seconds after which a token is renewed in any case, as in the kubelet."""
 _MINIMUM_PAUSE = 10.0
 _SETTLED = 60.0
-"""Seconds after which a Secret found at start is looked at: its pod may have gone while nobody worked."""
+"""Seconds until a Secret found at start is checked: its pod may have been deleted while no process ran."""
 _FOREIGN_AGAIN = 60.0
-"""Seconds after which a name that is taken is tried again; nothing tells when a stranger's Secret goes."""
+"""Seconds between two tries while the Secret name is taken; the deletion of an unmanaged Secret causes no
+event here."""
 
 
 class IdentityController:
@@ -57,13 +59,13 @@ class IdentityController:
         find_upper: Callable[[str], Object | None],
         find_lower: Callable[[str], Object | None],
     ) -> None:
-        """Set up.
+        """Register handlers for the lower Secrets.
 
         Args:
             context: the two clusters.
             secrets: lower Secrets that carry our ownership label.
-            find_upper: the upper pod of a uid, or None.
-            find_lower: the lower pod that was made for the upper one of a uid, or None.
+            find_upper: returns the upper pod of a uid, or None.
+            find_lower: returns the lower pod made for the upper pod of a uid, or None.
         """
         self._context = context
         self._secrets = secrets
@@ -71,13 +73,14 @@ class IdentityController:
         self._find_lower = find_lower
         self._named: dict[str, tuple[str, str]] = {}
         self._due: dict[str, float] = {}
-        """Loop time at which a pod's tokens are to be renewed."""
+        """Loop time at which a pod's tokens must be renewed, by upper uid."""
         self._contents: dict[str, frozenset[int]] = {}
-        """Fingerprints of the Secrets as we wrote or found them."""
+        """Fingerprints of the Secrets as we wrote or found them, by upper uid."""
         self._found_for: set[str] = set()
-        """Upper uids of pods that neither the cache has shown yet nor anybody has called gone: Secrets name them."""
+        """Upper uids of pods that are known only from their Secrets: the cache has not shown them, and they
+        were not released."""
         self._foreign: set[str] = set()
-        """Upper uids of pods whose Secret's name is taken below."""
+        """Upper uids of pods whose Secret name is taken by an unmanaged Secret."""
         queue: WorkQueue[str] = WorkQueue(
             f"identities-{context.name}",
             rate_limiter=ExponentialBackoff(1.0, 60.0),
@@ -90,15 +93,15 @@ class IdentityController:
         secrets.add_handler(on_add=self._found, on_update=self._changed, on_delete=self._gone)
 
     async def run(self) -> None:
-        """Refresh and remove tokens until cancelled."""
+        """Renew and remove tokens until cancelled."""
         await self.controller.run()
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
-        """Have the pod's token Secret there below, when the pod wants tokens.
+        """Ensure that the pod's token Secret exists in the lower cluster, if the pod uses tokens.
 
-        A Secret that is there and not due yet is good as it is, so a pod that is tried many times (a quota below)
-        costs one token. Returns why that cannot be: the upper cluster gives no token, or somebody else's Secret has
-        the name. It is left alone.
+        An existing Secret that needs no renewal is kept, so a pod that is tried many times (because of a
+        quota, for instance) costs one token. Returns why the Secret cannot be created: the upper cluster
+        refuses a token, or an unmanaged Secret has the name, which is left alone.
 
         Raises:
             ApiError: a cluster refuses; the caller retries.
@@ -110,7 +113,7 @@ class IdentityController:
         if self._is_fresh(upper.uid, where):
             return []
         if upper.uid in self._foreign and await self._is_taken(upper.uid, where):
-            # Before any token is made: it could go nowhere.
+            # Checked before a token is requested, because it could not be stored.
             return [self._taken(where)]
         self._foreign.discard(upper.uid)
         try:
@@ -125,7 +128,7 @@ class IdentityController:
         )
         annotations = secret["metadata"].setdefault("annotations", {})
         annotations[names.ANNOTATION_TOKEN_EXPIRES] = timestamps.rfc3339(first_expiry)
-        # Known before it is there: the answer may be lost, and the pod gone before the next try.
+        # Recorded before the write: the response may be lost, and the pod deleted before the next try.
         self._named[upper.uid] = where
         self._contents[upper.uid] = service_account.fingerprint(secret)
         if not await self._write(upper.uid, secret):
@@ -136,7 +139,7 @@ class IdentityController:
         return []
 
     async def _write(self, uid: str, secret: dict[str, Any]) -> bool:
-        """Create the Secret or patch the one that is there; False when that is not this pod's."""
+        """Create the Secret or patch the existing one; return False when that is not this pod's."""
         lower, metadata = self._context.lower, secret["metadata"]
         try:
             await lower.create(resources.SECRETS, secret, namespace=metadata["namespace"])
@@ -160,7 +163,7 @@ class IdentityController:
         return True
 
     def _is_of(self, secret: Object, uid: str) -> bool:
-        """Whether a lower Secret is ours, and holds the tokens of that pod and nothing else."""
+        """Report whether a lower Secret is ours and holds only the tokens of that pod."""
         is_ours = is_owned(secret.labels, self._context.cluster_id)
         return is_ours and service_account.is_token_secret_of(secret.name, secret.labels, uid)
 
@@ -179,12 +182,12 @@ class IdentityController:
         return Problem("DependencyConflict", text, "DependencyConflict", text)
 
     def adopt(self, uid: str) -> None:
-        """A pod runs below already, from before a restart: its Secret, where one is missing, is made again."""
+        """Recreate a missing Secret of a pod that already runs, from before a restart."""
         if uid not in self._named:
             self.controller.queue.add(uid)
 
     def release(self, uid: str) -> None:
-        """The upper pod is gone: its tokens are worthless, its Secret goes."""
+        """Remove the token Secret of an upper pod that is gone; its tokens are invalid."""
         self._foreign.discard(uid)
         self._found_for.discard(uid)
         self._due.pop(uid, None)
@@ -193,16 +196,19 @@ class IdentityController:
             self.controller.queue.add(uid)
 
     async def reconcile(self, uid: str) -> Result | None:
-        """Refresh a pod's tokens, or remove them when the pod is gone."""
+        """Renew a pod's tokens, or remove them when the pod is gone."""
         upper = self._find_upper(uid)
         if upper is not None:
             self._found_for.discard(uid)
             return await self._refresh(upper)
         if uid in self._found_for and self._find_lower(uid) is not None:
-            return None  # perhaps the cache above is behind; who decides about the lower pod tells us
+            return (
+                None  # the upper cache may be behind; the pod controller calls ``release`` if the pod is gone
+            )
         where = self._named.get(uid)
         if where is not None:
-            # A Conflict is tried again: the Secret that was looked at has gone; its name may be on a new one.
+            # On a Conflict the removal is retried: the checked Secret is gone, and a new one may have the
+            # name.
             await self._remove(uid, *where)
             self._named.pop(uid, None)
             self._found_for.discard(uid)
@@ -211,12 +217,14 @@ class IdentityController:
     async def _refresh(self, upper: Object) -> Result | None:
         upper_pod = upper.to_dict()
         if status.is_finished(upper_pod):
-            # Nobody reads them any more. Their Secret is deleted with the pod, whatever happened to its labels.
+            # Finished pods do not read them. The Secret is deleted with the pod, even if its labels were
+            # changed.
             if service_account.token_requests(upper_pod):
                 self._named.setdefault(upper.uid, self._where(upper_pod))
             return None
         if self._is_fresh(upper.uid, self._where(upper_pod)):
-            # They were made again since this look was planned, and of two times for one key the queue keeps the earlier.
+            # Renewed since this reconcile was scheduled; of two times for one key the queue keeps the
+            # earlier.
             return Result(requeue_after=self._due[upper.uid] - asyncio.get_running_loop().time())
         was_foreign = upper.uid in self._foreign
         problems = await self.ensure(upper, upper_pod, self._context.options[upper_pod["spec"]["nodeName"]])
@@ -226,11 +234,11 @@ class IdentityController:
         return Result(requeue_after=_FOREIGN_AGAIN) if problems else None
 
     async def _remove(self, uid: str, namespace: str, name: str) -> None:
-        """Delete a Secret that is that pod's; any other of that name stays."""
+        """Delete a Secret that belongs to that pod; leave any other Secret of that name."""
         secret = self._secrets.store.get(f"{namespace}/{name}")
         try:
             if secret is None:
-                # Not in the cache: too new for it, gone, or no longer ours.
+                # Not in the cache: too new, gone, or no longer ours.
                 found = await self._context.lower.get(resources.SECRETS, name, namespace=namespace)
                 secret = from_dict(found)
             if not self._is_of(secret, uid):
@@ -241,7 +249,7 @@ class IdentityController:
             return
 
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
-        """Know the Secrets of a process before us, and when each has to be renewed; some may be written only now."""
+        """Register Secrets of an earlier process and when each must be renewed; some may only be written now."""
         uid = service_account.token_owner(secret.name, secret.labels)
         if not uid or secret.labels.get(names.LABEL_NODE) not in self._context.nodes:
             return
@@ -258,7 +266,7 @@ class IdentityController:
             self.controller.queue.add_after(uid, _SETTLED)
 
     def _changed(self, old: Object, new: Object) -> None:
-        """Write new tokens where somebody changed the Secret: its pod reads what is in there."""
+        """Renew the tokens when the Secret's content was changed, because its pod reads it."""
         uid = service_account.token_owner(old.name, old.labels)
         if self._named.get(uid) != (old.namespace, old.name):
             return
@@ -267,7 +275,7 @@ class IdentityController:
             self.controller.queue.add_after(uid, _MINIMUM_PAUSE)
 
     def _gone(self, secret: Object) -> None:
-        """Somebody deleted it below: a pod that starts there needs it."""
+        """Recreate the Secret after its deletion in the lower cluster, because a pod that starts needs it."""
         uid = service_account.token_owner(secret.name, secret.labels)
         if self._named.get(uid) == (secret.namespace, secret.name):
             self.controller.queue.add(uid)
@@ -277,7 +285,7 @@ class IdentityController:
         return namespace, service_account.token_secret_name(upper_pod)
 
     def _is_fresh(self, uid: str, where: tuple[str, str]) -> bool:
-        """Whether a pod's tokens are in the Secret of that namespace and name, and not due yet."""
+        """Report whether a pod's tokens are in the Secret of that namespace and name, and need no renewal yet."""
         if self._named.get(uid) != where or self._due.get(uid, 0.0) <= asyncio.get_running_loop().time():
             return False
         secret = self._secrets.store.get("/".join(where))

@@ -1,12 +1,13 @@
-"""Watches single upper objects by name, as a kubelet does, so that nothing else is ever read.
+"""Watches single upper objects by name, as a kubelet does, so that no other objects are ever read.
 
-Reading whole namespaces of Secrets to follow three of them is a right we do not want to need. A list and watch
-with ``metadata.name=…`` is allowed by the Node authoriser and by RBAC ``resourceNames`` alike. Each watch is
-shared by all pods that name the object and ends when the last of them is gone.
+Reading whole namespaces of Secrets to follow three of them would need more rights than necessary. A list and
+watch with ``metadata.name=…`` is allowed by the Node authorizer and by RBAC ``resourceNames``. Each watch is
+shared by all pods that reference the object, and ends when the last of them is gone.
 
-Each watch has a connection of its own, so their number is limited, for each namespace and in all (``limits`` in the
-configuration). Further objects are read now and then (``object_polls``). When all watches are used, a namespace with few
-takes one from the namespace with most, so that no tenant forces the others to polling by being first.
+Each watch has a connection of its own, so their number is limited, per namespace and in all (``limits`` in
+the configuration). Further objects are polled (``polls``). When all watches are used, a namespace with few
+watches takes one from the namespace with most, so that a tenant that comes first does not force the others to
+polling.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from virtual_node.controllers.dependencies.turns import namespace_to_shrink
 _log = structlog.get_logger()
 
 _SYNC_TIMEOUT = 10.0
-"""Seconds a first look at an object may take before the pod that wants it is retried."""
+"""Seconds that the first read of an object may take before the pod that needs it is retried."""
 
 
 class ObjectWatches:
@@ -39,29 +40,30 @@ class ObjectWatches:
     def __init__(
         self, client: Client, *, on_change: Callable[[ObjectKey], None], limits: LimitsConfig
     ) -> None:
-        """Set up.
+        """Create an empty set.
 
         Args:
             client: the upper cluster.
             on_change: called when an object has changed.
-            limits: how many objects are watched; the others are polled.
+            limits: maximum number of watched objects; the others are polled.
         """
         self._client = client
         self._limits = limits
         self._budget = ObjectBudget(limits.bytes_per_namespace)
         self._polls = ObjectPolls(client, on_change=on_change, budget=self._budget)
         self._watched: Counter[str] = Counter()
-        """Watches by namespace."""
+        """Number of watches by namespace."""
         self._on_change = on_change
         self._informers: dict[ObjectKey, tuple[Informer, asyncio.Task[None]]] = {}
         self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Keep the watches until cancelled, then end every one.
+        """Keep the watches until cancelled, then end all of them.
 
         Raises:
-            Exception: what one of them ended with by itself. It is a fault of ours, and what it watched would go
-                stale unseen: only a fresh start mends that.
+            Exception: the exception that ended one of them. It is a programming error, and its object would
+                become stale
+                unnoticed, so the caller must start again.
         """
         polls = asyncio.create_task(self._polls.run(), name="polls of single objects")
         polls.add_done_callback(self._ended)
@@ -76,12 +78,12 @@ class ObjectWatches:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def get(self, key: ObjectKey) -> Object | None:
-        """The object as the upper cluster has it now; starts following it. None: it does not exist.
+        """Return the object as the upper cluster has it now, and follow it from now on; None: it does not exist.
 
-        A stub if its namespace has no room for its content (``object_budget``).
+        Returns a stub if its namespace has no room for its content (``budget``).
 
         Raises:
-            ApiError: the upper cluster does not let us read it, or does not answer.
+            ApiError: the upper cluster refuses the read, or does not answer.
         """
         if self._budget.has_room_again(key):
             self._end(key)
@@ -92,7 +94,7 @@ class ObjectWatches:
             self._watched[key.namespace] += 1
             entry = self._informers[key] = self._start(key)
         informer = entry[0]
-        # One that has failed already goes on trying; the pod that wants it does not wait for that.
+        # A watch that has failed keeps retrying; the pod does not wait for that.
         patience = _SYNC_TIMEOUT if informer.last_error is None else 0
         if not informer.has_synced and not await informer.wait_synced(patience):
             if key in self._polls:  # its watch was given to another namespace meanwhile
@@ -102,19 +104,19 @@ class ObjectWatches:
         return informer.store.get(f"{key.namespace}/{key.name}")
 
     def peek(self, key: ObjectKey) -> Object | None:
-        """The object as last seen, without any waiting."""
+        """Return the object as last seen, without waiting."""
         entry = self._informers.get(key)
         if entry is None:
             return self._polls.peek(key)
         return entry[0].store.get(f"{key.namespace}/{key.name}")
 
     def stop(self, key: ObjectKey) -> None:
-        """Nobody needs the object any more."""
+        """Stop following an object that no pod needs."""
         self._end(key)
         self._budget.forget(key)
 
     def _end(self, key: ObjectKey) -> None:
-        """Follow an object no more; a next look starts anew."""
+        """Stop following an object; the next ``get`` starts again."""
         self._polls.stop(key)
         entry = self._informers.pop(key, None)
         if entry is not None:
@@ -125,7 +127,7 @@ class ObjectWatches:
         return len(self._informers) + len(self._polls)
 
     def _make_room(self, key: ObjectKey) -> bool:
-        """Return whether one more object may be watched; may poll one of another namespace for it."""
+        """Report whether one more object may be watched; may switch another namespace's object to polling for it."""
         watched = self._watched[key.namespace]
         is_full = len(self._informers) >= self._limits.watches
         if watched < self._limits.watches_per_namespace and not is_full:
@@ -143,7 +145,7 @@ class ObjectWatches:
         largest = namespace_to_shrink(self._watched, key.namespace)
         if largest is None:
             return False
-        # The oldest watch: it has synced, so its state is known.
+        # The oldest watch has synced, so its state is known.
         self._poll_instead(next(other for other in self._informers if other.namespace == largest))
         return True
 

@@ -1,4 +1,4 @@
-"""Requests a pod's tokens from the upper cluster (TokenRequest): they are bound to the upper pod and die with it."""
+"""Requests a pod's tokens from the upper cluster (TokenRequest); they are bound to the upper pod."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from virtual_node.translate.pods.service_account import TokenRequestSpec
 async def request_tokens(
     client: Client, pod: Object, account: str, requests: Iterable[TokenRequestSpec]
 ) -> tuple[dict[str, str], datetime]:
-    """Return tokens by key, and when the first of them expires.
+    """Return tokens by key, and the expiry of the first token to expire.
 
     Args:
         client: of the upper cluster.

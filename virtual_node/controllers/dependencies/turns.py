@@ -1,4 +1,4 @@
-"""Decide which namespace gives up a watch, and which is polled next, so that namespaces share both evenly."""
+"""Decides which namespace gives up a watch and which is polled next, so that namespaces share both evenly."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from collections.abc import Iterable, Mapping
 
 
 def namespace_to_shrink(watches: Mapping[str, int], namespace: str) -> str | None:
-    """Return the namespace that gives up a watch to another one when all watches are used.
+    """Return the namespace that gives up a watch to another one when all watches are used; None: no namespace does.
 
-    It is the one with most watches, if it has at least two more than the other. Repeated, this leads to equal shares and
-    ends: no two namespaces take a watch from each other in turns.
+    It is the namespace with most watches, if it has at least two more than the other. Repeated calls lead to
+    equal shares and then stop: no two namespaces take a watch from each other in turns.
 
     Args:
-        watches: Number of watches by namespace.
-        namespace: The namespace that needs one more.
+        watches: number of watches by namespace.
+        namespace: the namespace that needs one more.
     """
     most = max(watches, key=lambda name: watches[name], default=None)
     return most if most is not None and watches[most] > watches.get(namespace, 0) + 1 else None
 
 
 def next_namespace(queues: Iterable[tuple[str, float]], due: float) -> str:
-    """Return the first namespace that has an object to read, or else the one that has the next.
+    """Return the first namespace with an object that is due, otherwise the namespace with the next one.
 
     Args:
-        queues: Namespaces, the one that was read longest ago first; each with the time of the last read of its next
-            object. At least one.
-        due: An object is to be read when its last read is not later than this.
+        queues: namespaces, least recently read first, each with the time of the last read of its next object.
+            At least
+            one.
+        due: objects last read at or before this time are due.
     """
     earliest: tuple[float, str] | None = None
     for namespace, read_at in queues:

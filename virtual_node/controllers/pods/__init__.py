@@ -1,1 +1,1 @@
-"""Pods: creation, update, status and deletion, by one controller over both clusters."""
+"""Pods: one controller over both clusters handles creation, update, status and deletion."""

@@ -1,19 +1,20 @@
-"""The pod controller: upper pods of our virtual nodes have one lower pod each, and say what it says.
+"""The pod controller: each upper pod of our virtual nodes has one lower pod, whose status it mirrors.
 
-One queue, keyed by the *upper uid*: a pod that takes a dead one's name is another key, so nothing of the old
-one's state, status or deletion can reach it. Events of both clusters add that key; ``reconcile`` looks at both
-caches and does the one next thing. It is level-triggered: run it at any time, any number of times.
+The work queue is keyed by the *upper uid*. A pod that reuses the name of a deleted pod has another key, so no
+state, status or deletion of the old pod can reach it. Events of both clusters add that key, and ``reconcile``
+reads both caches and takes one step. It is level-triggered, so it may run at any time and any number of
+times.
 
-    upper        lower          then
+    upper        lower          action
     ------------ -------------- ---------------------------------------------------------------
-    gone         there          delete below (uid precondition): orphan, or forced deletion
-    deleting     there          delete below with the upper grace period, keep mirroring status
-    deleting     gone           last status, then delete above for good
+    gone         exists         delete the lower pod (uid precondition): orphan, or forced deletion
+    deleting     exists         delete the lower pod with the upper grace period, keep mirroring status
+    deleting     gone           write the last status, then delete the upper pod finally
     finished     gone           nothing: its status is final
-    finished     not finished   delete below: nobody waits for what it does, and its owner has started another
-    there        never was      dependencies, then create below
-    there        was, is gone   Failed: never silently started twice under one uid
-    there        there          follow spec changes down, status up
+    finished     not finished   delete the lower pod: its result is not used, its owner has started another pod
+    exists       never existed  create dependencies, then the lower pod
+    exists       existed, gone  set phase Failed: never start a pod twice under one uid without a trace
+    exists       exists         apply spec changes to the lower pod, mirror its status
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from virtual_node.translate.base.ownership import mirrored_as, ownership_labels
 from virtual_node.translate.pods import status as pod_status
 
 _BREATH = 100
-"""Pods decoded without letting others have the loop."""
+"""Pods decoded before control returns to the event loop."""
 _STATUS_FIRST = 1
-"""What happens below goes up before new pods go down: in a burst of thousands the first ones are Running
-upstream while the last ones are still being created, instead of all at the very end."""
+"""Priority of lower pod changes over the creation of pods. In a burst of thousands of pods, the first ones
+are reported Running while the last ones are still being created."""
 _BACKOFF_BASE = 0.1
 _BACKOFF_MAXIMUM = 60.0
 
 
 class PodController:
-    """Keeps every upper pod of our virtual nodes and its lower pod in step."""
+    """Keeps every upper pod of our virtual nodes and its lower pod in sync."""
 
     def __init__(
         self,
@@ -80,17 +81,17 @@ class PodController:
         self._watch_caches()
 
     def enqueue(self, uid: str) -> None:
-        """Have the upper pod of that uid looked at."""
+        """Add the upper pod of that uid to the work queue."""
         self.controller.queue.add(uid)
 
     async def resync(self, period: float) -> None:
-        """Compare every pod again each ``period`` seconds, from the caches: the safety net under every watch."""
+        """Enqueue every pod each ``period`` seconds, from the caches, in case a watch missed a change."""
         while True:
             await asyncio.sleep(period)
             self.enqueue_all()
 
     def enqueue_all(self) -> None:
-        """Have every pod looked at, those of the lower cluster without an upper pod included."""
+        """Enqueue every pod, including pods in the lower cluster without an upper pod."""
         for informer in self._caches.upper.values():
             for pod in informer.store.list():
                 self.controller.queue.add(pod.uid)
@@ -99,7 +100,10 @@ class PodController:
                 self.controller.queue.add(uid)
 
     async def adopt_all(self) -> None:
-        """Claim what running pods need below, before anything decides that nobody needs it. Once, at start."""
+        """Register the dependencies of pods that already have a lower pod, so that they are not deleted as unused.
+
+        Call once, at start.
+        """
         for informer in self._caches.upper.values():
             for number, pod in enumerate(informer.store.list()):
                 if self._caches.lower_pod(pod.uid) is not None:
@@ -108,11 +112,11 @@ class PodController:
                     await asyncio.sleep(0)
 
     def mirrored(self) -> int:
-        """How many upper pods are in this controller's care."""
+        """Return the number of upper pods that this controller handles."""
         return len(self._records)
 
     def _namespace(self, uid: str) -> str:
-        """Return whom a pod is for: namespaces take turns, so a tenant with thousands of pods delays no other."""
+        """Return a pod's namespace: namespaces take turns, so a tenant with thousands of pods does not delay others."""
         upper = self._caches.upper_pod(uid)
         if upper is not None:
             return upper.namespace
@@ -137,7 +141,7 @@ class PodController:
             self._note_end(old, new)
             uid = old.labels.get(names.LABEL_UPPER_UID)
             if uid and uid != new.labels.get(names.LABEL_UPPER_UID):
-                # Somebody took it off: its pod has no lower one now, as far as the cache can tell.
+                # The label with the upper uid was removed: by the cache, the upper pod now has no lower pod.
                 queue.add(uid)
 
         def lower_deleted(pod: Object) -> None:
@@ -149,7 +153,7 @@ class PodController:
             if record is not None and record.lower_uid in {"", pod.uid}:
                 record.saw(pod)
             queue.add(uid, priority=_STATUS_FIRST)
-            # The name is free now: a successor of the same name may be waiting for it.
+            # The name is free now: an upper pod of the same name may be waiting for it.
             namespace = pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, pod.namespace)
             successor = self._caches.upper_by_name(namespace, pod.name)
             if successor is not None and successor.uid != uid:
@@ -168,12 +172,12 @@ class PodController:
         )
 
     def _note_end(self, old: Object, new: Object) -> None:
-        """Have pods that wait for a quota try again when a lower pod has finished."""
+        """Retry pods that wait for a quota when a lower pod has finished."""
         if not old.has_status_equal(new) and pod_status.is_finished({"status": new.status or {}}):
             self._creator.refusals.freed(new.namespace)
 
     async def reconcile(self, uid: str) -> Result | None:
-        """Do the next thing for the upper pod of that uid; see the module's table."""
+        """Take one step for the upper pod of that uid; see the table in the module docstring."""
         upper = self._caches.upper_pod(uid)
         lower = self._caches.lower_pod(uid)
         if upper is None:
@@ -187,7 +191,7 @@ class PodController:
             record.wanted_at = asyncio.get_running_loop().time()
         may_start = lower is None and self._may_start(upper, record)
         if not may_start:
-            self._creator.refusals.forget(uid)  # or its namespace would wait for it to ask again
+            self._creator.refusals.forget(uid)  # otherwise its namespace would wait for this pod's next try
         if lower is not None and (not record.observed or record.last_lower is not lower):
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:
@@ -199,7 +203,8 @@ class PodController:
             try:
                 await self._updater.follow(upper, lower, record)
             except ApiError:
-                # Tried again, perhaps for long (a policy below says no): what the pod does goes up all the same.
+                # The update is retried, maybe for long (a policy of the lower cluster refuses it), so mirror
+                # the status now.
                 await self._status.mirror(upper, lower, record)
                 raise
             return await self._status.mirror(upper, lower, record)
@@ -209,19 +214,19 @@ class PodController:
 
     @staticmethod
     def _has_started(upper: Object, record: PodRecord) -> bool:
-        """Whether there has been a lower pod. A forged mark or start time only makes this very pod fail."""
+        """Report whether the upper pod has had a lower pod. A forged mark or start time only makes this pod fail."""
         mark = mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
         return bool(record.lower_uid or mark or (upper.status or {}).get("startTime"))
 
     def _may_start(self, upper: Object, record: PodRecord) -> bool:
-        """Whether an upper pod without a lower one is to get one."""
+        """Report whether an upper pod without a lower pod may get one."""
         is_over = upper.metadata.deletion_timestamp is not None or pod_status.is_finished(
             {"status": upper.status or {}}
         )
         return not is_over and not self._has_started(upper, record)
 
     async def _lower_missing(self, upper: Object, record: PodRecord) -> Result | None:
-        """The lower pod was there and is not in the cache any more: make sure, then report it lost."""
+        """Confirm that a lower pod that is no longer in the cache is gone, then report it lost."""
         is_finished = pod_status.is_finished({"status": upper.status or {}})
         if is_finished and record.is_gone:
             return None
@@ -231,7 +236,8 @@ class PodController:
         ):
             if not self._has_our_labels(upper, live):
                 await self._claim_again(upper, live)
-            # Otherwise the cache is behind: its event will come, this is only the safety net.
+            # Otherwise the cache is behind: the event will requeue the pod, this requeue is only a safety
+            # net.
             return Result(requeue_after=live_reads.BEHIND)
         if is_finished:
             record.is_gone = True
@@ -254,7 +260,7 @@ class PodController:
         return self._labels(upper).items() <= live.labels.items()
 
     async def _claim_again(self, upper: Object, live: Object) -> None:
-        """Somebody took our labels off the very pod that we made; without them it would run on, unseen."""
+        """Restore removed ownership labels on the pod's own lower pod; without them it would run unmanaged."""
         labels = self._labels(upper)
         self._context.log.warning("lower pod has lost its labels; they are put back", pod=live.key)
         await patch_only(

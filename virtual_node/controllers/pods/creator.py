@@ -1,4 +1,4 @@
-"""Creates lower pods: what they need first, then the pod itself, and a clear word when that cannot be."""
+"""Creates lower pods: first their dependencies, then the pod; reports on the upper pod why it cannot be created."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods import lower_pod, node_pools, synthetic_status
 
 _CONFLICT_RETRY = 30.0
-"""Seconds between two looks at a name that somebody else's pod holds below (its end is no event of ours)."""
+"""Seconds between two tries while an unmanaged lower pod has the name (its deletion causes no event here)."""
 _PREDECESSOR_RETRY = 5.0
-"""Safety net while a predecessor of the same name ends below; normally its delete event comes first."""
+"""Seconds until a retry while an older pod of the same name terminates in the lower cluster; its delete event
+normally requeues the pod earlier."""
 _DEPENDENCY_RETRY = 60.0
-"""Safety net while a dependency is missing; normally its watch brings the pod back at once."""
+"""Seconds until a retry while a dependency is missing; its watch normally requeues the pod earlier."""
 
 
 class PodCreator:
-    """Brings a lower pod into being, dependencies first."""
+    """Creates a lower pod, dependencies first."""
 
     def __init__(
         self,
@@ -64,19 +65,19 @@ class PodCreator:
         self.refusals = Refusals()
 
     def adopt(self, upper: Object) -> None:
-        """The pod runs below already, from before a restart: what it needs there stays."""
+        """Keep the dependencies of a pod that already runs in the lower cluster, from before a restart."""
         self._dependencies.claim(upper)
 
     def found_at_start(self, upper: Object) -> None:
-        """The pod runs below already: what it needs there stays, and a token that went while nobody looked is made."""
+        """Keep the dependencies of a pod that already runs, and recreate a token Secret deleted while stopped."""
         self.adopt(upper)
         self._identities.adopt(upper.uid)
 
     async def prepare(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
-        """Have the ConfigMaps and Secrets there below that a pod names; why that cannot be.
+        """Ensure that ConfigMaps and Secrets referenced by a pod exist in the lower cluster; return what blocks it.
 
         Raises:
-            ApiError: a passing trouble; the caller retries with back-off.
+            ApiError: a temporary error; the caller retries with back-off.
         """
         namespace = self._context.lower_namespace(upper.namespace)
         return await self._dependencies.ensure(upper, upper_pod, namespace)
@@ -84,10 +85,10 @@ class PodCreator:
     async def prepare_debugging(
         self, upper: Object, upper_pod: dict[str, Any], patch: dict[str, Any]
     ) -> dict[str, Problem]:
-        """Complete the debug containers of a patch, in place, and take those out that must wait; return why they do.
+        """Complete the debug containers of a patch in place, remove those that must wait, and return why they wait.
 
         Raises:
-            ApiError: a passing trouble; the caller retries with back-off.
+            ApiError: a temporary error; the caller retries with back-off.
         """
         found = await self.prepare(upper, upper_pod)
         ready, waiting = debugging.split(patch["spec"]["ephemeralContainers"], found)
@@ -99,7 +100,7 @@ class PodCreator:
         return waiting
 
     def release(self, uid: str) -> None:
-        """The upper pod is gone: what only it needed below may go too."""
+        """Release what only this pod needed in the lower cluster; its upper pod is gone."""
         self._dependencies.release(uid)
         self._identities.release(uid)
         self.refusals.forget(uid)
@@ -107,10 +108,10 @@ class PodCreator:
             self._volumes.release(uid)
 
     async def create(self, upper: Object, record: PodRecord) -> Result | None:
-        """Create the lower pod, or say on the upper pod why not yet.
+        """Create the lower pod, or report on the upper pod why it cannot be created yet.
 
         Raises:
-            ApiError: a passing trouble; the caller retries with back-off.
+            ApiError: a temporary error; the caller retries with back-off.
         """
         upper_pod = upper.to_dict()
         options = self._context.options[upper_pod["spec"]["nodeName"]]
@@ -157,14 +158,14 @@ class PodCreator:
             self._lag.observe(record.created_at - record.wanted_at)
             record.wanted_at = 0.0
         record.observed = False
-        # Debug containers can only be added to a pod that is there: the next look does.
+        # Debug containers can only be added to an existing pod: the next reconcile adds them.
         record.synced = None if upper_pod["spec"].get("ephemeralContainers") else upper
         record.reached = int(created["metadata"].get("generation") or 0)
         record.complaint = ""
         return None
 
     async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
-        """Make what a new pod needs in the lower cluster; return what cannot be made."""
+        """Ensure what a new pod needs in the lower cluster; return what cannot be created."""
         namespace = options.namespace_map(upper.namespace)
         if problem := await self._namespaces.ensure(
             namespace, upper_name=upper.namespace, is_for_new_pod=True
@@ -178,7 +179,10 @@ class PodCreator:
     async def _has_no_node(
         self, upper: Object, spec: dict[str, Any], record: PodRecord, *, node_name: str
     ) -> bool:
-        """Keep the lower pod to the virtual node's own lower nodes; say so where none of them can take it."""
+        """Restrict the lower pod to the virtual node's own lower nodes; report whether none of them can take it.
+
+        If so, the reason is written to the upper pod.
+        """
         pool = self._context.nodes[node_name].node_selector
         why = node_pools.contradiction(spec, pool, node_name=node_name, cluster=self._context.name)
         if not why:
@@ -197,7 +201,7 @@ class PodCreator:
                 resources.PODS, body, namespace=body["metadata"]["namespace"]
             )
         except NotConnected:
-            record.sent = was_sent  # this one has not arrived
+            record.sent = was_sent  # this request has not reached the server
             raise
         except ApiError as error:
             if 400 <= error.code < 500:
@@ -224,8 +228,8 @@ class PodCreator:
         if there is None:
             return Result(requeue_after=0)
         if live_reads.is_lower_pod_of(self._context, upper, there, known_uid=record.lower_uid):
-            # Ours: created before a restart or by a request whose answer was lost. The informer brings it, unless its
-            # labels were removed.
+            # It is our pod, created before a restart or by a request whose response was lost. The informer
+            # will show it, unless its labels were removed.
             record.lower_uid = there.uid
             record.created_at = asyncio.get_running_loop().time()
             return Result(requeue_after=_PREDECESSOR_RETRY)
@@ -236,8 +240,9 @@ class PodCreator:
             return await self._name_conflict(
                 upper, record, f"a pod {there.key} that stands for {namespace}/{upper.name}"
             )
-        # A predecessor of the same name; its deletion wakes this pod. Who was to delete it may be gone (a virtual
-        # node that was taken out of the configuration), so we do, once the upper cluster confirms that the name is ours.
+        # An older pod of the same name: its deletion requeues this pod. The process that should delete it may
+        # be gone (a virtual node removed from the configuration), so we delete it if the upper cluster has
+        # this pod under the name.
         if there.metadata.deletion_timestamp is None and await live_reads.exists_above(
             self._context, upper.uid, there
         ):
@@ -266,7 +271,7 @@ class PodCreator:
     async def _complain(
         self, upper: Object, record: PodRecord, reason: str, message: str, status: dict[str, Any]
     ) -> None:
-        """Write a problem into the pod, then tell it as an event; once, and again only if it could not be written."""
+        """Write a problem to the upper pod's status and then as an event; only a failed write is repeated."""
         await self._status.say(upper, status)
         record.complaint = records.complaint(reason, message)
         self._context.recorder.event(upper, "Warning", reason, message)

@@ -1,4 +1,4 @@
-"""Debug containers that reference ConfigMaps and Secrets which the pod's lower cluster does not have. Pure."""
+"""Splits debug containers by whether the ConfigMaps and Secrets they reference exist in the lower cluster. No IO."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def split(
 ) -> tuple[list[Container], dict[str, Problem]]:
     """Return the containers that may be added to the lower pod, and by name why the others must wait.
 
-    A container that references a missing object waits in the upper pod. In the lower pod it would wait, too, but start as
-    soon as anybody makes an object of that name there.
+    A container that references a missing object waits in the upper pod. In the lower pod it would wait, too,
+    but start as soon as any user creates an object of that name there.
 
     Args:
         containers: ephemeral containers that the lower pod does not have yet.
-        found: what is missing, or is not ours in the lower cluster, of all that the pod references.
+        found: objects referenced by the pod that are missing, or unmanaged in the lower cluster.
     """
     problems = {problem.about: problem for problem in found}
     ready: list[Container] = []
@@ -30,7 +30,7 @@ def split(
         needs = dependencies.dependencies({"spec": {"ephemeralContainers": [container]}})
         missing = [problems[key] for need in needs if (key := (need.kind, need.name)) in problems]
         if of_pod := problems.get(("", "")):
-            missing = [of_pod]  # nothing was looked at
+            missing = [of_pod]  # a problem of the whole pod: no single object was checked
         if missing:
             waiting[container["name"]] = missing[0]
         else:

@@ -1,4 +1,4 @@
-"""Which pods the configuration keeps out of a lower cluster, before anything is made for them."""
+"""Decides which pods the configuration keeps out of a lower cluster, before any object is created for them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from virtual_node.translate.pods import references, volumes
 
 
 class Eligibility:
-    """The configuration of one lower cluster, as far as it is about which pods may go there."""
+    """The part of a lower cluster's configuration that decides which pods may run there."""
 
     def __init__(self, context: ClusterContext, namespaces: Namespaces, *, has_volumes: bool) -> None:
-        """Set up.
+        """Compile the pod selector.
 
         Args:
             context: of the lower cluster.
-            namespaces: which upper ones are allowed.
-            has_volumes: claims are mirrored.
+            namespaces: decides which upper namespaces are allowed.
+            has_volumes: whether PersistentVolumeClaims are mirrored.
         """
         self._context = context
         self._namespaces = namespaces
@@ -33,7 +33,7 @@ class Eligibility:
     def why_not(
         self, upper: Object, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective
     ) -> str:
-        """Return why a pod is kept out of this lower cluster, by the configuration or by what it asks for; else empty."""
+        """Return why the configuration or the pod's own fields keep it out of this lower cluster; empty: it may run."""
         if upper.namespace == NEVER_MIRRORED:
             return f"Pods in {NEVER_MIRRORED} are not mirrored to lower clusters; keep this pod off virtual nodes"
         if not self._namespaces.allowed(upper.namespace):
@@ -46,7 +46,8 @@ class Eligibility:
                 f"Lower cluster {self._context.name} does not take pods with these labels "
                 "(podSelector in the virtual node's configuration)"
             )
-        # The webhook refuses it in pods that it sees; without it the pod would run on any lower node.
+        # The webhook refuses it in pods that it sees; without the webhook the pod would run on any lower
+        # node.
         if why := cluster_selector.refusal(upper.annotations, names.ANNOTATION_CLUSTER_SELECTOR):
             return why
         if what := references.not_mirrored(upper_pod):

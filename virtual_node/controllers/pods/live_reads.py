@@ -1,4 +1,4 @@
-"""Pods as the clusters have them now: asked before anything goes on the word of a cache, which may be behind."""
+"""Reads pods live from the API servers: nothing is deleted because of a cache, which may be behind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.base import ownership
 
 BEHIND = 5.0
-"""Seconds until a cache that is behind is looked at again; its event normally comes first."""
+"""Seconds until a requeue while a cache is behind; its event normally comes first."""
 
 
 async def lower_named_as(context: ClusterContext, upper: Object) -> Object | None:
-    """What the lower cluster has under an upper pod's name, whosever it is."""
+    """Return the lower pod of an upper pod's name, owned or not; None: it does not exist."""
     namespace = context.lower_namespace(upper.namespace)
     try:
         return from_dict(await context.lower.get(resources.PODS, upper.name, namespace=namespace))
@@ -27,14 +27,15 @@ async def lower_named_as(context: ClusterContext, upper: Object) -> Object | Non
 
 
 def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, known_uid: str) -> bool:
-    """Return whether a pod read from the lower cluster was made for an upper pod.
+    """Report whether a pod read from the lower cluster was created for an upper pod.
 
     Args:
         context: the two clusters.
         upper: the upper pod.
         live: the lower pod.
-        known_uid: uid of the lower pod that this process created or saw with our labels; empty: none. Never take it
-            from the upper pod: its user can write there.
+        known_uid: uid of the lower pod that this process created or saw with our labels; empty: none. Never
+            take it
+            from the upper pod, because its user can write there.
     """
     if live.uid == known_uid:
         return True
@@ -43,7 +44,7 @@ def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, kno
 
 
 async def itself(cluster: Client, pod: Object) -> Object | None:
-    """A pod of a cluster as it is now; None: that very one is gone."""
+    """Return the current state of a pod; None: the pod of that uid is gone."""
     try:
         live = from_dict(await cluster.get(resources.PODS, pod.name, namespace=pod.namespace))
     except NotFound:
@@ -52,15 +53,15 @@ async def itself(cluster: Client, pod: Object) -> Object | None:
 
 
 async def exists_above(context: ClusterContext, uid: str, lower: Object) -> bool:
-    """Whether the upper cluster has the pod of that uid, under the name that a lower pod was made with."""
+    """Report whether the upper cluster has the pod of that uid, under the name that a lower pod was created with."""
     upper = await _upper_named_as(context, lower)
     return upper is not None and upper["metadata"]["uid"] == uid
 
 
 async def has_upper_pod(context: ClusterContext, lower: Object) -> bool:
-    """Return whether the upper cluster has the pod that a lower pod was made for.
+    """Report whether the upper cluster has the pod that a lower pod was created for.
 
-    Each of the lower pod's two marks suffices: who changes one of them must not have the pod deleted.
+    Either of the lower pod's two marks suffices, so changing one of them does not get the pod deleted.
     """
     upper = await _upper_named_as(context, lower)
     return upper is not None and ownership.is_made_for(lower, context.cluster_id, upper["metadata"])
@@ -74,13 +75,13 @@ async def _upper_named_as(context: ClusterContext, lower: Object) -> dict[str, A
 
 
 def upper_namespace(lower: Object) -> str:
-    """The namespace above of the pod that a lower pod was made for."""
+    """Return the upper namespace of the pod that a lower pod was created for."""
     return lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, lower.namespace)
 
 
 async def delete_below(context: ClusterContext, lower: Object, *, grace_period_seconds: int | None) -> None:
-    """Delete a lower pod, that very one; None: with the grace period that it asks for itself."""
-    # Gone already, or the name belongs to another pod by now: not ours to delete.
+    """Delete a lower pod by uid; None: with the grace period of its spec."""
+    # Gone already, or the name now belongs to another pod, which is not ours to delete.
     with contextlib.suppress(NotFound, Conflict):
         await context.lower.delete(
             resources.PODS,

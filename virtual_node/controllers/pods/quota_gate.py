@@ -1,10 +1,11 @@
-"""Which pods may ask again after a quota refused them, and when. Pure: times are given, wakes are returned.
+"""Decides which pods are retried after a quota refused them, and when. No IO: callers pass times and handle wakes.
 
-Ten thousand pods that each ask every ten seconds use up the rate limit of their lower cluster. So one pod of each
-lower namespace asks, with back-off; when it is created, others follow, two for each that succeeds. The asking pod
-changes with each refusal: pods that ask for other amounts take turns, so a large one does not keep small ones waiting.
-A pod that gets no answer about the quota, only server errors, loses its turn after some seconds. A new pod that asks for
-as much as one that was just refused waits without asking: ten thousand of them cost the lower cluster one request a second.
+Ten thousand pods that are each tried every ten seconds use up the rate limit of their lower cluster. So one
+pod of each lower namespace, the probe, is tried with back-off. When it is created, others follow, two for
+each success. The probe changes with each refusal: pods of different demands take turns, so a large pod does
+not keep small ones waiting. A pod whose tries bring only server errors and no quota decision loses its turn
+after some seconds. A new pod with the demand of a pod that was just refused waits without a try, so ten
+thousand of them cost the lower cluster one request per second.
 """
 
 from __future__ import annotations
@@ -14,35 +15,35 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 FIRST, LONGEST = 5.0, 60.0
-"""Seconds between two tries of a namespace: after the first refusal, and at most."""
+"""Seconds between two tries in a namespace: after the first refusal, and at most."""
 _AFTER_DELETION = 1.0
-"""Seconds between two tries at least when pods of the namespace end."""
+"""Minimum seconds between two tries in a namespace when its pods finish or are deleted."""
 _FRESH = 1.0
-"""Seconds for which a refusal holds for new pods: a quota that is raised is seen by the next pod that is created."""
+"""Seconds for which a refusal also applies to new pods; the next new pod after that detects a raised quota."""
 _AT_ONCE = 32
-"""Pods released that have not been tried yet, at most."""
+"""Maximum number of released pods that have not been tried yet."""
 _PER_SUCCESS = 2
 _TURN = 10.0
-"""Seconds from a pod's first try in its turn until another one asks in its place."""
+"""Seconds from a pod's first try in its turn until another pod gets the turn."""
 
 Wakes = list[tuple[str, float]]
-"""Uids to look at, and after how many seconds."""
+"""Uids to requeue, each with a delay in seconds."""
 
 
 @dataclass(slots=True)
 class _Namespace:
     waiting: OrderedDict[str, OrderedDict[str, None]] = field(default_factory=OrderedDict)
-    """Uids by what they ask for; both in the order of their turns."""
+    """Uids by demand; both levels are in the order of their turns."""
     why: dict[str, str] = field(default_factory=dict)
-    """The last refusal of each demand that waits."""
+    """The last refusal message by waiting demand."""
     interval: float = FIRST
     tried: float = 0.0
     due: float = 0.0
     probe: str = ""
-    """The pod that asks next, at ``due``."""
+    """Uid of the pod that is tried next, at ``due``; empty: none."""
     released: set[str] = field(default_factory=set)
     asking: dict[str, float] = field(default_factory=dict)
-    """When each pod whose turn it is was tried first."""
+    """Time of each pod's first try in its current turn, by uid."""
 
 
 class QuotaGate:
@@ -51,14 +52,14 @@ class QuotaGate:
     def __init__(self) -> None:
         self._namespaces: dict[str, _Namespace] = {}
         self._known: dict[str, tuple[str, str]] = {}
-        """Lower namespace and demand of every pod that has been refused."""
+        """Lower namespace and demand of every waiting pod, by uid."""
 
     def __len__(self) -> int:
-        """Pods that have been refused and not been created since."""
+        """Return the number of pods that wait because of a quota."""
         return len(self._known)
 
     def pause(self, uid: str, now: float) -> float:
-        """Seconds until a pod may be tried: 0: now; infinite: it will be woken."""
+        """Return the seconds until a pod may be tried; 0: now; infinite: it will be woken."""
         if uid not in self._known:
             return 0.0
         namespace = self._namespaces[self._known[uid][0]]
@@ -88,9 +89,9 @@ class QuotaGate:
         Args:
             uid: of the pod.
             name: of the lower namespace.
-            demand: what the pod asks for; pods with an equal demand fit or do not fit alike.
-            now: seconds.
-            why: the quota that is exceeded, for people.
+            demand: digest of what the pod requests; pods with an equal demand all fit or all do not fit.
+            now: time in seconds.
+            why: the exceeded quota, for messages.
         """
         namespace = self._namespaces.setdefault(name, _Namespace())
         was_probe = uid == namespace.probe
@@ -104,21 +105,21 @@ class QuotaGate:
         return self.follow(uid, name, demand, now)
 
     def foresee(self, uid: str, name: str, demand: str, now: float) -> str:
-        """Return why a quota would refuse a new pod: it refused one of an equal demand a moment ago; empty: not known."""
+        """Return the refusal a quota gave to an equal demand a moment ago; empty: the pod may be tried."""
         namespace = self._namespaces.get(name)
         if uid in self._known or namespace is None or now - namespace.tried >= _FRESH or namespace.released:
             return ""
         return namespace.why.get(demand, "")
 
     def follow(self, uid: str, name: str, demand: str, now: float) -> Wakes:
-        """Have a pod wait that has not been tried, behind those that have."""
+        """Add a pod that has not been tried to the queue, behind the waiting pods."""
         namespace = self._namespaces.setdefault(name, _Namespace(tried=now))
         self._known[uid] = (name, demand)
         namespace.waiting.setdefault(demand, OrderedDict())[uid] = None
         return self._arm(namespace, now + namespace.interval, now)
 
     def created(self, uid: str, now: float) -> Wakes:
-        """Note that a pod was created: others that wait may follow."""
+        """Note that a pod was created and release waiting pods."""
         if uid not in self._known:
             return []
         namespace = self._namespaces[self._known[uid][0]]
@@ -136,7 +137,7 @@ class QuotaGate:
         return wakes
 
     def freed(self, name: str, now: float) -> Wakes:
-        """Note that a pod of ours in a lower namespace has ended: its part of the quota is free."""
+        """Note that an owned pod of a lower namespace has finished or is gone, which frees quota."""
         namespace = self._namespaces.get(name)
         if namespace is None:
             return []
@@ -148,7 +149,7 @@ class QuotaGate:
         return [(namespace.probe, soon - now)]
 
     def forget(self, uid: str, now: float) -> Wakes:
-        """Forget a pod, which is gone or waits for something else; another one may ask in its place."""
+        """Forget a pod that is gone or waits for something else; another pod may be tried in its place."""
         known = self._known.get(uid)
         if known is None:
             return []
@@ -161,7 +162,7 @@ class QuotaGate:
         return self._arm(namespace, max(namespace.due, now), now)
 
     def _leave(self, uid: str) -> None:
-        """Take a pod out of its turn."""
+        """Remove a pod from the queue of its namespace."""
         known = self._known.get(uid)
         if known is None:
             return
@@ -182,7 +183,7 @@ class QuotaGate:
             namespace.probe = ""
 
     def _arm(self, namespace: _Namespace, due: float, now: float) -> Wakes:
-        """Have a pod ask at a time, unless one is to ask anyway."""
+        """Schedule the next probe, unless a try is already pending."""
         if namespace.probe or namespace.released:
             return []
         namespace.probe, namespace.due = self._next(namespace), due
@@ -190,7 +191,7 @@ class QuotaGate:
 
     @staticmethod
     def _next(namespace: _Namespace) -> str:
-        """The pod whose turn it is; empty: all have been released."""
+        """Return the pod whose turn it is; empty: all have been released."""
         for uids in namespace.waiting.values():
             for uid in uids:
                 if uid not in namespace.released:

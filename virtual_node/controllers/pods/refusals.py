@@ -1,4 +1,4 @@
-"""When pods that a lower cluster refused are tried again, so that many of them leave the rate limit to others."""
+"""Decides when refused pods are tried again, so that many of them do not use up the lower cluster's rate limit."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from virtual_node.controllers.pods.quota_gate import QuotaGate, Wakes
 from virtual_node.controllers.pods.record import PodRecord
 
 _BASE, _LONGEST = 0.1, 60.0
-"""Seconds until a single pod is tried again, after its first refusal and at most."""
+"""Seconds until a single pod is tried again: after its first refusal, and at most."""
 _PER_SECOND, _BURST = 5.0, 50
-"""Tries of refused pods of one namespace."""
+"""Tries of refused pods of one namespace: per second, and at once."""
 _ALL_PER_SECOND, _ALL_BURST = 50.0, 200
-"""Tries of refused pods of all namespaces of a lower cluster."""
+"""Tries of refused pods of all namespaces of a lower cluster: per second, and at once."""
 
 
 class Pacer:
-    """Gives out times at a steady rate, in the order in which they are asked for (GCRA)."""
+    """Assigns times at a steady rate, in the order of the calls (GCRA)."""
 
     def __init__(self, rate: float, burst: int) -> None:
-        """Set up.
+        """Set the rate.
 
         Args:
             rate: times per second.
-            burst: times that may be at once.
+            burst: number of times that may be the same.
         """
         self._step = 1 / rate
         self._slack = (burst - 1) * self._step
         self._next = 0.0
 
     def take(self, now: float) -> float:
-        """Return the next time that is free: now, or later."""
+        """Return the next free time, which is now or later."""
         due = max(now, self._next - self._slack)
         self._next = max(self._next, now) + self._step
         return due
 
     def is_idle(self, now: float) -> bool:
-        """Return whether the whole burst is free."""
+        """Report whether the whole burst is available."""
         return self._next <= now
 
 
 class Refusals:
     """The pods that one lower cluster refused.
 
-    A quota's refusals are tried again one by one (``quota_gate``); all others each for itself with back-off, at a
-    bounded rate for each namespace and for all.
+    Pods refused by a quota are tried again one by one (``quota_gate``). All others have a back-off of their
+    own, at a limited rate per namespace and in all.
     """
 
     def __init__(self) -> None:
@@ -63,11 +63,11 @@ class Refusals:
         self._wake: Callable[[str, float], None] = lambda _uid, _seconds: None
 
     def attach(self, wake: Callable[[str, float], None]) -> None:
-        """Set what has a pod looked at: called with its uid and seconds."""
+        """Set the function that requeues a pod; it is called with a uid and seconds."""
         self._wake = wake
 
     def pause(self, uid: str, record: PodRecord) -> Result | None:
-        """Return how a pod has to wait that was refused before; None: it may be tried."""
+        """Return the requeue of a pod that was refused before; None: it may be tried."""
         now = _now()
         self._wake_all(self._gate.ask(uid, now))
         seconds = max(self._gate.pause(uid, now), record.retry_at - now)
@@ -76,29 +76,29 @@ class Refusals:
         return Result() if seconds == math.inf else Result(requeue_after=max(seconds, SHORTEST_PAUSE))
 
     def foresee(self, uid: str, namespace: str, spec: dict[str, Any]) -> str:
-        """Return why a quota would refuse a new pod, as it just refused an equal one; empty: it may be tried."""
+        """Return the refusal a quota just gave to an equal pod; empty: the pod may be tried."""
         return self._gate.foresee(uid, namespace, _demand(spec), _now()) if len(self._gate) else ""
 
     def follow(self, uid: str, namespace: str, spec: dict[str, Any]) -> Result:
-        """Have a pod wait that has not been tried; it is woken when its turn comes."""
+        """Have an untried pod wait; it is woken when its turn comes."""
         self._wake_all(self._gate.follow(uid, namespace, _demand(spec), _now()))
         return Result()
 
     def refused_by_quota(self, uid: str, namespace: str, spec: dict[str, Any], message: str) -> Result:
-        """Note a quota's refusal in a lower namespace; the pod is woken when its turn comes.
+        """Note that a quota of a lower namespace refused a pod, which is woken when its turn comes.
 
         Args:
             uid: of the pod.
-            namespace: the lower one.
+            namespace: the lower namespace.
             spec: of the lower pod.
-            message: the lower API server's: ``pods "a" is forbidden: exceeded quota: …``.
+            message: of the lower API server: ``pods "a" is forbidden: exceeded quota: …``.
         """
         why = message.partition("forbidden: ")[2] or message
         self._wake_all(self._gate.refused(uid, namespace, _demand(spec), _now(), why=why))
         return Result()
 
     def refused(self, uid: str, namespace: str, record: PodRecord) -> Result:
-        """Note any other refusal in a lower namespace."""
+        """Note any other refusal in a lower namespace; return the requeue."""
         now = _now()
         self.forget(uid)
         if namespace not in self._namespaces:
@@ -115,12 +115,12 @@ class Refusals:
         self._wake_all(self._gate.created(uid, _now()))
 
     def freed(self, namespace: str) -> None:
-        """Note that a pod of ours in a lower namespace has ended."""
+        """Note that an owned pod of a lower namespace has finished or is gone."""
         if len(self._gate):
             self._wake_all(self._gate.freed(namespace, _now()))
 
     def forget(self, uid: str) -> None:
-        """Note that a pod is gone, or waits for something else."""
+        """Forget a pod that is gone or waits for something else."""
         if len(self._gate):
             self._wake_all(self._gate.forget(uid, _now()))
 
@@ -130,7 +130,7 @@ class Refusals:
 
 
 def _demand(spec: dict[str, Any]) -> str:
-    """A digest of what quotas count of a pod."""
+    """Return a digest of the pod fields that quotas count."""
     counted = [
         [container.get("resources") for container in spec.get(kind) or ()]
         for kind in ("initContainers", "containers")

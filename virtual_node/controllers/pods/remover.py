@@ -1,4 +1,4 @@
-"""Deletion, in both directions and in the right order: the lower pod ends first, the upper object last."""
+"""Deletes pods in both clusters in the right order: the lower pod terminates first, the upper object goes last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from virtual_node.translate.pods import status as pod_status
 
 
 class PodRemover:
-    """Deletes lower pods whose upper pod is going or gone, and upper pods whose lower pod has ended."""
+    """Deletes lower pods whose upper pod is deleted or gone, and upper pods whose lower pod is gone."""
 
     def __init__(self, context: ClusterContext, *, status: StatusWriter, creator: PodCreator) -> None:
         self._context = context
@@ -27,23 +27,24 @@ class PodRemover:
         self._creator = creator
 
     async def upper_gone(self, uid: str, lower: Object | None, record: PodRecord | None) -> Result | None:
-        """The upper pod does not exist: its lower pod is an orphan and ends with its own grace period.
+        """Delete the orphaned lower pod of an upper pod that is gone, with the lower pod's own grace period.
 
         Args:
             uid: the upper pod's.
             lower: its lower pod.
-            record: what we know of it; None: the cache has not shown the upper pod before. It is behind no more for
-                one that it has shown and shows no longer, so thousands of a Job's finished pods, which go at once,
-                cost no further request.
+            record: of the upper pod; None: the cache has never shown it, so the upper cluster is asked. A pod
+                that the cache
+                showed and no longer shows is gone, so deleting thousands of a Job's finished pods costs no more requests.
 
-        Returns a requeue when it does exist, and only the cache does not show it yet.
+        Returns a requeue if the upper pod exists and only the cache does not show it yet.
         """
         if lower is not None and lower.metadata.deletion_timestamp is None:
             if record is None and await live_reads.has_upper_pod(self._context, lower):
                 return Result(requeue_after=live_reads.BEHIND)
             await live_reads.delete_below(self._context, lower, grace_period_seconds=None)
         elif lower is None:
-            # Not earlier: until it has ended, the lower pod may read whatever has the names that it references.
+            # Not earlier: until it has terminated, the lower pod may read any object of the names that it
+            # references.
             self._creator.release(uid)
             last = record.last_lower if record is not None else None
             if last is not None and (live := await self._stripped(last)):
@@ -51,13 +52,14 @@ class PodRemover:
         return None
 
     async def upper_deleting(self, upper: Object, lower: Object | None, record: PodRecord) -> Result | None:
-        """The upper pod is being deleted: pass the wish on, and finish above once it is fulfilled below."""
+        """Delete the lower pod of an upper pod that is being deleted; once it is gone, delete the upper pod."""
         if lower is not None:
             return await self._end_below(upper, lower, record)
         made = record.lower_uid or mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
         if (record.sent or made) and not record.observed:
-            # The cache has shown none, but one may have been made a moment ago, or have lost its labels while nobody
-            # looked; the name above is not free before that has ended.
+            # The cache has never shown a lower pod, but one may have been created a moment ago or have lost
+            # its labels while we were stopped. The upper name must not become free before that pod has
+            # terminated.
             live = await live_reads.lower_named_as(self._context, upper)
             if live is not None and live_reads.is_lower_pod_of(
                 self._context, upper, live, known_uid=record.lower_uid
@@ -70,11 +72,12 @@ class PodRemover:
         if record.last_lower is not None:
             await self._status.mirror(upper, record.last_lower, record)
         if upper.metadata.finalizers and not _has_ended(upper) and not _has_ended(record.last_lower):
-            # Someone still wants to read the outcome (a Job counts its pods by it): a kubelet ends every
-            # pod in a terminal phase, so we do where the lower cluster did not.
+            # A finalizer's owner still reads the outcome (a Job counts its pods by phase). A kubelet ends
+            # every pod in a terminal phase, so set one where the lower cluster did not.
             await self._status.lost(upper, reason="Deleted", message="The pod was deleted")
         if upper.metadata.deletion_grace_period_seconds == 0:
-            # Our final deletion is in already; only finalizers of others keep the object.
+            # Our final delete request was already accepted; only finalizers of other controllers keep the
+            # object.
             return None
         with contextlib.suppress(NotFound, Conflict):
             await self._context.upper.delete(
@@ -84,15 +87,16 @@ class PodRemover:
 
     @staticmethod
     def has_outlived(lower: Object, upper: Object) -> bool:
-        """Whether the lower pod works on, unasked to end, though the upper one has finished."""
+        """Report whether the lower pod runs on, not being deleted, although the upper pod has finished."""
         return _has_ended(upper) and not _has_ended(lower) and lower.metadata.deletion_timestamp is None
 
     async def upper_finished(self, upper: Object, lower: Object) -> Result:
-        """The upper pod has finished and its lower one has not: it ends, with its own grace period.
+        """Delete the running lower pod of a finished upper pod, with the lower pod's own grace period.
 
-        A kubelet, too, tears down what is in a terminal phase in the API (pod_workers.go, UpdatePod). Here it comes
-        of a creation that a killed process had on its way, and that arrives after its successor has called the pod
-        lost. Both clusters are asked: to a cache that is behind, a pod looks like that which has finished below.
+        A kubelet, too, stops pods that are in a terminal phase in the API (pod_workers.go, UpdatePod). The
+        cause here is a create request of a killed process that arrives after its successor has reported the
+        pod lost. Both clusters are asked, because in a cache that is behind, a lower pod that has just
+        finished looks the same.
         """
         below = await live_reads.lower_named_as(self._context, upper)
         if below is not None and below.uid == lower.uid and not _has_ended(below):
@@ -105,7 +109,7 @@ class PodRemover:
         return Result(requeue_after=live_reads.BEHIND)
 
     async def _stripped(self, last: Object) -> Object | None:
-        """A lower pod that has left our cache without ending: somebody took our labels off, and it would run on."""
+        """Return a running lower pod that left our cache because its labels were removed; None: it is not running."""
         if last.metadata.deletion_timestamp is not None:
             return None
         return await live_reads.itself(self._context.lower, last)

@@ -1,4 +1,4 @@
-"""Writes upper pod statuses: what the lower cluster says, unabridged, and our own word where it says nothing."""
+"""Writes upper pod statuses: the complete lower status, or a status of our own where there is no lower pod."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods import synthetic_status
 
 _UNREMARKABLE_DELAY = 5.0
-"""Seconds after creation for which a status with no news in it waits for the next one."""
+"""Seconds after creation for which an unremarkable status waits for the next status."""
 _UNREMARKABLE = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 
 class StatusWriter:
-    """Patches pods/status in the upper cluster, only with what changed and only for the very pod (uid)."""
+    """Patches pods/status in the upper cluster, only with changes and only for the pod of that uid."""
 
     def __init__(self, context: ClusterContext) -> None:
         self._context = context
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "up")
 
     async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
-        """Bring the upper status to what the lower pod's status means upstream.
+        """Update the upper status from the lower pod's status.
 
-        Returns a requeue when the patch would carry no news (our annotation, "scheduled below"): nearly always
-        the next lower status comes first and takes them along, which saves a write per pod.
+        Returns a requeue if the patch would only carry our annotation or "scheduled": the next lower status
+        nearly always comes first and includes them, which saves one write per pod.
         """
         pair = (upper.resource_version, lower.resource_version)
         if record.compared == pair:
@@ -49,7 +49,7 @@ class StatusWriter:
             lower.to_dict(), upper_pod, reached=record.reached if record.synced is upper else 0
         )
         if pod_status.is_finished(upper_pod) and desired.get("phase") not in {"Succeeded", "Failed"}:
-            # A finished pod stays finished, as with a kubelet.
+            # A finished pod stays finished, as on a kubelet.
             record.compared = pair
             return None
         annotations: dict[str, str] = {}
@@ -76,34 +76,34 @@ class StatusWriter:
         return None
 
     async def say(self, upper: Object, status: Mapping[str, Any]) -> None:
-        """Write a status of our own making (missing dependency, refused below, lost)."""
+        """Write a status of our own (missing dependency, refused by the lower cluster, lost)."""
         current = upper.status or {}
         patch = pod_status.status_patch(current, dict(status), uid=upper.uid)
         if patch is not None:
             await self._patch(upper, patch)
 
     async def lost(self, upper: Object, *, reason: str, message: str) -> None:
-        """Report that the pod's lower half is gone for good: phase Failed, containers terminated."""
+        """Report that the lower pod is gone: phase Failed, containers terminated."""
         status = synthetic_status.lost(upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC))
         await self.say(upper, status)
 
     async def _patch(self, upper: Object, patch: dict[str, Any]) -> dict[str, Any] | None:
-        """Patch the status; return the status that the upper cluster has stored, or None where it has not."""
+        """Patch the status; return the status that the upper cluster stored, or None if it stored none."""
         try:
             changed = await self._context.upper.patch(
                 resources.PODS,
                 upper.name,
-                # Of this very state: a request of a killed process that arrives later changes nothing.
+                # The resourceVersion makes a delayed request of a killed process fail.
                 {**patch, "metadata": {**patch["metadata"], "resourceVersion": upper.resource_version}},
                 namespace=upper.namespace,
                 subresource="status",
                 patch_type=PatchType.STRATEGIC,
             )
         except NotFound:
-            return None  # the pod is gone: its own events follow
+            return None  # the pod is gone: its events follow
         except Invalid as error:
-            # The upper cluster does not take this status (other validation than below, say). Retrying cannot help;
-            # the next lower status may. What it does take is not held back.
+            # The upper cluster refuses this status (e.g. its validation differs from the lower cluster's). A
+            # retry cannot help; the next lower status may. The accepted fields are sent.
             self._context.log.warning(
                 "upper cluster refuses a pod status", pod=upper.key, uid=upper.uid, error=str(error)
             )
@@ -116,18 +116,18 @@ class StatusWriter:
 
 
 def _refused(error: Invalid) -> set[str]:
-    """Fields of a status that a server found wrong: of the cause ``status.containerStatuses[0].state`` the first."""
+    """Return the rejected status fields: ``containerStatuses`` for ``status.containerStatuses[0].state``."""
     paths = [cause.get("field") or "" for cause in (error.status.get("details") or {}).get("causes") or ()]
     return {path.split(".")[1].partition("[")[0] for path in paths if path.startswith("status.")}
 
 
 def _digest(patch: Mapping[str, Any]) -> int:
-    """A number for what a patch changes in a status; never 0."""
+    """Return a number that identifies a patch's status changes; never 0."""
     return hash(msgspec.json.encode(patch.get("status"))) or 1
 
 
 def _is_unremarkable(patch: Mapping[str, Any]) -> bool:
-    """Whether a status patch says nothing that anybody waits for: no phase, no container, no bad news."""
+    """Report whether a status patch has no phase, no container status and no failed condition."""
     change = patch.get("status") or {}
     return change.keys() <= _UNREMARKABLE and all(
         condition.get("type") == "PodScheduled" and condition.get("status") == "True"

@@ -1,4 +1,4 @@
-"""Carries the changes that Kubernetes allows on a running pod from the upper pod to the lower one."""
+"""Applies the changes that Kubernetes allows on a running upper pod to its lower pod."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from virtual_node.translate.pods import lower_pod as pod_down
 from virtual_node.translate.pods import policy, update
 
 _FIRST_GENERATION = 1
-"""Of a pod in whose spec nothing has changed since it was created (KEP-5067; 0 where the API server counts none)."""
+"""Generation of a pod whose spec never changed since its creation (KEP-5067; 0 on API servers without it)."""
 
 _RESTORE_PAUSE = 30.0
-"""Seconds between two times that metadata of one lower pod is restored: somebody may change it again at once."""
+"""Minimum seconds between two restores of one lower pod's metadata, because others may change it again at
+once."""
 
 
 class PodUpdater:
@@ -37,13 +38,13 @@ class PodUpdater:
         self._creator = creator
 
     async def follow(self, upper: Object, lower: Object, record: PodRecord) -> None:
-        """Bring the lower pod's spec and metadata to what the upper pod asks, if that changed.
+        """Update the lower pod's spec and metadata to the upper pod's, if those changed.
 
-        Labels and annotations that were changed in the lower cluster are restored. Images and resources are not:
-        admission or an autoscaler there may have set them.
+        Labels and annotations that were changed in the lower cluster are restored. Images and resources are
+        not, because admission or an autoscaler there may have set them.
 
         Raises:
-            ApiError: the lower cluster does not take the change for now; the caller retries.
+            ApiError: the lower cluster does not accept the change for now; the caller retries.
         """
         if lower.metadata.deletion_timestamp is not None:
             return
@@ -80,7 +81,7 @@ class PodUpdater:
             self._tell_waiting(upper, record, waiting)
             if not debugging["spec"]["ephemeralContainers"]:
                 debugging = None
-        record.synced = None  # a part of it may go down; then what was wanted before is a change, too
+        record.synced = None  # only a part may be applied; then reverting it is a change, too
         patches = ((resize, "resize"), (debugging, "ephemeralcontainers"), (main, None))
         reached = await self._send(upper, lower, record, patches)
         if reached is not None and not waiting:
@@ -92,7 +93,7 @@ class PodUpdater:
     async def _restore(self, lower: Object, record: PodRecord, changes: Mapping[str, Any]) -> None:
         """Restore labels and annotations that were changed in the lower cluster, but not in a loop."""
         patch = {field: change for field, change in changes.items() if field == "metadata"}
-        if not record.reached:  # refused: the note must not call it asked for
+        if not record.reached:  # a change was refused, so the annotation must not list it as requested
             patch = update.without_note(patch, lower.annotations)
         if not patch:
             return
@@ -111,12 +112,13 @@ class PodUpdater:
         record: PodRecord,
         patches: Iterable[tuple[Mapping[str, Any] | None, str | None]],
     ) -> int | None:
-        """Send patches, each with its subresource, the pod's own last: it notes in an annotation what was asked for.
+        """Send patches, the pod's own last, because it notes in an annotation what was requested.
 
-        Returns the generation that the lower pod has with them, 0 when something was refused; None: it is gone.
+        Returns the generation at which the lower pod has the changes, 0 if any was refused; None: the pod is
+        gone.
 
         Raises:
-            ApiError: as ``follow``; whatever else could be sent was.
+            ApiError: as ``follow``; the other patches were sent.
         """
         reached = [lower.metadata.generation]
         postponed: ApiError | None = None
@@ -131,7 +133,7 @@ class PodUpdater:
                 elif subresource is None:
                     record.resized = False
             except Invalid as error:
-                # The lower cluster will refuse the same change for ever: say so once, keep the pod running.
+                # The lower cluster always refuses this change: report it once, keep the pod running.
                 reached.append(0)
                 self._refused(upper, error.message)
                 if subresource is None and record.resized:
@@ -139,14 +141,16 @@ class PodUpdater:
             except NotFound as error:
                 if subresource is None or _names_the_pod(error):
                     return None  # deleted meanwhile: its event follows
-                # Older than the subresource (resize came with Kubernetes 1.33): the pod keeps what it has.
+                # The API server does not know the subresource (resize came with Kubernetes 1.33): the pod is
+                # left as it is.
                 reached.append(0)
                 self._refused(upper, f"it does not know pods/{subresource}")
             except ApiError as error:
                 if is_retryable(error):
-                    record.resized = record.resized or subresource == "resize"  # it may have arrived
+                    record.resized = record.resized or subresource == "resize"  # the request may have arrived
                     raise
-                # A quota or a policy below says no. It may change, and nothing tells when: the rest goes down now.
+                # A quota or policy of the lower cluster refuses it. It may change without an event here, so
+                # retry later and send the other patches now.
                 self._refused(upper, error.message)
                 postponed = error
                 is_resize_due = is_resize_due or subresource == "resize"
@@ -155,9 +159,9 @@ class PodUpdater:
         return 0 if 0 in reached else max(reached)
 
     async def _note_resize(self, lower: Object, record: PodRecord, refused: Mapping[str, Any]) -> None:
-        """Note on the lower pod that it is not as it was last asked for: a resize went down, the rest was refused.
+        """Note in the lower pod's annotation that a resize was applied, but the remaining change was refused.
 
-        Without the note, a process that starts later would not carry down that the resize is taken back.
+        Without the note, a process started later would not apply a reverted resize.
         """
         note = update.without_note(refused, lower.annotations).get("metadata")
         if note:
@@ -165,7 +169,7 @@ class PodUpdater:
                 await self._patch(lower, record, {"metadata": note}, subresource=None)
 
     def _tell_waiting(self, upper: Object, record: PodRecord, waiting: Mapping[str, Problem]) -> None:
-        """Report debug containers that wait, once."""
+        """Write an event about waiting debug containers, once."""
         told = "; ".join(f"Debug container {name} waits: {one.message}" for name, one in waiting.items())
         if told and record.debugging != told:
             reason = next(iter(waiting.values())).event_reason
@@ -173,7 +177,7 @@ class PodUpdater:
         record.debugging = told
 
     def _tell_refused(self, upper: Object, record: PodRecord, why: str) -> None:
-        """Report changes that the policy refuses, once."""
+        """Write an event about changes that the policy refuses, once."""
         if why and record.refused != why:
             self._refused(upper, f"its policy does not allow the change: {why}")
         record.refused = why
@@ -186,10 +190,10 @@ class PodUpdater:
     async def _patch(
         self, lower: Object, record: PodRecord, patch: Mapping[str, Any] | None, *, subresource: str | None
     ) -> int:
-        """Send a patch, if there is one; the generation that the lower pod has with it."""
+        """Send a patch, if any; return the lower pod's generation with it."""
         if not patch:
             return lower.metadata.generation
-        # The name may be another pod's by now: that one is not to take this one's changes.
+        # The name may belong to another pod by now, which must not get these changes.
         changed = await patch_only(
             self._context.lower,
             resources.PODS,
@@ -207,12 +211,12 @@ class PodUpdater:
 
 
 def _names_the_pod(error: NotFound) -> bool:
-    """Whether it is the pod that was not found; a path that a server does not know has no name in its Status."""
+    """Report whether the pod itself was not found; an unknown path has no name in its Status."""
     return bool((error.status.get("details") or {}).get("name"))
 
 
 def same_wish(old: Object, new: Object) -> bool:
-    """Whether nothing that is carried below differs between two states of one upper pod."""
+    """Report whether two states of one upper pod are equal in everything that is copied to the lower pod."""
     return (
         old.has_spec_equal(new)
         and old.labels == new.labels
