@@ -1,1 +1,1 @@
-"""Commands for people: what is going on, and why."""
+"""Commands for people that show, explain or change an installation."""

@@ -1,4 +1,4 @@
-"""``virtual-node check``: would it work? Both kubeconfigs, versions, clocks, rights and reachability, in a table."""
+"""``virtual-node check``: checks kubeconfigs, versions, clocks, rights and reachability of all clusters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from virtual_node.config.types import ClusterConfig, Config
 from virtual_node.rights import daemon as rights
 
 _SKEW_LIMIT = 5.0
-"""Seconds two clocks may differ before leases, tokens and events start to mislead."""
+"""Seconds two clocks may differ before leases, tokens and events become misleading."""
 _OLDEST_MINOR = 24
 _COLUMNS = ("CLUSTER", "CHECK", "OK", "DETAIL", "NEXT")
 _PARALLEL = 8
@@ -34,7 +34,7 @@ _PARALLEL = 8
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report."""
+    """One row of the report."""
 
     cluster: str
     check: str
@@ -44,7 +44,7 @@ class Finding:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check what the given daemon flags describe; 0: all good, 1: something is not.
+    """Check the clusters that the daemon flags describe; return 0 when all checks pass, otherwise 1.
 
     Raises:
         ConfigError: flags or configuration are wrong; exit code 2.
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     options, daemon = daemon_flags.parse(_parser, argv)
     config = daemon.config
     if not daemon.config_file and config.clusters[0].name == DEFAULT_NODE_NAME:
-        # Named after the node, which nobody has named.
+        # By default the cluster is named after the node, and the node's name was not given either.
         config.clusters = [msgspec.structs.replace(config.clusters[0], name="lower")]
     findings = asyncio.run(run(config, patience=options.request_timeout))
     wrong = [finding for finding in findings if not finding.ok]
@@ -64,11 +64,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[Finding]:
-    """Check the upper cluster and every lower one, all at the same time.
+    """Check the upper cluster and every lower cluster concurrently.
 
     Args:
         config: the clusters.
-        patience: seconds for one answer.
+        patience: seconds to wait for each response.
     """
     pending = [_collect("upper", _upper(config, patience))]
     pending += [_collect(cluster.name, _lower(cluster, patience)) for cluster in config.clusters]
@@ -80,7 +80,7 @@ async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[Find
 
 
 async def _collect(cluster: str, checks: AsyncIterator[Finding]) -> list[Finding]:
-    """All findings of one cluster; the error that ends them early is the last one."""
+    """Return all findings of one cluster; a ConfigError that stops the checks becomes the last finding."""
     found: list[Finding] = []
     try:
         async for finding in checks:
@@ -124,7 +124,7 @@ async def _answering(
     patience: float,
     more: Callable[[Client], AsyncIterator[Finding]] | None = None,
 ) -> AsyncIterator[Finding]:
-    """The findings of a cluster, and more of them, up to where it answers no more."""
+    """Yield the findings of a cluster and of ``more``; an ApiError becomes the last finding."""
     async with Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=patience) as client:
         try:
             async for finding in _cluster(name, client, needed):
@@ -140,7 +140,7 @@ async def _answering(
 async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncIterator[Finding]:
     yield Finding(name, "kubeconfig", ok=True, detail=client.config.server)
     for what, step in weaknesses(client.config):
-        # No failure: it works, and may be meant so.
+        # Not a failure, because it works and may be intended.
         yield Finding(name, "transport", ok=True, detail=f"warning: {what}", fix=step)
     version = await client.version(timeout=client.timeout)
     git_version = version.get("gitVersion", "?")
@@ -181,7 +181,7 @@ async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncI
 
 
 def _by_resource(needed: Sequence[Right]) -> dict[str, list[Right]]:
-    """Gather rights on the same resource under its name, which has its API group where two groups have such a one."""
+    """Group rights by resource. The key includes the API group if two groups have a resource of that name."""
     groups: dict[str, set[str]] = {}
     for right in needed:
         groups.setdefault(right.full_resource, set()).add(right.group)
@@ -209,7 +209,7 @@ async def _rights(
 
 
 async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> list[str]:
-    """Return the verbs, with the name that they are about, that the cluster does not allow."""
+    """Return the denied verbs, each followed by the object name that the right is limited to, if any."""
     denied: list[str] = []
     async with limit:
         for attributes in right.attributes():
@@ -227,7 +227,7 @@ async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> lis
 
 
 async def _nodes(config: Config, client: Client) -> AsyncIterator[Finding]:
-    """Tell whether the names of virtual nodes are free, or those of virtual nodes."""
+    """Yield for each virtual node whether its name is free or belongs to a virtual node."""
     for cluster in config.clusters:
         for node in cluster.virtual_nodes():
             try:
@@ -235,13 +235,13 @@ async def _nodes(config: Config, client: Client) -> AsyncIterator[Finding]:
             except ConfigError as error:
                 yield Finding("upper", "node name", ok=False, detail=node.name, fix=str(error))
             except Forbidden:
-                return  # a row of its own says so
+                return  # The row of this right reports it.
             else:
                 yield Finding("upper", "node name", ok=True, detail=node.name)
 
 
 def _same_cluster(findings: Sequence[Finding]) -> list[Finding]:
-    """A lower cluster that is the upper one would mirror its pods onto themselves."""
+    """Return a failure for each lower cluster that is the upper one: its pods would be mirrored onto themselves."""
     identities = {
         finding.cluster: finding.detail for finding in findings if finding.check == "identity" and finding.ok
     }
@@ -264,7 +264,7 @@ def _print(findings: Sequence[Finding], *, headers: bool) -> None:
     output.report(
         _COLUMNS,
         [(one.cluster, one.check, "ok" if one.ok else "no", one.detail, one.fix) for one in findings],
-        # On a narrow terminal what is good is counted, not listed.
+        # A narrow terminal shows only failures; passed checks are counted in the conclusion.
         [
             output.Entry(
                 output.BAD, f"{one.cluster}: {one.check}", [one.detail], [one.fix] if one.fix else []

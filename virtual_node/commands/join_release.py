@@ -1,4 +1,4 @@
-"""What ``lower-cluster join`` and ``leave`` change: the Helm release, or a values file that others apply (``--values``)."""
+"""Finds and edits what ``lower-cluster join`` and ``leave`` change: the Helm release or a ``--values`` file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Edit(Protocol):
 
 
 async def find_release(upper: Client, options: argparse.Namespace) -> Release:
-    """Return the release, or the values of ``--values``.
+    """Return the Helm release, or a release made of the values in ``--values``.
 
     Raises:
-        ConfigError: there is no release, or the file is not one of values.
+        ConfigError: there is no release, or the file does not contain chart values.
     """
     if options.values:
         values = values_file.parse(read_text("--values", options.values), source=options.values)
@@ -43,10 +43,10 @@ async def find_release(upper: Client, options: argparse.Namespace) -> Release:
 
 
 def write_values(options: argparse.Namespace, edit: Edit) -> None:
-    """Change the values file, and say what comes next. A dry run prints the changed file instead.
+    """Change the values file and print the next step. A dry run prints the changed file instead.
 
     Raises:
-        ConfigError: its layout is not edited, or it cannot be written.
+        ConfigError: the layout of the file is not supported, or the file cannot be written.
     """
     text = edit(read_text("--values", options.values), options.name, source=options.values)
     if options.dry_run:
@@ -62,10 +62,10 @@ def write_values(options: argparse.Namespace, edit: Edit) -> None:
 
 
 async def refuse_working(upper: Client, nodes: Sequence[str]) -> None:
-    """Refuse to remove what a virtual node still works with: its Lease is held and renewed.
+    """Refuse to remove a cluster while one of its virtual nodes runs, which a held and renewed Lease shows.
 
     Raises:
-        ConfigError: one works.
+        ConfigError: a virtual node still runs.
     """
     for node in nodes:
         spec = (await get(upper, resources.LEASES, node, namespace=_LEASES) or {}).get("spec") or {}

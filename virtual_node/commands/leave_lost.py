@@ -1,4 +1,4 @@
-"""``lower-cluster leave`` of a cluster that does not answer: when it is allowed, and what is left in the lower cluster."""
+"""Implements ``lower-cluster leave --lost``: when it is allowed, and what stays in the lower cluster."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _KINDS = "pods,services,endpointslices.discovery.k8s.io,configmaps,secrets"
 
 
 async def require_answer(options: argparse.Namespace, lower: Client) -> None:
-    """Ask the lower cluster for its version, before anything is changed.
+    """Check that the lower cluster answers a version request, before anything is changed.
 
     Raises:
-        ConfigError: it does not answer; names ``--lost``.
+        ConfigError: it does not answer; the message suggests ``--lost``.
     """
     try:
         await lower.version()
@@ -39,7 +39,7 @@ async def require_answer(options: argparse.Namespace, lower: Client) -> None:
 
 
 async def require_silence(options: argparse.Namespace) -> None:
-    """Refuse ``--lost`` for a cluster that answers by the kubeconfig that was given, if one was.
+    """Refuse ``--lost`` if a kubeconfig was given and its cluster answers.
 
     Raises:
         ConfigError: it answers, or the kubeconfig cannot be used.
@@ -53,7 +53,7 @@ async def require_silence(options: argparse.Namespace) -> None:
         try:
             await lower.version()
         except (Forbidden, Unauthorized):
-            pass  # an answer, too
+            pass  # A refusal is also an answer.
         except ApiError:
             return
     raise ConfigError(
@@ -63,7 +63,7 @@ async def require_silence(options: argparse.Namespace) -> None:
 
 
 def left_behind(options: argparse.Namespace, *, cluster_id: str, nodes: Sequence[str]) -> list[str]:
-    """Return what a lower cluster still has of an upper one, and the commands that remove it, in lines.
+    """Return what stays in the lower cluster and the commands that remove it, as lines.
 
     Args:
         options: ``name``, ``account_namespace`` and ``client_kubeconfig`` of the command line.
@@ -86,7 +86,7 @@ def left_behind(options: argparse.Namespace, *, cluster_id: str, nodes: Sequence
 
 
 async def is_joined(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> bool:
-    """Return whether the lower cluster has an account that joined under the name that leaves."""
+    """Report whether the lower cluster has an account that joined under the leaving cluster's name."""
     try:
         account = await lower.get(
             resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace

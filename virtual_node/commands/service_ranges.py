@@ -1,7 +1,7 @@
-"""Whether a lower cluster can give Services the upper cluster's addresses (``services.clusterIP: same``).
+"""Checks whether a lower cluster can give Services the upper cluster's addresses (``services.clusterIP: same``).
 
-Needs no right that the virtual node does not have. ServiceCIDR objects are read where that is allowed; otherwise servers
-are asked with dry-run creates of Services, which change nothing.
+Needs no right that the virtual node does not have. Reads ServiceCIDR objects where that is allowed. Otherwise
+sends dry-run creates of Services, which change nothing.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from virtual_node.config.types import Config
 from virtual_node.translate.services import services
 
 Verdict = tuple[bool, str, str]
-"""Whether it works, what was found, what to do."""
+"""Whether the check passes, what was found, and the next step."""
 _OUTSIDE = ("255.255.255.255", "ff02::1")
-"""No Service range contains these. A server without ServiceCIDR objects names its range when it refuses one."""
+"""Addresses outside every Service range.
+
+A server without ServiceCIDR objects names its range in the refusal.
+"""
 _VALID = re.compile(r"range of valid IPs is ([0-9a-fA-F.:/]+)")
 
 
 async def check(config: Config, patience: float) -> dict[str, Verdict]:
-    """Return the verdict about each lower cluster with ``same``, by name; clusters that do not answer are left out.
+    """Return the verdict for each lower cluster with ``same``, by name; clusters that do not answer are left out.
 
     Args:
         config: the clusters.
-        patience: seconds for one answer.
+        patience: seconds to wait for each response.
     """
     asked = [one for one in config.clusters if one.services.cluster_ip == "same"]
     found: dict[str, Verdict] = {}
@@ -57,7 +60,7 @@ async def check(config: Config, patience: float) -> dict[str, Verdict]:
 
 
 async def read(client: Client) -> list[str]:
-    """Return the Service ranges of a cluster as CIDRs; where they cannot be read, the first and last address in use.
+    """Return a cluster's Service ranges as CIDRs; if they cannot be read, the first and last address in use.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -81,10 +84,11 @@ async def read(client: Client) -> list[str]:
 
 
 def verdict(fits: Mapping[str, bool | None], own: Sequence[str]) -> Verdict:
-    """Return whether ``same`` works, what was found, and what to do.
+    """Return whether ``same`` works, what was found, and what to do next.
 
     Args:
-        fits: for each range of the upper cluster, whether the lower one can give its addresses; None: it did not say.
+        fits: for each range of the upper cluster, whether the lower cluster can assign its addresses; None:
+            unknown.
         own: the lower cluster's ranges.
     """
     if missing := [one for one, fit in fits.items() if fit is False]:
@@ -105,7 +109,7 @@ def _client(loaded: KubeconfigCluster, name: str, patience: float) -> Client:
 
 
 def _ends(ranges: Sequence[str]) -> dict[str, list[str]]:
-    """Return the first and the last address that a Service can have, for each range."""
+    """Return, for each range, the first and the last address that a Service can have."""
     found: dict[str, list[str]] = {}
     for one in ranges:
         network = ipaddress.ip_network(one)
@@ -119,7 +123,7 @@ def _all(refusals: Sequence[str | None]) -> bool | None:
 
 
 async def _refusal(client: Client, address: str) -> str | None:
-    """Return why a cluster cannot give a Service this address; empty: it can; None: it did not say."""
+    """Return why a cluster cannot give a Service this address; empty: it can; None: unknown."""
     name = f"virtual-node-check-{secrets.token_hex(4)}"
     body = {
         "apiVersion": "v1",
@@ -134,6 +138,6 @@ async def _refusal(client: Client, address: str) -> str | None:
         if cause == "already allocated":
             return ""
         return error.message if cause else None
-    except (BadRequest, Forbidden):  # admission, too
+    except (BadRequest, Forbidden):  # Admission may also refuse the Service.
         return None
     return ""

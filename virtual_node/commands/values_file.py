@@ -1,6 +1,6 @@
-"""Edits ``virtualNode.clusters`` in the text of a values file. Comments and the order of keys stay. Pure.
+"""Edits ``virtualNode.clusters`` in the text of a values file; comments and the order of keys stay. Does no IO.
 
-The edited text is parsed again and compared with what it should say, so a layout that is not foreseen is refused.
+The edited text is parsed again and compared with the expected values, so unsupported layouts are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BY_HAND = (
 
 
 def parse(text: str, *, source: str) -> dict[str, Any]:
-    """Return the values of a file.
+    """Return the values in a file's text.
 
     Raises:
         ConfigError: it is not a YAML map.
@@ -36,15 +36,15 @@ def parse(text: str, *, source: str) -> dict[str, Any]:
 
 
 def added(text: str, entry: Mapping[str, Any], *, source: str) -> str:
-    """Return the text with one more cluster at the end of ``virtualNode.clusters``.
+    """Return the text with a cluster added at the end of ``virtualNode.clusters``.
 
     Args:
-        text: the file's.
-        entry: of the cluster.
-        source: the file's name, for errors.
+        text: content of the file.
+        entry: the cluster's entry.
+        source: name of the file, for errors.
 
     Raises:
-        ConfigError: the layout is not foreseen; prints the entry.
+        ConfigError: the layout is not supported; the message contains the entry.
     """
     before = parse(text, source=source)
     own = _member(yaml.compose(text), "virtualNode")
@@ -70,10 +70,10 @@ def added(text: str, entry: Mapping[str, Any], *, source: str) -> str:
 
 
 def removed(text: str, name: str, *, source: str) -> str:
-    """Return the text without a cluster.
+    """Return the text without the named cluster.
 
     Raises:
-        ConfigError: the layout is not foreseen.
+        ConfigError: the layout is not supported.
     """
     before = parse(text, source=source)
     own = _member(yaml.compose(text), "virtualNode")
@@ -93,14 +93,17 @@ def removed(text: str, name: str, *, source: str) -> str:
 
 
 def _member(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return a member of a map: its key and its value."""
+    """Return the key and value nodes of a map's member; None: not a map, or no such key."""
     if not isinstance(node, yaml.MappingNode):
         return None
     return next(((name, value) for name, value in node.value if name.value == key), None)
 
 
 def _end(node: yaml.Node) -> int:
-    """Return the number of the line after a node; its own mark is behind comments that follow it."""
+    """Return the number of the line after a node.
+
+    The node's own end mark lies after comments that follow it.
+    """
     if isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
@@ -113,10 +116,10 @@ def _item(entry: Mapping[str, Any], column: int) -> list[str]:
 
 
 def _compare(text: str, wanted: Mapping[str, Any], source: str, what: str, entry: Mapping[str, Any]) -> None:
-    """Refuse a text that does not have the values that it should have; an empty list or map counts as none.
+    """Refuse an edited text whose values differ from the expected ones; an empty list or map equals a missing one.
 
     Raises:
-        ConfigError: names what to do by hand.
+        ConfigError: the values differ; the message says what to edit by hand.
     """
     try:
         found = yaml.safe_load(text) or {}

@@ -1,4 +1,4 @@
-"""``virtual-node version``: what is installed here."""
+"""``virtual-node version``: prints the installed version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from virtual_node.config import program
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the version."""
+    """Print the version; return 0."""
     parser = Parser(
         program.name(),
         "version",

@@ -1,13 +1,14 @@
-"""``virtual-node cleanup``: take an installation back out of all clusters. ``helm uninstall`` runs it.
+"""``virtual-node cleanup``: removes an installation from all clusters. ``helm uninstall`` runs it.
 
-In the order in which nothing is lost: the webhook is unregistered, virtual nodes are cordoned and their pods deleted while the virtual node still
-works, so that each ends below with its own grace period; then our daemons are stopped; then what carries our labels is
-removed below, and the nodes above. Claims that still exist above keep their data below, and are told of.
+The order of steps avoids losses. First the webhook is unregistered and virtual nodes are cordoned. Their pods
+are deleted while the virtual node still runs, so that each lower pod gets its grace period. Then the daemons
+are stopped. Last, objects with our labels are removed from the lower clusters, and the nodes from the upper
+cluster. Claims that still exist in the upper cluster keep their data in the lower cluster and are reported.
 
-A lower cluster that does not answer holds nothing up: what may be left there is told of. Nor does a configuration that is
-rejected, for the hook: it cleans up by what can be used of it.
+A lower cluster that does not answer does not stop the cleanup; what may be left there is reported. Nor does a
+rejected configuration stop the Helm hook, which uses the valid part of it.
 
-``--dry-run`` goes through the same steps and changes nothing: on stdout, what would be deleted and changed.
+``--dry-run`` runs the same steps without changes and prints to stdout what would be deleted or changed.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from virtual_node.config import command_line, program
 from virtual_node.config.types import ClusterConfig, Config
 
 _STOPPING = 45.0
-"""Seconds that our daemons get to end."""
+"""Seconds to wait for our daemons to stop."""
 _SHARE = 0.6
-"""Of the time allowed, for pods to end in order; the rest is for everything after."""
+"""Share of the time limit for pods to terminate; the rest is for later steps."""
 _BELOW = 15.0
-"""Seconds that a lower cluster gets at least, however long everything before has taken; and for one answer."""
+"""Minimum seconds for each lower cluster, whatever earlier steps took; also the timeout of one request there."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when all that can be removed is gone.
+    """Run the command; return 0 when everything that can be removed is gone.
 
     Raises:
-        ConfigError: the upper cluster does not let us; exit code 2.
+        ConfigError: the upper cluster refuses a request or does not answer; exit code 2.
     """
     parser = _parser()
     own, rest = parser.parse_known_args(argv)
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         config = Config(kubeconfig=own.kubeconfig)
     else:
         upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
-        # Whoever types the command can correct the file; an uninstallation must not fail on what it is to remove.
+        # A person can correct the file, but an uninstallation must not fail because of what it is to remove.
         options = command_line.parse(
             [*upper, *rest], prog=parser.prog, beside=parser, accept_rejected=own.as_hook
         )
@@ -92,7 +93,7 @@ async def _clean(client: Client, config: Config, own: argparse.Namespace) -> Non
     nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
     clusters = [cluster.name for cluster in config.clusters]
     upper = UpperCleanup(client, nodes=nodes, clusters=clusters, say=_progress(own))
-    # From here on nobody's new pod waits for us, or is sent to a scheduler that is about to go.
+    # From here on, no new pod waits for our webhook or goes to a scheduler that is about to be removed.
     await upper.remove_webhook(own.webhook_configuration)
     await upper.cordon()
     await upper.delete_pods(deadline=loop.time() + own.timeout * _SHARE)
@@ -115,11 +116,11 @@ async def _lower(
     *,
     deadline: float,
 ) -> None:
-    """Clean one lower cluster; whatever keeps us from it is told, and keeps nobody else."""
+    """Clean one lower cluster. A failure is reported and does not stop the cleanup of other clusters."""
     progress = _progress(own)
     names = [node.name for node in cluster.virtual_nodes()]
     try:
-        if not cluster.kubeconfig:  # of a rejected configuration; without a path another one would be found
+        if not cluster.kubeconfig:  # rejected configuration; without a path another would be found
             raise ConfigError("it has no kubeconfig")
         async with connect.by_file(
             cluster.kubeconfig,
@@ -146,12 +147,12 @@ async def _lower(
 
 
 def say(line: str) -> None:
-    """One line of progress, for the log of the hook's Job."""
+    """Print one line of progress to stderr, for the log of the hook's Job."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201 - what the command says
 
 
 def tell(line: str) -> None:
-    """One object that ``--dry-run`` would delete or change; for programs, too."""
+    """Print an object that ``--dry-run`` would delete or change to stdout, where programs can read it."""
     print(f"{line} (dry run)", flush=True)  # noqa: T201 - what the command says
 
 

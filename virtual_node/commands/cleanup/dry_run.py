@@ -1,7 +1,7 @@
-"""``cleanup --dry-run``: the same steps, over a cluster that is only read.
+"""Implements ``cleanup --dry-run``: the same steps on a cluster that is only read.
 
-What a step deletes is gone for the steps after it, as it would be: they look at what would be left. Nothing but reading
-ever reaches the cluster, so rights to read suffice.
+Objects that a step would delete are hidden from later steps. Only reads reach the cluster, so rights to read
+suffice.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from controller_runtime.resources import Resource
 
 
 def rehearsed(client: Client, tell: Callable[[str], None]) -> Client:
-    """A client that reads with another one, and tells what it would write.
+    """Return a client that reads through another one and reports writes instead of sending them.
 
     Args:
         client: of the cluster.
-        tell: told of every object that would be deleted or changed, a line at a time.
+        tell: called with a line for every object that would be deleted or changed.
     """
-    # It has the verbs that cleaning up needs, and no other: one that is forgotten here cannot write.
+    # It has only the verbs that cleanup needs, so a verb that is forgotten here cannot write.
     return cast("Client", _Rehearsal(client, tell))
 
 
@@ -31,14 +31,14 @@ class _Rehearsal:
         self._client = client
         self._tell = tell
         self._gone: set[str] = set()
-        """UIDs of what would have been deleted by now."""
+        """UIDs of objects that would be deleted by now."""
 
     async def get(self, resource: Resource, name: str, **where: Any) -> dict[str, Any]:
         return await self._client.get(resource, name, **where)
 
     async def list(self, resource: Resource, **which: Any) -> ObjectList:
         listed = await self._client.list(resource, **which)
-        if resource is resources.PODS:  # who ends already has ended, once everybody is waited for
+        if resource is resources.PODS:  # Pods that are already terminating would be gone after the wait.
             self._gone.update(pod.uid for pod in listed.items if pod.metadata.deletion_timestamp)
         left = [one for one in listed.items if one.uid not in self._gone]
         return ObjectList(left, listed.resource_version)
@@ -59,7 +59,7 @@ class _Rehearsal:
         uid: str | None = None,
         grace_period_seconds: int | None = None,
     ) -> None:
-        if uid is None:  # goes by its name alone, and may not be there
+        if uid is None:  # Deleted by name only, so it may not exist; get raises NotFound then.
             uid = str((await self._client.get(resource, name, namespace=namespace))["metadata"]["uid"])
         self._gone.add(uid)
         self._say(resource, name, namespace, "deleted")

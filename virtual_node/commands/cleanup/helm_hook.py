@@ -1,9 +1,9 @@
-"""Whether a Job of ours runs because the installation is being taken away, or because somebody applied it.
+"""Checks that the uninstall Job runs as a hook and was not applied as an ordinary object.
 
-The chart's Job is a ``pre-delete`` hook. Helm runs it when a release is deleted, Argo CD (from 3.3 on) when an Application
-is, and both create it at no other time. ``kubectl apply`` of what ``helm template`` prints, or kustomize, take it for one more
-object: it runs at once, beside an installation that nobody wants to lose. The Job itself looks the same then; the Deployments
-do not.
+The chart's Job is a ``pre-delete`` hook. Helm creates it only when a release is deleted, and Argo CD (from
+3.3 on) only when an Application is deleted. But ``kubectl apply`` of ``helm template`` output, or kustomize,
+creates it as an ordinary object: it runs at once, beside an installation that must stay. The Job looks the
+same in both cases, but the Deployments differ.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 
 _HELM = "meta.helm.sh/release-name"
-"""On everything that Helm installs: https://helm.sh/docs/topics/advanced/"""
+"""Annotation on everything that Helm installs: https://helm.sh/docs/topics/advanced/"""
 _ARGO = "argocd.argoproj.io/tracking-id"
-"""On everything that Argo CD installs: https://argo-cd.readthedocs.io/en/stable/user-guide/resource_tracking/"""
+"""Annotation on everything that Argo CD installs:
+
+https://argo-cd.readthedocs.io/en/stable/user-guide/resource_tracking/
+"""
 _KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
-"""On everything that was applied on the client's side."""
+"""Annotation on everything that was applied on the client side."""
 _JOBS = "app.kubernetes.io/component=uninstall"
 _WHAT_NOW = (
     "nothing was done. Leave the Job out: `helm template --no-hooks`, skipHooks of kustomize, or uninstall.cleanup=false. "
@@ -31,16 +34,16 @@ _WHAT_NOW = (
 
 
 async def uninstalls(client: Client, namespace: str, selector: str) -> None:
-    """Let pass a hook that runs as one.
+    """Return only if the Job runs as an uninstall hook.
 
     Args:
         client: of the upper cluster.
         namespace: where our components run.
-        selector: of their Deployments.
+        selector: label selector of their Deployments.
 
     Raises:
-        ConfigError: it was applied as an ordinary object, or that cannot be told.
-        ApiError: the upper cluster does not answer, or does not let us look.
+        ConfigError: the Job was applied as an ordinary object, or that cannot be determined.
+        ApiError: the upper cluster does not answer, or refuses a read.
     """
     found = await client.list(resources.DEPLOYMENTS, namespace=namespace, label_selector=selector)
     if not found.items:
@@ -50,7 +53,8 @@ async def uninstalls(client: Client, namespace: str, selector: str) -> None:
             raise ConfigError(
                 f"Deployment {one.key} is neither Helm's nor Argo CD's, who run this Job when they delete it; {_WHAT_NOW}"
             )
-    # What was applied beside Helm's may have failed with a conflict for each Deployment, which then shows no trace of it.
+    # Applying over Helm's Deployments may have failed with conflicts, which leave no trace on the
+    # Deployments.
     jobs = await client.list(resources.JOBS, namespace=namespace, label_selector=f"{selector},{_JOBS}")
     for one in jobs.items:
         if made_by_kubectl(await _metadata(client, resources.JOBS, one)):
@@ -58,15 +62,15 @@ async def uninstalls(client: Client, namespace: str, selector: str) -> None:
 
 
 async def _metadata(client: Client, resource: Resource, one: Object) -> dict[str, Any]:
-    """Its metadata with managedFields, which lists leave out."""
+    """Return the object's metadata with managedFields, which lists leave out."""
     metadata: dict[str, Any] = (await client.get(resource, one.name, namespace=one.namespace))["metadata"]
     return metadata
 
 
 def made_by_kubectl(metadata: Mapping[str, Any]) -> bool:
-    """Whether somebody has created or applied an object with kubectl; from the object's metadata, with managedFields.
+    """Report whether an object was created or applied with kubectl, from its metadata with managedFields.
 
-    Argo CD may call itself kubectl, too, and leaves its mark.
+    Argo CD may also use the manager name kubectl, but it sets its tracking annotation.
     """
     return _ARGO not in (metadata.get("annotations") or {}) and any(
         entry.get("manager", "").startswith("kubectl") and "f:spec" in (entry.get("fieldsV1") or {})
@@ -75,9 +79,10 @@ def made_by_kubectl(metadata: Mapping[str, Any]) -> bool:
 
 
 def runs_hooks(metadata: Mapping[str, Any]) -> bool:
-    """Whether what installed an object runs hooks in their time; from the object's metadata, with managedFields.
+    """Report whether the installer of an object runs hooks as hooks, from its metadata with managedFields.
 
-    Argo CD applies as kubectl does. Without its mark, an object of Helm's that was applied is in other hands now.
+    Argo CD applies as kubectl does, so its annotation decides. Without that annotation, an object that Helm
+    installed and that was applied later is managed by another tool now.
     """
     annotations = metadata.get("annotations") or {}
     if _ARGO in annotations:
@@ -89,11 +94,11 @@ def runs_hooks(metadata: Mapping[str, Any]) -> bool:
 
 
 def _applied_without_helm(entry: Mapping[str, Any]) -> bool:
-    """Whether somebody has applied the Deployment on the server's side, as a whole, who does not write Helm's annotation.
+    """Report whether a managedFields entry is a server-side apply of a whole Deployment without Helm's annotation.
 
-    From an entry of managedFields (https://kubernetes.io/docs/reference/using-api/server-side-apply/). Names of managers
-    tell nothing: Helm's is that of its file, and everybody may choose one. Who applies but a few fields, such as replicas,
-    does not apply the selector, which every Deployment must have.
+    See https://kubernetes.io/docs/reference/using-api/server-side-apply/. Manager names prove nothing: Helm's
+    is the name of its binary, and a client can choose any. An apply of only some fields, such as replicas,
+    does not contain the selector, which every Deployment must have.
     """
     fields = entry.get("fieldsV1") or {}
     annotations = fields.get("f:metadata", {}).get("f:annotations", {})

@@ -1,4 +1,4 @@
-"""Taking what was made for an upper cluster out of a lower one."""
+"""Removes from a lower cluster what was created for an upper cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLL = 0.5
 
 
 class LowerCleanup:
-    """Deletes by our ownership labels, and by uid: never anything of others."""
+    """Deletes only objects with our ownership labels, each with a UID precondition."""
 
     def __init__(
         self,
@@ -32,14 +32,14 @@ class LowerCleanup:
         upper_claims: Collection[str],
         say: Callable[[str], None],
     ) -> None:
-        """Set up.
+        """Create the cleanup of one lower cluster.
 
         Args:
             client: of the lower cluster.
-            cluster_id: of the upper cluster.
-            nodes: our virtual nodes over this lower cluster; another installation may have others.
-            upper_claims: UIDs of the claims that still exist above.
-            say: told what happens, a line at a time.
+            cluster_id: identity of the upper cluster.
+            nodes: our virtual nodes for this lower cluster; another installation may have others.
+            upper_claims: UIDs of the claims that still exist in the upper cluster.
+            say: called with a line for each step.
         """
         self._client = client
         self._cluster_id = cluster_id
@@ -48,10 +48,10 @@ class LowerCleanup:
         self._say = say
 
     async def run(self) -> None:
-        """Remove pods, then what they needed, then namespaces that are empty.
+        """Remove pods, then their dependencies, then empty namespaces.
 
         Raises:
-            ApiError: the cluster does not answer, or does not let us.
+            ApiError: the cluster does not answer, or refuses a request.
         """
         while pods := await self._ours(resources.PODS):
             for pod in pods:
@@ -72,7 +72,10 @@ class LowerCleanup:
         await self._namespaces({namespace for namespace, _ in kept})
 
     async def _always_wanted(self) -> frozenset[tuple[str, str]]:
-        """Namespace and name of the Services that another installation's ``services.always`` wants; ours is taken back."""
+        """Return namespace and name of Services that another installation's ``services.always`` keeps.
+
+        Our own annotation is removed from them.
+        """
         kept = set()
         for service in await self._ours(resources.SERVICES):
             wanted = services.wanted_by(service.annotations)
@@ -109,7 +112,7 @@ class LowerCleanup:
         return len(found)
 
     async def _shared_namespaces(self) -> frozenset[str]:
-        """Where another installation in the same upper cluster has pods: they use our copies, for there is one of each."""
+        """Return namespaces with pods of another installation in the same upper cluster: both share our copies."""
         listed = await self._client.list(
             resources.PODS, label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"
         )
@@ -125,10 +128,10 @@ class LowerCleanup:
                 self._say(f"{self._client.cluster}: claim {claim.key} is kept: it was kept before")
 
     async def _namespaces(self, kept: Collection[str]) -> None:
-        """Remove namespaces that we made and nobody else uses.
+        """Remove namespaces that we created and that contain nothing of others.
 
         Args:
-            kept: namespaces with something that is kept.
+            kept: namespaces with an object that is kept.
         """
         leftovers = Leftovers(self._client, self._cluster_id)
         for namespace in await self._ours(resources.NAMESPACES):
@@ -150,7 +153,7 @@ class LowerCleanup:
         listed = await self._client.list(
             resource, label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"
         )
-        # What names another virtual node belongs to another installation in the same upper cluster.
+        # An object that names another virtual node belongs to another installation in the same upper cluster.
         return [one for one in listed.items if one.labels.get(names.LABEL_NODE, "") in {"", *self._nodes}]
 
     async def _delete(self, resource: Resource, found: Object) -> None:
@@ -161,12 +164,12 @@ class LowerCleanup:
 
 
 def _is_of_one_pod(one: Object) -> bool:
-    """Whether it is the tokens of a pod of a virtual node that is named, so that no other pod can use it."""
+    """Report whether a Secret holds tokens of one virtual node's pod, so that no other pod can use it."""
     return names.LABEL_TOKEN_OF in one.labels and names.LABEL_NODE in one.labels
 
 
 def _service(resource: Resource, one: Object) -> str:
-    """The Service that an object is, or leads to; empty: it has nothing to do with one."""
+    """Return the name of a Service, or of an EndpointSlice's Service; empty: another resource, or no Service."""
     if resource is resources.SERVICES:
         return one.name
     return one.labels.get(endpoints.LABEL_SERVICE, "") if resource is resources.ENDPOINT_SLICES else ""

@@ -1,4 +1,4 @@
-"""Taking virtual nodes out of the upper cluster."""
+"""Removes virtual nodes from the upper cluster."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from virtual_node.translate.storage import pvc as claims
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _POLL = 0.5
 _HOOKS = ("uninstall", "test")
-"""Components that are no daemons."""
+"""Components that are not daemons."""
 _WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
 
 
 class UpperCleanup:
-    """The steps, each safe to repeat."""
+    """The cleanup steps of the upper cluster. Each can be repeated safely."""
 
     def __init__(
         self, client: Client, *, nodes: Sequence[str], clusters: Collection[str], say: Callable[[str], None]
     ) -> None:
-        """Set up.
+        """Create the cleanup of the upper cluster.
 
         Args:
             client: of the upper cluster.
             nodes: our virtual nodes.
             clusters: our lower clusters.
-            say: told what happens, a line at a time.
+            say: called with a line for each step.
         """
         self._client = client
         self._nodes = frozenset(nodes)
@@ -46,22 +46,22 @@ class UpperCleanup:
         self._told: set[str] = set()
 
     async def remove_webhook(self, name: str) -> None:
-        """The API server asks our webhook no more; an empty name: it never did."""
+        """Delete the webhook configurations of this name; empty: there are none."""
         for resource in _WEBHOOKS if name else ():
             await self._delete_named(resource, name)
 
     async def cordon(self) -> None:
-        """Nothing new comes to our virtual nodes."""
+        """Cordon our virtual nodes."""
         for node in await self._our_nodes():
             if not (node.to_dict().get("spec") or {}).get("unschedulable"):
                 await self._client.patch(resources.NODES, node.name, {"spec": {"unschedulable": True}})
                 self._say(f"node {node.name} cordoned")
 
     async def delete_pods(self, *, deadline: float) -> None:
-        """Delete the pods of our virtual nodes and wait until they have ended; the last ones are forced.
+        """Delete the pods of our virtual nodes and wait until they are gone; after the deadline, force deletion.
 
         Args:
-            deadline: the event loop's time after which pods are removed without having ended below.
+            deadline: the event loop's time after which remaining pods are force-deleted in the upper cluster.
         """
         known: set[str] | None = None
         while found := await self._pods(known):
@@ -79,12 +79,12 @@ class UpperCleanup:
             await asyncio.sleep(_POLL)
 
     async def stop_daemons(self, namespace: str, selector: str, *, seconds: float) -> None:
-        """Scale our daemons to nothing, and wait for their pods to go, for a while: they would undo our work.
+        """Scale our daemons to zero and wait for their pods to go, because they would undo the cleanup.
 
         Args:
             namespace: where they run.
-            selector: of their Deployments.
-            seconds: how long to wait; 0: not at all.
+            selector: label selector of their Deployments.
+            seconds: how long to wait; 0: do not wait.
         """
         chosen = f"{selector},app.kubernetes.io/component notin ({','.join(_HOOKS)})"
         for deployment in (
@@ -109,10 +109,13 @@ class UpperCleanup:
             self._say(f"some pods in {namespace} still drain their streams; going on")
 
     async def release_waiting(self, scheduler: str) -> None:
-        """Have pods that wait for our scheduler made anew: nobody else would ever place them.
+        """Delete pods that wait for our scheduler, so that their controllers create new ones.
+
+        No other scheduler would place these pods. Pods without a controller are only reported.
 
         Args:
-            scheduler: its name; empty: there is none. The webhook, which chose it, must be gone.
+            scheduler: name of our scheduler; empty: there is none. The webhook, which sets it, must be
+                removed before.
         """
         if not scheduler:
             return
@@ -131,20 +134,20 @@ class UpperCleanup:
                 self._say(f"pod {pod.key} waits for {scheduler}, which is gone: create it anew")
 
     async def claims(self) -> frozenset[str]:
-        """UIDs of all claims that exist above: what they hold below is kept."""
+        """Return the UIDs of all claims in the upper cluster; their data in lower clusters is kept."""
         listed = await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS)
         return frozenset(claim.uid for claim in listed.items)
 
     async def remove(
         self, *, namespace: str, leases: Sequence[str], secrets: Sequence[str], driver: bool = True
     ) -> None:
-        """Remove nodes, finalizers, mirrors that nobody uses, memory, and what is named.
+        """Remove nodes, claim finalizers, unbound mirror volumes, our ConfigMaps, and the named Leases and Secrets.
 
         Args:
-            namespace: where our components run; empty: nowhere in this cluster.
-            leases: names of Leases there.
-            secrets: names of Secrets there.
-            driver: remove the CSIDriver, too, with the last virtual node.
+            namespace: where our components run; empty: not in this cluster.
+            leases: names of Leases in that namespace.
+            secrets: names of Secrets in that namespace.
+            driver: whether to remove the CSIDriver with the last virtual node.
         """
         for node in await self._our_nodes():
             await self._delete(resources.NODES, node)
@@ -155,7 +158,8 @@ class UpperCleanup:
             if driver:
                 await self._remove_driver()
             if namespace:
-                # While another installation works, a bare pod may be about to be re-created from one.
+                # While another installation works, its descheduler may still re-create a bare pod from a
+                # record.
                 await self._remove_records(namespace)
         if namespace:
             wanted = [(resources.LEASES, name) for name in leases]
@@ -169,10 +173,10 @@ class UpperCleanup:
         return [node for node in listed.items if node.name in self._nodes]
 
     async def _pods(self, known: Collection[str] | None) -> list[Object]:
-        """Pods of our virtual nodes that have to end.
+        """Return the pods of our virtual nodes that must be gone before the cleanup continues.
 
-        Those that a DaemonSet made after the first look (``known``) do not count: it makes them anew, cordoned or
-        not, until the node is gone, and they go with it.
+        Pods that a DaemonSet created after the first list (``known``) do not count. A DaemonSet re-creates
+        its pods on cordoned nodes, too, until the node is gone; then they are deleted with it.
         """
         found: list[Object] = []
         for node in sorted(self._nodes - await self._real_nodes()):
@@ -181,7 +185,10 @@ class UpperCleanup:
         return [pod for pod in found if known is None or pod.uid in known or not _of_daemon_set(pod)]
 
     async def _real_nodes(self) -> frozenset[str]:
-        """Real nodes with a name of ours: the daemon refuses such a name, and the pods there are not ours."""
+        """Return real nodes with a name of ours.
+
+        The daemon refuses such names, so their pods are not ours.
+        """
         if self._real is None:
             real = set()
             for name in sorted(self._nodes):
@@ -249,7 +256,7 @@ class UpperCleanup:
             await self._delete(resources.CONTROLLER_REVISIONS, record)
 
     async def _delete_named(self, resource: Resource, name: str, *, namespace: str = "") -> None:
-        """Delete what goes by a name of ours; it may be gone already."""
+        """Delete an object by a name of ours; an object that does not exist is ignored."""
         try:
             await self._client.delete(resource, name, namespace=namespace or None)
         except NotFound:
@@ -257,7 +264,7 @@ class UpperCleanup:
         self._say(f"{resource.kind} {namespace}{'/' if namespace else ''}{name} removed")
 
     async def _delete(self, resource: Resource, found: Object, *, grace: int | None = None) -> None:
-        """Delete the very object that was found."""
+        """Delete the object with a UID precondition; server errors and refusals are reported once."""
         try:
             await self._client.delete(
                 resource,
@@ -272,7 +279,7 @@ class UpperCleanup:
             if error.code < 500 and not isinstance(error, Forbidden):
                 raise
             line = f"{resource.kind} {found.key}: {error}"
-            if line not in self._told:  # it is tried again and again
+            if line not in self._told:  # Deletion is retried, so each error repeats.
                 self._told.add(line)
                 self._say(line)
 

@@ -1,4 +1,4 @@
-"""How the commands for people get to clusters: kubectl's flags, and a word that helps when it is in vain."""
+"""Connects the commands for people to clusters with kubectl's flags, and explains failures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from virtual_node.commands.common import connection_errors
 from virtual_node.commands.common.connection_errors import Trouble
 
 TIMEOUT = 10.0
-"""Seconds for one answer."""
+"""Seconds to wait for each response."""
 _NO_LIMIT = 365 * 86400.0
-"""Seconds that nobody waits for; an answer that may take for ever would need a second kind of time-out everywhere."""
+"""Seconds that stand for no limit, so that no code needs to handle a missing timeout."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--kubeconfig``, ``--context`` and ``--request-timeout``, which are kubectl's."""
+    """Declare kubectl's flags ``--kubeconfig``, ``--context`` and ``--request-timeout``."""
     parser.add_argument(
         "--kubeconfig",
         default="",
@@ -49,24 +49,24 @@ def add_request_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def request_timeout(text: str) -> float:
-    """The argparse type of kubectl's ``--request-timeout``, in seconds: ``5``, ``5s``, ``1m``; 0 is no limit.
+    """Convert kubectl's ``--request-timeout`` (``5``, ``5s``, ``1m``) to seconds, for argparse; 0 means no limit.
 
-    As client-go reads it: k8s.io/client-go/tools/clientcmd, ParseTimeout.
+    Parses like client-go: k8s.io/client-go/tools/clientcmd, ParseTimeout.
     """
     return (float(text) if text.isdecimal() else duration(text)) or _NO_LIMIT
 
 
 @contextlib.asynccontextmanager
 async def upper(options: argparse.Namespace, *, agent: str) -> AsyncIterator[Client]:
-    """The upper cluster's client, by the flags of ``add_flags``.
+    """Open a client of the upper cluster, configured by the flags of ``add_flags``.
 
     Args:
         options: the parsed flags.
-        agent: names us in the server's audit log.
+        agent: user agent, shown in the server's audit log.
 
     Raises:
-        ConfigError: there is no usable kubeconfig, or an ``ApiError`` ended what was done with the client; says what
-            to do next.
+        ConfigError: there is no usable kubeconfig, or the caller's block raised an ``ApiError``; names the
+            next step.
     """
     config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
     async with Client(config, user_agent=agent, cluster=UPPER, timeout=options.request_timeout) as client:
@@ -86,14 +86,14 @@ async def by_file(
     cluster: str = "",
     timeout: float = TIMEOUT,  # noqa: ASYNC109 - of each request
 ) -> AsyncIterator[Client]:
-    """The client of the cluster that a kubeconfig leads to.
+    """Open a client of the cluster that a kubeconfig leads to.
 
     Args:
-        path: the kubeconfig; nothing else is tried.
-        agent: names us in the server's audit log.
-        context: of the kubeconfig; empty: its current one.
-        cluster: its name; empty: the path.
-        timeout: seconds for one answer.
+        path: the kubeconfig; no other place is searched.
+        agent: user agent, shown in the server's audit log.
+        context: context of the kubeconfig; empty: its current one.
+        cluster: name of the cluster; empty: the path.
+        timeout: seconds to wait for each response.
 
     Raises:
         ConfigError: as for ``upper``.
@@ -109,14 +109,14 @@ async def by_file(
 def explain(
     error: ApiError, config: ClusterConfig, *, path: str, context: str = "", in_cluster: bool = False
 ) -> Trouble:
-    """See ``trouble.explain``.
+    """Return cause and next step of a failed request, see ``connection_errors.explain``.
 
     Args:
-        error: what a request ended with.
-        config: where it went.
-        path: the kubeconfig that it came from; empty: found as ``kubeconfig.load`` finds it.
-        context: of that kubeconfig; empty: its current one.
-        in_cluster: a pod's own account counts, too.
+        error: the error of the request.
+        config: connection that was used.
+        path: the connection's kubeconfig; empty: found as ``kubeconfig.load`` finds it.
+        context: context of that kubeconfig; empty: its current one.
+        in_cluster: whether a pod's own account also counts.
     """
     expiries = inspect_expiries.of_kubeconfig("", path, context=context, in_cluster=in_cluster)
     return connection_errors.explain(error, config, expiries=expiries, now=datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""What to tell a person whose cluster gives no answer, or not the one that they need: the cause and the next step."""
+"""Explains to a person why a cluster did not answer or refused a request: the cause and the next step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STEPS = {
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong, whose kubeconfig led there, and what to do next."""
+    """What is wrong, with server and kubeconfig, and what to do next."""
 
     what: str
     step: str
@@ -35,13 +35,13 @@ class Trouble:
 
 
 def explain(error: ApiError, config: ClusterConfig, *, expiries: Sequence[Expiry], now: datetime) -> Trouble:
-    """Tell a person what a request has ended with.
+    """Return the cause of a failed request and the next step.
 
     Args:
-        error: the end.
-        config: where it went.
-        expiries: of the kubeconfig's credentials.
-        now: aware.
+        error: the error of the request.
+        config: connection that was used.
+        expiries: expiry times of the kubeconfig's credentials.
+        now: timezone-aware current time.
     """
     place = f"{config.server} ({_origin(config)})"
     kind = failure(error.message, error.code)

@@ -1,4 +1,4 @@
-"""Commands that take the daemon's flags beside their own: those say which clusters, as they do for the daemon."""
+"""Parses commands that also take the daemon's flags, which select the clusters as they do for the daemon."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from virtual_node.config import command_line, flags
 def parse(
     parser_of: Callable[[], Parser], argv: Sequence[str]
 ) -> tuple[argparse.Namespace, command_line.Options]:
-    """The command's own flags, and what the others mean to the daemon.
+    """Return the command's own flags and the daemon's parsed options.
 
     Args:
-        parser_of: makes a parser of the command's own flags.
+        parser_of: creates a parser of the command's own flags.
         argv: the arguments.
 
     Raises:
         ConfigError: flags or configuration are wrong.
     """
-    # The whole parser answers --help, completion and what is wrong; the daemon's flags are then read by their own.
+    # The combined parser serves --help, completion and usage errors; then the daemon's parser reads its own
+    # flags.
     whole = parser_of()
     flags.add_flags(whole)
     whole.parse_args(take_klog(argv)[0])

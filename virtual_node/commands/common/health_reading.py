@@ -1,4 +1,4 @@
-"""Reads what the health model needs of the upper cluster, for commands that show virtual nodes."""
+"""Reads what the health model needs from the upper cluster, for commands that show virtual nodes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ async def judge(
     leases: Mapping[str, Json] | None,
     now: datetime,
 ) -> Health:
-    """Return the verdict on an upper cluster; what this person may not see is unknown.
+    """Return the health of an upper cluster; what the caller may not read is unknown.
 
     Args:
         reader: of the upper cluster.
         nodes: all virtual nodes.
-        bound: the pods on them; None: they may not be seen.
-        leases: of the nodes, by name; None: they may not be seen.
-        now: by the API server's clock.
+        bound: the pods on them; None: the caller may not read them.
+        leases: Leases of the nodes, by name; None: the caller may not read them.
+        now: current time by the API server's clock.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -58,7 +58,7 @@ async def judge(
 
 
 async def _said(reader: Reader, pod: Json) -> str:
-    """Return the last log line of a pod that has crashed, otherwise the last warning about it."""
+    """Return the last log line of a terminated container of the pod; without one, the last warning event."""
     if lines := await reader.last_words(pod):
         return lines[-1]
     metadata = pod["metadata"]

@@ -1,4 +1,4 @@
-"""Tables for people and data for programs, as kubectl prints them; colour on a terminal that wants it."""
+"""Prints tables for people and data for programs, as kubectl does, with colour on terminals that support it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.text import Text
 FORMATS = ("table", "wide", "json", "yaml", "name")
 DATA = ("json", "yaml")
 GOOD, BAD, DOUBTFUL, NOTHING = "✓", "✗", "•", "-"
-"""Marks of entries."""
+"""Marks of listing entries."""
 _MARKS = {GOOD: "green", BAD: "bold red", DOUBTFUL: "yellow", NOTHING: "dim"}
 _GAP = "   "
 _GREEN, _RED, _YELLOW = (
@@ -29,12 +29,12 @@ _GREEN, _RED, _YELLOW = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One point of a listing."""
+    """One entry of a listing."""
 
     mark: str
     title: str
     said: Sequence[str] = ()
-    """What is known of it."""
+    """Facts about it."""
     steps: Sequence[str] = ()
     """What to do next."""
 
@@ -49,16 +49,16 @@ def table(
     spare: Collection[str] = (),
     above: Sequence[Sequence[str]] = (),
 ) -> None:
-    """Print a table the way kubectl does: a line is never broken, for that is what makes a table unreadable.
+    """Print a table like kubectl; lines are never broken, because broken lines make a table unreadable.
 
     Args:
         columns: the headings.
         rows: a text for each column.
-        stream: where to; standard output by default.
-        empty: what to say, on standard error, when there are no rows.
-        headers: print the headings.
-        spare: headings of columns that a narrow terminal does without, the least important first.
-        above: rows of the same table that have been printed: the columns stay where they are.
+        stream: output stream; standard output by default.
+        empty: printed to standard error when there are no rows.
+        headers: whether to print the headings.
+        spare: headings of columns to omit on a narrow terminal, the least important first.
+        above: rows of the same table that were printed before; the columns keep their widths.
     """
     stream = stream or sys.stdout
     if not rows:
@@ -84,7 +84,7 @@ def table(
 
 
 def listing(entries: Sequence[Entry], *, stream: TextIO | None = None) -> None:
-    """Print long texts below each other, for terminals of any width; a pipe gets them unbroken."""
+    """Print long texts below each other, wrapped to the terminal's width; a pipe gets unbroken lines."""
     stream = stream or sys.stdout
     console = Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
     for entry in entries:
@@ -93,7 +93,7 @@ def listing(entries: Sequence[Entry], *, stream: TextIO | None = None) -> None:
         lines += [("    →", "cyan", step, "cyan") for step in entry.steps]
         for mark, colour, text, style in lines:
             if stream.isatty():
-                # What does not fit goes on below its own beginning.
+                # Continuation lines are aligned with the start of their text.
                 grid = Table.grid(padding=(0, 1, 0, 0))
                 grid.add_row(Text(mark, style=colour), Text(one_line(text), style=style))
                 console.print(grid)
@@ -109,7 +109,7 @@ def report(
     stream: TextIO | None = None,
     headers: bool = True,
 ) -> None:
-    """Print a table, or, on a terminal that is too narrow for it, the same as a listing."""
+    """Print a table, or a listing of the same content if the terminal is too narrow for it."""
     stream = stream or sys.stdout
     lines = [[one_line(cell) for cell in row] for row in rows]
     if stream.isatty() and _width(columns, lines, range(len(columns))) > Console(file=stream).width:
@@ -119,7 +119,7 @@ def report(
 
 
 def conclusion(text: str, *, stream: TextIO | None = None) -> None:
-    """Print the one sentence to read."""
+    """Print the conclusion as one bold line."""
     console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
     console.print(Text(one_line(text), style="bold"))
 
@@ -131,19 +131,19 @@ def data(value: Mapping[str, Any] | Sequence[Any], form: str, *, stream: TextIO 
 
 
 def note(text: str) -> None:
-    """Say something beside the answer, on standard error; nothing for an empty text."""
+    """Print a remark to standard error; an empty text prints nothing."""
     if text:
         print(one_line(text), file=sys.stderr)  # noqa: T201 - what the command says
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks and control characters: what a cluster says must not move the cursor."""
+    """Return the text in one line without control characters, so that text of a cluster cannot move the cursor."""
     joined = " ".join(text.split())
     return "".join(character if character.isprintable() else "?" for character in joined)
 
 
 def age(seconds: float) -> str:
-    """A duration as kubectl shortens it: 45s, 12m, 3h, 5d."""
+    """Return a duration in seconds shortened like kubectl's: 45s, 12m, 3h, 5d."""
     for limit, unit, length in ((120, "s", 1), (7200, "m", 60), (172800, "h", 3600)):
         if seconds < limit:
             return f"{max(0, int(seconds // length))}{unit}"

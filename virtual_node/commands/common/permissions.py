@@ -1,4 +1,4 @@
-"""What a person may read, and how to say which right is missing, in the words of ``kubectl auth can-i``."""
+"""Checks which rights a person has, and names missing ones as ``kubectl auth can-i`` commands."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from controller_runtime.resources import Resource
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A right that looking takes."""
+    """A right that a read needs."""
 
     verb: str
     resource: str
     group: str = ""
     subresource: str = ""
     namespace: str = ""
-    """Empty: all, or none where the resource has none."""
+    """Empty: all namespaces, or a cluster-scoped resource."""
     namespaced: bool = True
     name: str = ""
     """Empty: all objects."""
 
     @property
     def words(self) -> str:
-        """``get nodes/proxy``, ``get nodes/tokyo/proxy``, ``create pods in shop``."""
+        """Return verb and resource: ``get nodes/proxy``, ``get nodes/tokyo/proxy``, ``create pods in shop``."""
         full = "/".join(filter(None, (self.resource, self.name, self.subresource)))
         return f"{self.verb} {full}" + (f" in {self.namespace}" if self.namespace else "")
 
     @property
     def question(self) -> str:
-        """``kubectl auth can-i list leases.coordination.k8s.io --namespace=kube-node-lease``."""
+        """Return the check: ``kubectl auth can-i list leases.coordination.k8s.io --namespace=kube-node-lease``."""
         qualified = f"{self.resource}.{self.group}" if self.group else self.resource
         if self.name:
             qualified += f"/{self.name}"
@@ -51,14 +51,14 @@ class Need:
 def need(
     verb: str, resource: Resource, *, namespace: str | None = None, subresource: str = "", name: str = ""
 ) -> Need:
-    """The right that a request takes.
+    """Return the right that a request needs.
 
     Args:
-        verb: the API's: get, list, watch.
-        resource: what it is about.
-        namespace: None: all.
+        verb: the API verb: get, list, watch.
+        resource: resource of the request.
+        namespace: None: all namespaces.
         subresource: such as ``log``.
-        name: of the only object that it is about.
+        name: name of the only object; empty: all objects.
     """
     return Need(
         verb,
@@ -72,22 +72,22 @@ def need(
 
 
 def refusal(verb: str, resource: Resource, *, namespace: str | None = None) -> ConfigError:
-    """What to end with where, without a right, nothing at all can be said.
+    """Return the error for a missing mandatory right.
 
     Args:
-        verb: the API's.
-        resource: what it is about.
-        namespace: None: all.
+        verb: the API verb.
+        resource: resource of the request.
+        namespace: None: all namespaces.
     """
     right = need(verb, resource, namespace=namespace)
     return ConfigError(f"nothing can be said without the right to {right.words}: {right.question}")
 
 
 async def missing(client: Client, needs: Sequence[Need]) -> list[Need]:
-    """Those of some rights that the caller does not have, by the server's own word.
+    """Return the rights that the caller does not have according to the API server.
 
     Raises:
-        ApiError: it does not say.
+        ApiError: the server does not answer.
     """
     allowed = await asyncio.gather(*(_may(client, one) for one in needs))
     return [one for one, may in zip(needs, allowed, strict=True) if not may]

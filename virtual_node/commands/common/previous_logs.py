@@ -1,4 +1,4 @@
-"""What a container said before it ended."""
+"""Reads the last log lines of a terminated container."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LINES = 5
 
 
 async def of(client: Client, pod: Mapping[str, Any]) -> list[str]:
-    """The last lines of the first container of a pod that has ended; none when all run.
+    """Return the last log lines of a pod's first container that has terminated; empty: none has.
 
     Raises:
-        ApiError: the log cannot be had.
+        ApiError: the log cannot be read.
     """
     metadata = pod["metadata"]
     for status in (pod.get("status") or {}).get("containerStatuses") or ():

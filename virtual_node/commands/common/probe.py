@@ -1,23 +1,23 @@
-"""How a request was answered."""
+"""The result of a probing request."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 PROXY_REFUSES = "address not allowed"
-"""The API server's words when a node's address is loopback or link-local: it proxies to none of these."""
+"""The API server's error when a node's address is loopback or link-local, to which it does not proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How a request was answered."""
+    """The result of a probing request."""
 
     code: int
-    """HTTP status; 0: no answer."""
+    """HTTP status; 0: no response."""
     text: str = ""
-    """What was said, or why nothing was."""
+    """Body of the response, or the error."""
 
     @property
     def ok(self) -> bool:
-        """Whether it succeeded."""
+        """Whether the request succeeded."""
         return 200 <= self.code < 300

@@ -1,4 +1,4 @@
-"""Single questions to a cluster, and how they were answered; nothing concluded."""
+"""Sends single requests to a cluster and returns their results without judging them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _decode_object = decoder(dict[str, Any])
 
 
 async def version(client: Client) -> Probe:
-    """``/version``; the text is the version. It takes as long as the client allows any request."""
+    """Request ``/version``; the result's text is the version. The client's timeout applies."""
     try:
         answer = _decode_object(await client.request("GET", "/version"))
         return Probe(200, str(answer.get("gitVersion", "?")))
@@ -31,7 +31,10 @@ async def version(client: Client) -> Probe:
 
 
 async def clock(client: Client) -> datetime:
-    """The server's time: leases are compared with it, and this machine's clock may be wrong."""
+    """Return the server's time, or this machine's time if the server does not answer or sends no date.
+
+    Leases are compared with the server's time, because this machine's clock may be wrong.
+    """
     try:
         return await date(client) or datetime.now(UTC)
     except ApiError:
@@ -39,10 +42,10 @@ async def clock(client: Client) -> datetime:
 
 
 async def date(client: Client) -> datetime | None:
-    """The server's time; None: it does not tell, or a proxy on the way has put something else there.
+    """Return the server's time; None: it sends no valid Date header, or a proxy replaced it.
 
     Raises:
-        ApiError: it does not answer.
+        ApiError: the server does not answer.
     """
     async with client.stream("GET", "/version", head_timeout=client.timeout) as response:
         text = response.headers.get("Date", "")
@@ -53,24 +56,25 @@ async def date(client: Client) -> datetime | None:
 
 
 async def kubelet(upper: Client, node: Json, bound: Sequence[Json]) -> Probe:
-    """``/healthz`` of a virtual node's kubelet API, through the API server.
+    """Request ``/healthz`` of a virtual node's kubelet API through the API server.
 
     Args:
         upper: the upper cluster.
         node: the virtual node.
-        bound: its pods; the log of one that runs stands in where the API server proxies to no loopback address.
+        bound: its pods. The log of a running one is read instead if the node's address is loopback or
+            link-local, because the API server does not proxy to such addresses.
     """
     path = resources.NODES.path(name=node["metadata"]["name"], subresource="proxy/healthz")
     probe = await _get(upper, path)
     running = next((pod for pod in bound if (pod.get("status") or {}).get("phase") == "Running"), None)
     if PROXY_REFUSES not in probe.text or running is None:
         return probe
-    # Logs take the same way.
+    # Logs use the same connection.
     metadata = running["metadata"]
     path = resources.PODS.path(namespace=metadata["namespace"], name=metadata["name"], subresource="log")
     container = running["spec"]["containers"][0]["name"]
     log = await _get(upper, path, {"container": container, "tailLines": "1"})
-    # Whatever comes from behind the node's own address has got through to it.
+    # Any other error comes from beyond the node's address, so the kubelet API was reached.
     told = log.ok or log.code in {0, 401, 403, 504} or _address(node) in log.text
     return log if told else Probe(200)
 
@@ -83,7 +87,7 @@ async def _get(client: Client, path: str, params: Mapping[str, str] | None = Non
 
 
 def _address(node: Json) -> str:
-    """``host:port`` of a node's kubelet API."""
+    """Return ``host:port`` of a node's kubelet API."""
     status = node.get("status") or {}
     hosts = [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"]
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port", "")

@@ -1,4 +1,4 @@
-"""Reads a cluster for a person: what they may not see is noted, and keeps nothing else from being seen."""
+"""Reads a cluster with a person's rights: missing rights are recorded, and everything else is still read."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from virtual_node.commands.common.permissions import Need, need, refusal
 
 T = TypeVar("T")
 VIRTUAL_NODES = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
-"""Label selector."""
+"""Label selector of virtual nodes."""
 NODE_LEASES = "kube-node-lease"
-"""Namespace of the nodes' heartbeats."""
+"""Namespace of the nodes' Leases."""
 
 
 class Reader:
-    """One person's view of one cluster, at one moment: what has been read is not asked for again."""
+    """Reads one cluster for one command run; each request is sent once and its result is reused."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._read: dict[tuple[Any, ...], asyncio.Task[Any]] = {}
         self.missing: dict[Need, None] = {}
-        """Rights that were missing, in the order in which they were."""
+        """Missing rights, in the order of their discovery."""
 
     async def all(
         self,
@@ -41,10 +41,10 @@ class Reader:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> list[Object] | None:
-        """A collection, sorted by key; None: it is not for this person.
+        """Return a collection, sorted by key; None: forbidden.
 
         Raises:
-            ApiError: anything else.
+            ApiError: any other error.
         """
 
         async def read() -> list[Object] | None:
@@ -65,10 +65,10 @@ class Reader:
     async def get(
         self, resource: Resource, name: str, *, namespace: str | None = None
     ) -> dict[str, Any] | None:
-        """An object; None: there is none, or it is not for this person.
+        """Return an object; None: it does not exist, or reading it is forbidden.
 
         Raises:
-            ApiError: anything else.
+            ApiError: any other error.
         """
 
         async def read() -> dict[str, Any] | None:
@@ -91,17 +91,17 @@ class Reader:
         label_selector: str | None = None,
         otherwise: str = "",
     ) -> dict[str, Any]:
-        """The object that a person has named.
+        """Return the object that a person named.
 
         Args:
-            resource: its kind.
-            name: as typed.
-            namespace: as meant.
-            label_selector: which others they may have meant.
-            otherwise: what to do where there is none, and none that is called alike.
+            resource: its resource.
+            name: name as typed.
+            namespace: its namespace; None: cluster-scoped.
+            label_selector: selects the objects to suggest similar names from.
+            otherwise: next step for the error if there is neither such an object nor a similar name.
 
         Raises:
-            ConfigError: there is none of that name, with a guess; or it may not be seen.
+            ConfigError: there is no such object (with a suggestion), or reading it is forbidden.
             ApiError: the cluster does not answer.
         """
         try:
@@ -124,14 +124,14 @@ class Reader:
         )
 
     async def last_words(self, pod: Mapping[str, Any]) -> list[str]:
-        """See ``last_words.of``; none where the log cannot be had."""
+        """Return ``previous_logs.of`` of a pod; empty: the log cannot be read."""
         try:
             return await last_words.of(self.client, pod)
         except Forbidden:
             namespace = pod["metadata"]["namespace"]
             self.missing[need("get", resources.PODS, namespace=namespace, subresource="log")] = None
         except ApiError:
-            pass  # its node is away, or the container: what is told without a log is told all the same
+            pass  # The node does not answer, or the container is gone; logs are optional evidence.
         return []
 
     async def _once(self, key: tuple[Any, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -141,11 +141,11 @@ class Reader:
         return found
 
     def rights(self) -> list[dict[str, str]]:
-        """What was missing, for ``-o json``: the right, and the command that asks for it."""
+        """Return missing rights for ``-o json``, each with the kubectl command that checks it."""
         return [{"right": one.words, "check": one.question} for one in self.missing]
 
     def note(self) -> str:
-        """What was missing, in a line for people; empty: nothing was."""
+        """Return one line about missing rights; empty: none is missing."""
         if not self.missing:
             return ""
         rights = "; ".join(one.question for one in self.missing)

@@ -1,4 +1,4 @@
-"""What pods request in sum."""
+"""Sums the resource requests of pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FINISHED = ("Succeeded", "Failed")
 
 
 def requested(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
-    """What pods that have not finished ask for, by resource, ``pods`` among it."""
+    """Return the total requests of unfinished pods by resource; ``pods`` is their number."""
     used: Counter[str] = Counter()
     for pod in pods:
         if (pod.get("status") or {}).get("phase") not in _FINISHED:
