@@ -141,7 +141,7 @@ class UpperCleanup:
     async def remove(
         self, *, namespace: str, leases: Sequence[str], secrets: Sequence[str], driver: bool = True
     ) -> None:
-        """Remove nodes, claim finalizers, unbound mirror volumes, our ConfigMaps, and the named Leases and Secrets.
+        """Remove nodes, claim finalizers, unbound mirror volumes, descheduler data, and the named Leases and Secrets.
 
         Args:
             namespace: where our components run; empty: not in this cluster.

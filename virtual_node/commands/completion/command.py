@@ -1,9 +1,9 @@
-"""``virtual-node completion bash|zsh|fish``: a script that completes commands, flags and values.
+"""``virtual-node completion bash|zsh|fish``: prints a script that completes commands, flags and values.
 
-The scripts ask the program itself (``virtual-node __complete WORDS``), as those of kubectl do, so they never go stale.
-The answer is cobra's: a candidate a line, its description behind a tab, and last a directive, a sum of bits: 4 for "no
-file names here", 2 for "no space behind it, the word goes on". kubectl asks ``kubectl_complete-virtual_node`` in the same
-words.
+The scripts run ``virtual-node __complete WORDS``, as kubectl's do, so they stay current after an update. The
+output has cobra's format: a candidate per line, a tab, its description, and on the last line a directive,
+which is a sum of bits. Bit 4 means no file names, and bit 2 means no space after the word. kubectl runs
+``kubectl_complete-virtual_node`` with the same protocol.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _NO_SPACE, _NO_FILES = 2, 4
 
 
 class _Parsing(BaseException):
-    """A command has come to the point where it reads its flags; not an error, so nobody shall catch it."""
+    """Raised when a command starts to parse its flags.
+
+    Derives from BaseException so that handlers do not catch it.
+    """
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         super().__init__()
@@ -33,7 +36,7 @@ class _Parsing(BaseException):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the script for a shell."""
+    """Print the completion script of a shell; return 0."""
     parser = Parser(
         program.name(),
         "completion",
@@ -50,12 +53,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def answer(words: Sequence[str], *, commands: Mapping[str, str], run: Callable[[Sequence[str]], int]) -> int:
-    """Print what may come next.
+    """Print the candidates for the last word; return 0.
 
     Args:
-        words: after the program's name; the last one is being typed and may be empty.
-        commands: every command and what it is for.
-        run: the command line, which is asked for its parsers.
+        words: words after the program's name; the last one is being typed and may be empty.
+        commands: every command with its purpose.
+        run: runs a command line; used to get the parsers of commands.
     """
     found = engine.complete(
         words,
@@ -71,16 +74,16 @@ def answer(words: Sequence[str], *, commands: Mapping[str, str], run: Callable[[
     going_on = bool(candidates) and all(one.value.endswith("/") for one in candidates)
     print(f":{(0 if found.files else _NO_FILES) | (_NO_SPACE if going_on else 0)}")  # noqa: T201 - the answer
     if not ended:
-        # The interpreter would wait for what nobody waits for any more.
+        # At exit the interpreter would wait for threads of requests that nothing needs any more.
         sys.stdout.flush()
         os._exit(0)
     return 0
 
 
 def parser_of(command: str, run: Callable[[Sequence[str]], int]) -> argparse.ArgumentParser | None:
-    """The parser that a command reads its flags with; None: it reads none.
+    """Return the parser that a command parses its flags with; None: it takes no flags.
 
-    The command is run up to where it parses. So a new command is completed without anybody doing anything for it.
+    Runs the command up to its call of the parser, so new commands are completed without further code.
     """
 
     def stop(parser: argparse.ArgumentParser, *_arguments: Any, **_options: Any) -> NoReturn:
@@ -89,7 +92,7 @@ def parser_of(command: str, run: Callable[[Sequence[str]], int]) -> argparse.Arg
     original = argparse.ArgumentParser.parse_known_args
     argparse.ArgumentParser.parse_known_args = stop  # type: ignore[assignment]
     try:
-        # Commands without flags (version) have answered by then.
+        # Commands without flags print their output before the parser is called.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             run([command])
     except _Parsing as parsing:

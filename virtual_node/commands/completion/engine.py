@@ -1,7 +1,7 @@
-"""What may come next on a command line: words in, candidates out, read off the argparse parsers alone. Pure.
+"""Computes completion candidates for a command line from the argparse parsers. Does no IO.
 
-There is no second list of commands, flags or values: what a parser takes is what is offered. Its metavars say what a
-value is where only a cluster knows what there is (``Names``).
+There is no second list of commands, flags or values, because candidates are what a parser accepts. A metavar
+tells which names only a cluster knows (``Names``).
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from controller_runtime.process.flags import boolean
 from virtual_node.config.types import KNOWN_CONTROLLERS
 
 ParserOf = Callable[[str], argparse.ArgumentParser | None]
-"""From a command to the parser of its flags; None: it takes none."""
+"""Maps a command to the parser of its flags; None: it takes no flags."""
 _FILE_METAVARS = frozenset({"FILE", "PATH", "DIR"})
 _WORDS: Mapping[str, Sequence[str]] = {"LEVEL": tuple(log.LEVELS)}
 _LISTS: Mapping[str, Sequence[str]] = {"CONTROLLERS": tuple(KNOWN_CONTROLLERS)}
-"""By metavar: the words that fit, one of them, or several with commas between."""
+"""Values by metavar: ``_WORDS`` takes one of them, ``_LISTS`` one or several, separated by commas."""
 
 
 class Names(enum.Enum):
-    """Metavars of what only a cluster, or a kubeconfig, can name."""
+    """Metavars of values that only a cluster or a kubeconfig can list."""
 
     CONTEXTS = "CONTEXT"
     NAMESPACES = "NS"
     VIRTUAL_NODES = "NODE"
     LOWER_CLUSTERS = "CLUSTER"
     LABELS = "LABELS"
-    """Of virtual nodes."""
+    """Labels of virtual nodes."""
     TARGETS = "TYPE[/NAME]"
     OBJECTS = "[NAMESPACE/]NAME"
-    """Of what ``diagnose`` is asked about."""
+    """Objects that ``diagnose`` accepts."""
 
 
 _NAMES = {one.value: one for one in Names}
@@ -42,20 +42,20 @@ _NAMES = {one.value: one for one in Names}
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be asked for the names that fit."""
+    """A request for names from a cluster or a kubeconfig."""
 
     names: Names
     prefix: str
-    """How they begin."""
+    """Prefix of the names."""
     dest: str
-    """Of the flag, or the positional argument, that is being typed."""
+    """argparse dest of the flag or positional argument that is being typed."""
     given: Mapping[str, Sequence[str]]
-    """What has been typed so far, as it was typed, by argparse's dest."""
+    """Words typed so far, unexpanded, by argparse's dest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One word that fits."""
+    """One completion of the current word."""
 
     value: str
     description: str = ""
@@ -63,13 +63,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What fits here."""
+    """The result of a completion."""
 
     candidates: Sequence[Candidate] = field(default_factory=tuple)
     files: bool = False
-    """The shell's own file names fit."""
+    """Whether the shell's file names fit."""
     question: Question | None = None
-    """Others tell the candidates."""
+    """Names to request instead of ``candidates``; None: the candidates are complete."""
 
 
 _NOTHING = Completion()
@@ -78,13 +78,13 @@ _NOTHING = Completion()
 def complete(
     words: Sequence[str], *, commands: Mapping[str, str], parser_of: ParserOf, default: str = ""
 ) -> Completion:
-    """Complete the last word.
+    """Return the completions of the last word.
 
     Args:
-        words: after the program's name; the last one is being typed and may be empty.
-        commands: every command and what it is for.
-        parser_of: their parsers.
-        default: the command whose flags may come without its name; empty: there is none.
+        words: words after the program's name; the last one is being typed and may be empty.
+        commands: every command with its purpose.
+        parser_of: returns a command's parser.
+        default: command that is used if flags come without a command; empty: there is none.
     """
     *before, current = words or [""]
     if not before and not current.startswith("-"):
@@ -97,18 +97,18 @@ def complete(
 
 
 class _Line:
-    """Reads a command's words as argparse will, up to the one that is being typed."""
+    """Parses a command's words as argparse does, up to the word that is being typed."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._enter(parser)
         self._used: set[str] = set()
         self._pending: argparse.Action | None = None
-        """The flag whose value comes next."""
+        """The flag whose value comes next; None: no value is expected."""
         self._only_positionals = False
         self._given: dict[str, list[str]] = {}
 
     def complete(self, before: Sequence[str], current: str) -> Completion:
-        """Candidates for the word that is being typed."""
+        """Return the completions of the word that is being typed."""
         for word in before:
             self._read(word)
         if self._pending is not None:
@@ -123,7 +123,7 @@ class _Line:
         return _NOTHING if positional is None else self._values(positional, current)
 
     def _enter(self, parser: argparse.ArgumentParser) -> None:
-        # argparse offers no public way to ask a parser what it knows; these names have not changed since 2.7.
+        # argparse has no public API for a parser's arguments; these names have not changed since 2.7.
         self._options: Mapping[str, argparse.Action] = parser._option_string_actions  # noqa: SLF001
         self._positionals = parser._get_positional_actions()  # noqa: SLF001
         self._place = 0
@@ -141,7 +141,8 @@ class _Line:
                 if equals:
                     self._note(action, value)
                 self._used.update(action.option_strings)
-                # nargs 0 takes no value, "?" one only if it is there: who types on means the next word.
+                # nargs 0 takes no value, and "?" only an optional one, so the next word is not taken as a
+                # value.
                 self._pending = action if not equals and action.nargs not in {0, "?"} else None
         else:
             self._take(word)

@@ -1,6 +1,6 @@
-"""The names that only a cluster, or a kubeconfig, can tell, for completion: asked for briefly, and in silence.
+"""Lists names from a cluster or a kubeconfig for completion, with a short timeout and without output.
 
-Whoever presses TAB wants to go on typing: a cluster that does not answer, or not to this person, has no names.
+A cluster that does not answer, or that refuses the request, yields no names, so that TAB does not block.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from virtual_node.commands.completion.engine import Candidate, Names, Question
 from virtual_node.commands.diagnose.target import KINDS, full
 
 LIMIT = 3.0
-"""Seconds until what has not been found is left out."""
+"""Seconds after which names that were not found yet are left out."""
 _SLACK = 0.5
-"""Seconds in which requests that are cancelled end; what has not ended then never will."""
+"""Seconds for cancelled requests to end; a request that takes longer hangs."""
 _MOST = 500
 _METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
 
 
 def ask(question: Question) -> tuple[list[Candidate], bool]:
-    """The names that fit, and whether the asking has ended.
+    """Return the matching names, and whether all requests have ended.
 
-    What has not (a resolver that hangs cannot be interrupted) goes on in the background, and would keep the
-    interpreter from ending.
+    Requests that have not ended, such as a hanging resolver, cannot be interrupted. They continue in the
+    background and would keep the interpreter from exiting.
 
     Args:
-        question: which names.
+        question: which names to list.
     """
     found: list[Candidate] = []
 
@@ -51,7 +51,7 @@ def ask(question: Question) -> tuple[list[Candidate], bool]:
         with contextlib.suppress(Exception):
             asyncio.run(asking())
 
-    # Not a word of anybody's may get between the candidates.
+    # Other output must not be mixed with the candidates.
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -62,14 +62,14 @@ def ask(question: Question) -> tuple[list[Candidate], bool]:
 
 
 class _Asking:
-    """Gathers candidates, those that come first first."""
+    """Collects candidates in ``found``, in the order of their responses."""
 
     def __init__(self, question: Question, found: list[Candidate]) -> None:
         self._question = question
         self._found = found
 
     async def run(self) -> None:
-        """Ask."""
+        """Collect the candidates of the question."""
         question = self._question
         if question.names is Names.CONTEXTS:
             file = self._file(question.dest.replace("context", "kubeconfig"))
@@ -96,7 +96,7 @@ class _Asking:
                     self._add(f"{names.LABEL_LOWER_CLUSTER}={one}" for one in await _clusters(client))
 
     async def _targets(self, client: Client, kind: str, typed: str, *, head: str = "") -> None:
-        """What ``diagnose`` takes behind a type: ``NAME`` and ``NAMESPACE/NAME``."""
+        """Collect what ``diagnose`` takes after a type: ``NAME`` and ``NAMESPACE/NAME``."""
         resource = KINDS[full(kind)]
         if resource is resources.NODES:
             await self._nodes(client, head=head)
@@ -139,7 +139,7 @@ class _Asking:
         return given[-1] if given else ""
 
     def _file(self, dest: str) -> str:
-        """A path as the shell would hand it over: it is still as it was typed."""
+        """Return a typed path with quotes, variables and ``~`` expanded as the shell does."""
         typed = self._word(dest)
         with contextlib.suppress(ValueError):
             typed = "".join(shlex.split(typed))
@@ -149,7 +149,7 @@ class _Asking:
 async def _list(
     client: Client, resource: Resource, *, namespace: str | None = None, selector: str = ""
 ) -> list[Mapping[str, Any]]:
-    """Metadata of objects; of a large collection the first ones, which is more than anybody reads."""
+    """Return metadata of objects; of a large collection, only the first 500."""
     params = {"limit": str(_MOST)} | ({"labelSelector": selector} if selector else {})
     answer = await client.request("GET", resource.path(namespace=namespace), params=params, headers=_METADATA)
     return [one["metadata"] for one in decode(answer)["items"]]

@@ -1,4 +1,4 @@
-"""The completion scripts, one per shell; all ask ``virtual-node __complete`` and only put its answer before the shell."""
+"""The completion scripts of the shells; each runs ``virtual-node __complete`` and passes on its output."""
 
 from __future__ import annotations
 
@@ -128,4 +128,4 @@ complete -c virtual-node -f -a '(__virtual_node_complete)'
 """
 
 SCRIPTS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""By the shell's name."""
+"""Scripts by name of the shell."""

@@ -1,4 +1,4 @@
-"""What to do about the words of schedulers, provisioners and kubelets. Texts in, next steps out."""
+"""Maps messages of schedulers, provisioners and kubelets to next steps. Does no IO."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MISSING: _Table = (
         ),
     ),
 )
-"""Objects that a pod needs and that do not exist."""
+"""Messages about missing objects that a pod needs."""
 _NODES: _Table = (
     (
         re.compile(r"Insufficient ([\w./-]+)"),
@@ -67,20 +67,20 @@ _NODES: _Table = (
         lambda _found, _: "ask for less, or raise the ResourceQuota of the lower namespace",
     ),
 )
-"""Why a scheduler of a lower cluster finds no node there."""
+"""Messages about why a lower cluster's scheduler finds no node."""
 
 
 def missing(text: str, *, namespace: str) -> list[str]:
-    """Return what to do about objects that do not exist, by a message; empty where it names none."""
+    """Return next steps for missing objects that a message names; empty: it names none."""
     return _steps(_MISSING, text, namespace)
 
 
 def steps(text: str, *, namespace: str) -> list[str]:
-    """Return what to do about a message of a lower cluster; empty where nothing is known about it.
+    """Return next steps for a message of a lower cluster; empty: none is known.
 
     Args:
-        text: of a condition or an event.
-        namespace: the pod's.
+        text: message of a condition or an event.
+        namespace: the pod's namespace.
     """
     return _steps((*_MISSING, *_NODES), text, namespace)
 

@@ -1,4 +1,4 @@
-"""``virtual-node diagnose TYPE/NAME``: one readable verdict on why a pod, a workload's pods or a node do not work."""
+"""``virtual-node diagnose TYPE/NAME``: explains why a pod, a workload's pods or a node do not work."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _MARKS = {0: output.BAD, FINE: output.GOOD}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found."""
+    """The result of a diagnosis."""
 
     kind: str
     name: str
     """``namespace/name``, or a node's name."""
     findings: Sequence[Finding]
     pods: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
-    """Of a workload: what was found of each pod, by name."""
+    """For a workload: findings of each pod, by pod name."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when nothing is wrong, 1 when something is.
+    """Run the command; return 0 when nothing is wrong, otherwise 1.
 
     Raises:
-        ConfigError: there is no such thing, or it may not be seen; exit code 2.
+        ConfigError: there is no such object, or reading it is forbidden; exit code 2.
     """
     options = _parser().parse_args(argv)
     verdict, reader = asyncio.run(_examine(options))
@@ -73,7 +73,7 @@ async def _examine(options: argparse.Namespace) -> tuple[Verdict, Reader]:
 
         async def judged(pod: dict[str, object]) -> Sequence[Finding]:
             if kind != "pod" and runs_well(pod):
-                return [WELL]  # a closer look at a hundred good pods would tell no more
+                return [WELL]  # A healthy pod is not read in detail, because a workload may have hundreds.
             async with limit:
                 facts = await read_pod.gather(
                     reader, pod, lower=options.client_kubeconfig, timeout=options.request_timeout

@@ -1,4 +1,4 @@
-"""What keeps containers from running: what they need, their images, their own crashes and probes."""
+"""Rules about containers that do not run: missing dependencies, images, crashes and probes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from virtual_node.config import program
 from virtual_node.health.objects import condition, statuses
 
 _VOLUMES = frozenset({"FailedMount", "FailedAttachVolume", "ProvisioningFailed"})
-"""Reasons of events about volumes that a pod waits for."""
+"""Event reasons about volumes that a pod waits for."""
 
 
 def _dependencies(facts: Facts) -> Iterator[Finding]:
@@ -103,7 +103,8 @@ def _probes(facts: Facts) -> Iterator[Finding]:
     if "readiness gate" in said:
         yield Finding(1, "A readiness gate is not open.", [said])
     elif ready.get("status") == "False" and condition(facts.pod, "ContainersReady").get("status") == "True":
-        # Kubernetes' controller manager does so (pkg/controller/util/node, MarkPodsNotReady), and says no word.
+        # kube-controller-manager sets Ready to False without a message (pkg/controller/util/node,
+        # MarkPodsNotReady).
         yield Finding(
             1,
             "The pod runs, and counts as not ready: its node was not.",

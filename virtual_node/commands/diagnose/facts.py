@@ -1,4 +1,4 @@
-"""What was gathered about one pod, and what is concluded: the vocabulary that reading, rules and printing share."""
+"""Types shared by reading, rules and printing: what was read about one pod, and findings."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ FINE = 9
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was gathered about one pod."""
+    """What was read about one pod."""
 
     pod: Mapping[str, Any]
     node: Mapping[str, Any] | None
-    """The node that it is bound to."""
+    """The node that the pod is bound to; None: not bound, does not exist, or may not be read."""
     heartbeat_seconds: float | None
-    """Since the node's Lease was renewed; None: unknown."""
+    """Seconds since the node's Lease was renewed; None: unknown."""
     lower: Mapping[str, Any] | None
-    """Its lower pod, as far as the lower cluster was asked."""
+    """Its lower pod; None: there is none, or the lower cluster was not read."""
     events: Sequence[Mapping[str, Any]]
-    """About the pod, the oldest first."""
+    """Events about the pod, the oldest first."""
     virtual_nodes: Sequence[Mapping[str, Any]] | None
-    """None: they may not be seen, which says nothing about nodes."""
+    """The virtual nodes; None: the caller may not list them."""
     now: datetime
     asked_below: bool = False
-    """Whether the lower cluster was asked, and has answered."""
+    """Whether the lower cluster was read successfully."""
     silence_below: str = ""
-    """Why it has not answered."""
+    """Why the lower cluster could not be read; empty: it was read, or no kubeconfig was given."""
     logs: Sequence[str] = field(default_factory=tuple)
-    """The last lines of the container that fails."""
+    """The last log lines of the failing container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, or the one thing that is right."""
+    """One problem, or the statement that there is none."""
 
     rank: int
-    """0: this alone stops the pod; higher: follows from something, or may be transient; ``FINE``: all is well."""
+    """0: this alone stops the pod; higher: a consequence, or possibly transient; ``FINE``: nothing is wrong."""
     title: str
     evidence: Sequence[str] = ()
     next_steps: Sequence[str] = ()
@@ -51,26 +51,26 @@ Rule = Callable[[Facts], Iterator[Finding]]
 
 
 def is_running(pod: Mapping[str, Any]) -> bool:
-    """Whether it runs, ready or not."""
+    """Report whether the pod's phase is Running, ready or not."""
     return bool((pod.get("status") or {}).get("phase") == "Running")
 
 
 def age(facts: Facts) -> float:
-    """Seconds since the pod was created; 0 where that is not known."""
+    """Return the seconds since the pod was created; 0: unknown."""
     created = facts.pod["metadata"].get("creationTimestamp")
     return (facts.now - timestamps.parse(created)).total_seconds() if created else 0.0
 
 
 def pod_namespace(facts: Facts) -> str:
-    """The pod's."""
+    """Return the pod's namespace."""
     return str(facts.pod["metadata"]["namespace"])
 
 
 def pod_name(facts: Facts) -> str:
-    """The pod's."""
+    """Return the pod's name."""
     return str(facts.pod["metadata"]["name"])
 
 
 def pairs(labels: Mapping[str, str]) -> str:
-    """``a=b, c=d``."""
+    """Return labels as ``a=b, c=d``."""
     return ", ".join(f"{key}={value}" for key, value in labels.items())

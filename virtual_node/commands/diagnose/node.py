@@ -1,4 +1,4 @@
-"""What is wrong with one virtual node: gathers and judges it by the rules of ``doctor``, for ``diagnose node``."""
+"""Implements ``diagnose node``: reads one virtual node and judges it by the rules of ``doctor``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from virtual_node.translate.printers.pods import pod_row
 
 
 async def examine(reader: Reader, name: str) -> list[Finding]:
-    """Everything that is found, the verdict first; never empty.
+    """Return the findings about a virtual node, the most severe first; never empty.
 
     Raises:
-        ConfigError: there is no such virtual node, or it may not be seen.
+        ConfigError: there is no such virtual node, or reading it is forbidden.
         ApiError: the cluster does not answer.
     """
     node = await _find(reader, name)
@@ -54,10 +54,10 @@ async def examine(reader: Reader, name: str) -> list[Finding]:
 
 
 def judge(facts: Facts, node: Json, bound: Sequence[Json]) -> list[Finding]:
-    """What is wrong with a virtual node, the verdict first.
+    """Return the findings about a virtual node, the most severe first; never empty.
 
     Args:
-        facts: as ``doctor`` has them, of this node alone.
+        facts: facts of ``doctor`` about this node alone.
         node: the node.
         bound: the pods that are bound to it.
     """

@@ -1,4 +1,4 @@
-"""Before a pod starts: does it have a node, is that alive, does the lower cluster take the pod?"""
+"""Rules about pods that have not started: binding, health of the virtual node, admission and lower scheduling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gathers what ``diagnose`` judges a pod by, in the upper cluster and, where a kubeconfig is given, below."""
+"""Reads what ``diagnose`` needs about a pod from the upper cluster and, with a kubeconfig, from the lower one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from virtual_node.commands.diagnose.facts import Facts
 
 
 async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: float) -> Facts:  # noqa: ASYNC109 - of each request
-    """Everything about a pod that this person may see.
+    """Return everything about a pod that the caller may read.
 
     Args:
         reader: of the upper cluster.
         pod: the upper pod.
-        lower: path of a kubeconfig of its lower cluster; empty: that is not asked.
-        timeout: seconds for one answer.
+        lower: path of a kubeconfig of its lower cluster; empty: the lower cluster is not read.
+        timeout: seconds to wait for each response.
 
     Raises:
         ApiError: the upper cluster does not answer.
@@ -67,7 +67,7 @@ async def _heartbeat(reader: Reader, node: str) -> float | None:
 
 
 async def _below(path: str, uid: str, *, timeout: float) -> tuple[dict[str, Any] | None, str]:  # noqa: ASYNC109 - of each request
-    """The lower pod, and why it cannot be seen; a lower cluster that is away keeps nobody from a verdict."""
+    """Return the lower pod, and the error of reading it; an unreachable lower cluster does not end the diagnosis."""
     selector = f"{names.LABEL_UPPER_UID}={uid}"
     try:
         async with connect.by_file(path, agent="virtual-node-diagnose", timeout=timeout) as client:

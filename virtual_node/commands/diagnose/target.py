@@ -1,4 +1,4 @@
-"""What ``diagnose`` is asked about: a type as kubectl spells it, and a name."""
+"""Parses the object to diagnose: a type as kubectl spells it, and a name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KINDS: Mapping[str, Resource] = {
     "replicaset": resources.REPLICA_SETS,
     "job": resources.JOBS,
 }
-"""What can be diagnosed, by its full name."""
+"""Kinds that can be diagnosed, by their full names."""
 _SHORT = {"po": "pod", "no": "node", "deploy": "deployment", "sts": "statefulset", "ds": "daemonset",
           "rs": "replicaset"}  # fmt: skip
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 
 class Kinds(tuple[str, ...]):
-    """argparse's choices: completed by their full names, taken by kubectl's short ones and with a name behind."""
+    """Choices for argparse: completes full names, but also accepts kubectl's short names and ``TYPE/NAME``."""
 
     __slots__ = ()
 
@@ -34,16 +34,21 @@ class Kinds(tuple[str, ...]):
 
 
 def full(word: str) -> str:
-    """``deployment`` of ``deploy``, ``deployments`` and ``deployment.apps``; any other word without its plural's s."""
+    """Return a kind's full name: ``deployment`` for ``deploy``, ``deployments`` and ``deployment.apps``.
+
+    Any other word is returned without a trailing s.
+    """
     word = word.partition(".")[0].lower()
     return _SHORT.get(word, word if word in KINDS else word.removesuffix("s"))
 
 
 def target(first: str, second: str | None) -> tuple[str, str, str]:
-    """Kind, namespace if there is one, and name, of ``pod/web``, ``pod web``, ``pod shop/web`` or ``pod/shop/web``.
+    """Parse ``pod/web``, ``pod web``, ``pod shop/web`` or ``pod/shop/web`` into kind, namespace and name.
+
+    The namespace is empty if none is given.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: it has none of these forms.
     """
     word, slash, rest = first.partition("/")
     if bool(slash) == (second is not None):

@@ -1,4 +1,4 @@
-"""Pods that should have ended, and those that have ended by no will of ours."""
+"""Rules about pods that do not terminate, and pods that were deleted in the lower cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from controller_runtime.api import timestamps
 from virtual_node.commands.diagnose.facts import Facts, Finding, Rule
 
 _LONG = 120.0
-"""Seconds past its deletion after which a pod is worth a word."""
+"""Seconds after the deletion timestamp from which a pod is reported."""
 
 
 def _terminating(facts: Facts) -> Iterator[Finding]:

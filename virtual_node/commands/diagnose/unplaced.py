@@ -1,4 +1,4 @@
-"""Why a pod has no node in the upper cluster, by the labels, taints and conditions that the virtual nodes really have."""
+"""Explains why an upper pod has no node, from the labels, taints and conditions of the virtual nodes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from virtual_node.health.objects import condition, taints
 from virtual_node.health.pods import SCHEDULING
 
 _LIFECYCLE = "node.kubernetes.io/"
-"""Prefix of the taints by which Kubernetes says that a node is not Ready, unreachable or cordoned."""
+"""Prefix of the taints that Kubernetes sets on nodes that are not Ready, unreachable or cordoned."""
 Json = Mapping[str, Any]
 
 
 def unscheduled(facts: Facts) -> Iterator[Finding]:
-    """Yield why a pod waits for a node, the cause that has to be removed first before the others."""
+    """Yield why a pod waits for a node. The cause to remove first comes first."""
     if facts.pod["spec"].get("nodeName"):
         return
     if gates := [gate["name"] for gate in facts.pod["spec"].get("schedulingGates") or ()]:
@@ -41,7 +41,7 @@ def unscheduled(facts: Facts) -> Iterator[Finding]:
 
 
 def _repelled(facts: Facts, nodes: Sequence[Json], evidence: Sequence[str]) -> Iterator[Finding]:
-    """Yield why no virtual node that the pod's selectors match takes it; nothing where one does."""
+    """Yield why no virtual node that matches the pod's selectors takes the pod; nothing if one does."""
     missing = {name: _untolerated(facts.pod, node) for node in nodes if (name := node["metadata"]["name"])}
     away = [node for node in nodes if _is_away(facts.pod, node)]
     open_ = [
@@ -77,11 +77,11 @@ def _repelled(facts: Facts, nodes: Sequence[Json], evidence: Sequence[str]) -> I
 
 
 def _by_words(facts: Facts, said: str, evidence: Sequence[str]) -> Iterator[Finding]:
-    """Yield what follows from the scheduler's own words."""
+    """Yield findings from the scheduler's message."""
     doctor, status = program.name("doctor"), program.name("status")
     namespace = pod_namespace(facts)
     if "lower cluster" in said:
-        # What comes before is about the upper cluster's own nodes.
+        # Earlier text is about real nodes of the upper cluster.
         below = advice.steps(said[said.index("lower cluster") :], namespace=namespace)
         yield Finding(0, "No lower cluster has a node for the pod.", evidence, below or [doctor])
     elif "Insufficient" in said:
@@ -159,7 +159,7 @@ def _matches(pod: Json, node: Json) -> bool:
 
 
 def _untolerated(pod: Json, node: Json) -> list[str]:
-    """The taints that keep the pod away and that no recovery of the cluster removes."""
+    """Return taints that repel the pod and that stay when the cluster recovers."""
     return [
         f"{taint['key']}{'=' if taint.get('value') else ''}{taint.get('value') or ''}:{taint.get('effect', '')}"
         for taint in _keeping_away(pod, node)
@@ -168,7 +168,7 @@ def _untolerated(pod: Json, node: Json) -> list[str]:
 
 
 def _is_away(pod: Json, node: Json) -> bool:
-    """Whether the node is not Ready, or tainted as lost."""
+    """Report whether the node is not Ready or has a taint of a lost node."""
     if condition(node, "Ready").get("status") != "True":
         return True
     cordon = f"{_LIFECYCLE}unschedulable"

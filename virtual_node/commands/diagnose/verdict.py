@@ -1,7 +1,7 @@
-"""Why is a pod not running? Facts in, findings out: pure functions, the first finding is the verdict.
+"""Judges why a pod does not run: facts in, findings out, no IO. The first finding is the verdict.
 
-Each rule looks at the facts and says what it sees, how sure it is, and what to do next. Rules know nothing of each
-other; the ranking puts what stops the pod before what follows from it.
+Each rule yields findings with a rank and next steps, independent of other rules. Sorting by rank puts causes
+before their consequences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WELL = Finding(FINE, "The pod is running; nothing is wrong that can be seen from
 
 
 def diagnose(facts: Facts) -> list[Finding]:
-    """Everything that is found, the verdict first; never empty."""
+    """Return all findings, the verdict first; never empty."""
     found = sorted((finding for rule in _RULES for finding in rule(facts)), key=lambda one: one.rank)
     if found:
         return found
@@ -39,11 +39,11 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def runs_well(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod by itself looks as it should: it runs and is ready, or has completed."""
+    """Report whether the pod's own status is healthy: running and ready, or completed."""
     word, _ = status_word(pod)
     return word == "Completed" or (word == "Running" and condition(pod, "Ready").get("status") == "True")
 
 
 def is_well(findings: Sequence[Finding]) -> bool:
-    """Whether nothing is wrong."""
+    """Report whether nothing is wrong."""
     return all(finding.rank == FINE for finding in findings)

@@ -1,4 +1,4 @@
-"""From a Deployment, StatefulSet, DaemonSet, ReplicaSet or Job to its pods, for ``diagnose``."""
+"""Finds the pods of a Deployment, StatefulSet, DaemonSet, ReplicaSet or Job and merges their verdicts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _OPERATORS = {"In": "in", "NotIn": "notin"}
 async def pods_of(
     reader: Reader, resource: Resource, namespace: str, name: str
 ) -> tuple[Any, list[dict[str, Any]]]:
-    """A workload and its pods, those that are being deleted left out.
+    """Return a workload and its pods, without pods that are being deleted.
 
     Raises:
-        ConfigError: there is no such workload, or it, or its pods, may not be seen.
+        ConfigError: there is no such workload, or reading it or its pods is forbidden.
     """
     workload = await reader.find(resource, name, namespace=namespace)
     found = await reader.all(
@@ -36,11 +36,11 @@ async def pods_of(
 
 
 def judge(workload: Mapping[str, Any], verdicts: Mapping[str, Sequence[Finding]]) -> list[Finding]:
-    """What is wrong with a workload as a whole; the same verdict of many pods is told once.
+    """Return the findings of a workload as a whole; equal verdicts of several pods become one finding.
 
     Args:
         workload: the object.
-        verdicts: of its pods, by name.
+        verdicts: findings of its pods, by pod name.
     """
     found = list(_controller(workload, len(verdicts)))
     by_title: dict[str, list[str]] = {}
@@ -66,7 +66,7 @@ def judge(workload: Mapping[str, Any], verdicts: Mapping[str, Sequence[Finding]]
 
 
 def selector_text(selector: Mapping[str, Any]) -> str:
-    """A LabelSelector as the API's query parameter has it."""
+    """Return a LabelSelector in the syntax of the API's labelSelector parameter."""
     parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
     for one in selector.get("matchExpressions") or ():
         match one["operator"]:
@@ -80,7 +80,7 @@ def selector_text(selector: Mapping[str, Any]) -> str:
 
 
 def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[Finding]:
-    """Why a controller makes no pods, or no more."""
+    """Yield why a controller creates no pods, or no more pods."""
     for kind in ("ReplicaFailure", "Failed"):
         failed = condition(workload, kind)
         if failed.get("status") == "True":

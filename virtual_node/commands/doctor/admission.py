@@ -1,4 +1,4 @@
-"""Does the webhook stand, and does it do its work on a labelled pod?"""
+"""Checks that the webhook is registered and changes a labelled pod."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PODS_WEBHOOK = f"pods.{names.DOMAIN}"
 
 
 def is_ours(configuration: Json) -> bool:
-    """Whether a MutatingWebhookConfiguration is that of our webhook."""
+    """Report whether a MutatingWebhookConfiguration is our webhook's."""
     metadata = configuration["metadata"]
     return (
         metadata["name"] == WEBHOOK_NAME
@@ -33,14 +33,14 @@ def is_ours(configuration: Json) -> bool:
 
 
 def client_configs(configurations: Sequence[Json]) -> Iterator[tuple[str, Json]]:
-    """Where the API server finds our webhook: the webhook's name and its clientConfig."""
+    """Yield name and clientConfig of each webhook; the clientConfig says where the API server calls it."""
     for configuration in configurations:
         for webhook in configuration.get("webhooks") or ():
             yield webhook["name"], webhook.get("clientConfig") or {}
 
 
 def registration(facts: Facts) -> Outcome:
-    """Is it registered, with a CA that is good, and is there somebody behind it?"""
+    """Check that the webhook is registered, its CA is valid and its Service has ready endpoints."""
     ours = [one for one in facts.webhook.configurations if is_ours(one)]
     if not ours:
         labelled = [
@@ -73,7 +73,7 @@ def registration(facts: Facts) -> Outcome:
 
 
 def mutation(facts: Facts) -> Outcome:
-    """Is a labelled pod really changed? The proof of all that the link before has looked at."""
+    """Check that a labelled pod is changed, which proves what ``registration`` checks in parts."""
     probe = facts.webhook.dry_run
     where = f"a dry-run pod in namespace {facts.webhook.namespace}"
     if probe is None:
@@ -110,10 +110,11 @@ def _next_for(kind: Failure) -> str:
 
 
 def _bundle_trouble(client: Json, now: datetime) -> str:
-    """What is wrong with a caBundle; empty: nothing."""
+    """Return the defect of a caBundle; empty: there is none."""
     text = client.get("caBundle") or ""
     if not text:
-        # Without one the API server trusts the system's roots, which only a public address can satisfy.
+        # Without a caBundle the API server trusts the system's roots, which only a public address can
+        # satisfy.
         return "" if client.get("url") else "its caBundle is empty"
     try:
         certificates = x509.load_pem_x509_certificates(base64.b64decode(text, validate=True))
@@ -131,14 +132,14 @@ def _address(facts: Facts, ours: Sequence[Json]) -> str:
             said.append(f"Service {service['namespace']}/{service['name']} has {ready} ready endpoints")
         elif url := client.get("url"):
             probe = facts.webhook.urls.get(url)
-            # Silence towards us proves nothing: the API server may be the only one who gets there.
+            # A failure from here proves nothing, because perhaps only the API server can reach the URL.
             answers = "answers" if probe and probe.code else "does not answer from here"
             said.append(f"{url} {answers}")
     return f"; {some(said)}" if said else ""
 
 
 def _end(text: str, limit: int = 300) -> str:
-    """The end of an error, where Go puts the cause."""
+    """Return the end of an error message, where Go puts the cause."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"…{line[-limit:]}"
 

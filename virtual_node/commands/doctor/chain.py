@@ -1,4 +1,4 @@
-"""The chain itself: the rules in the order in which a pod meets them, each judged unless an earlier link keeps it from."""
+"""The chain of links, in the order in which a pod passes them. A link after a broken one is skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHAIN: Sequence[Rule] = (
 
 
 def examine(facts: Facts) -> list[Link]:
-    """Every link, in the order of the chain."""
+    """Return every link in the order of the chain."""
     links: dict[str, Link] = {}
     for rule in CHAIN:
         outcome = _blocked(rule, links, facts) or rule.examine(facts)
@@ -24,21 +24,21 @@ def examine(facts: Facts) -> list[Link]:
 
 
 def first_broken(links: Sequence[Link]) -> Link | None:
-    """What to mend first; None: all links hold.
+    """Return the link to repair first; None: no link is broken.
 
-    Rights that the caller lacks keep only the caller from seeing; they come last.
+    Missing rights of the caller come last, because they only hide facts and do not stop pods.
     """
     broken = [link for link in links if link.state is State.BROKEN]
     return min(broken, key=lambda link: link.name == RIGHTS, default=None)
 
 
 def holds(links: Sequence[Link]) -> bool:
-    """Whether every link was seen and none is broken."""
+    """Report whether every link was seen and none is broken."""
     return all(link.state in {State.OK, State.SKIPPED} for link in links)
 
 
 def sentence(links: Sequence[Link]) -> str:
-    """The one thing to read."""
+    """Return the conclusion in one sentence."""
     link = first_broken(links)
     if link is None:
         unseen = [link.title for link in links if link.state is State.UNKNOWN]
@@ -57,7 +57,7 @@ def _blocked(rule: Rule, links: Mapping[str, Link], facts: Facts) -> Outcome | N
             return Outcome(link.state, link.detail)
     for name in rule.reads:
         if name in facts.unread:
-            # One missing right may be behind many links; it is named once.
+            # A missing right may affect many links, so only the link for rights names it.
             why = f"see {links[RIGHTS].title}" if facts.denied else facts.unread[name]
             return unknown(f"cannot be seen: {why}")
     return None

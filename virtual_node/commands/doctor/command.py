@@ -1,7 +1,7 @@
-"""``virtual-node doctor``: the broken link of "everything is pending" in a running installation.
+"""``virtual-node doctor``: finds the broken link of a running installation whose pods are all pending.
 
-Walks the chain by which a pod gets from the upper API to a running container in a lower cluster. Changes nothing: the
-one pod that it creates is a server-side dry run.
+Checks the chain by which a pod gets from the upper API to a running container in a lower cluster. Changes
+nothing, because the only pod that it creates is a server-side dry run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MARKS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when all links hold, 1 when one is broken or could not be seen.
+    """Run the command; return 0 when all links hold, 1 when a link is broken or could not be seen.
 
     Raises:
         ConfigError: the upper cluster's kubeconfig cannot be used; exit code 2.
@@ -71,7 +71,7 @@ async def _look(options: argparse.Namespace) -> Facts:
 
 
 async def _below(file: str, options: argparse.Namespace) -> Lower:
-    """Look at a lower cluster; one that there is no way to keeps nobody from looking at the others."""
+    """Return what was read of a lower cluster; an unusable kubeconfig does not stop the other clusters."""
     try:
         async with _client(await kubeconfig.load(file, in_cluster=False), file, options) as client:
             return await reading.look_below(client, file)

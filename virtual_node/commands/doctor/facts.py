@@ -1,4 +1,4 @@
-"""What was seen of an installation, as the API has it; nothing here is concluded yet."""
+"""What ``doctor`` reads of an installation, as API objects without conclusions."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ WEBHOOK_NAME = "virtual-node-webhook"
 DESCHEDULER_LEASE = "virtual-node-descheduler"
 SCHEDULER_LEASE = "kube-scheduler"
 PROBE_SELECTOR = f"{names.DOMAIN}/doctor"
-"""Lower label that the dry-run pod asks for: where it ends up shows whether the webhook works."""
+"""Lower node label that the dry-run pod selects.
+
+Where the selector ends up shows whether the webhook works.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is labelled as a part of our installation in the upper cluster; it may well run elsewhere."""
+    """Objects labelled as parts of our installation in the upper cluster; it may also run elsewhere."""
 
     deployments: Sequence[Json] = ()
     pods: Sequence[Json] = ()
     logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The last lines of a pod that fails, by ``namespace/name``."""
+    """The last log lines, or the last warning, of pods that fail, by ``namespace/name``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """What there is of the webhook, and how a labelled pod fares with it."""
+    """The webhook's registration and the result of creating a labelled pod."""
 
     configurations: Sequence[Json] = ()
     endpoints: Mapping[str, int] = field(default_factory=dict)
     """Ready endpoints of its Services, by ``namespace/name``."""
     urls: Mapping[str, Probe] = field(default_factory=dict)
-    """How its URLs answer to us, which is not how they answer to the API server."""
+    """Responses of its URLs to this machine; the API server may get others."""
     dry_run: Probe | None = None
-    """The creation of a labelled pod, on trial."""
+    """Result of the dry-run creation of a labelled pod; None: there is no webhook."""
     dry_run_pod: Json = field(default_factory=dict)
-    """What the API server would have stored."""
+    """The pod that the API server would have stored."""
     namespace: str = "default"
-    """Where it was tried."""
+    """Namespace of the dry-run pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,61 +56,61 @@ class Lower:
 
     file: str
     answer: Probe
-    """Of ``/version``; the text is the version."""
+    """Result of ``/version``; the text is the version."""
     nodes: Sequence[Json] = ()
     pods: Sequence[Json] = ()
-    """Ours that are pending there."""
+    """Our pods in phase Pending."""
     usable: bool = True
-    """False: the kubeconfig leads nowhere; the answer's text says why."""
+    """False: the kubeconfig cannot be used, and the answer's text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that was seen."""
+    """Everything that was read."""
 
     now: datetime
-    """By the upper API server's clock."""
+    """Current time by the upper API server's clock."""
     server: str
     answer: Probe
-    """Of the upper ``/version``; the text is the version."""
+    """Result of ``/version`` of the upper cluster; the text is the version."""
     trouble: Trouble | None = None
-    """What that answer means, where it is none to go on with."""
+    """Explanation of a failed ``answer``; None: it succeeded."""
     denied: Sequence[str] = ()
-    """What the caller may not do, and what it would be for."""
+    """Rights that the caller lacks."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """By name of a field of this class: why it could not be read."""
+    """Why fields of this class could not be read, by field name."""
     nodes: Sequence[Json] = ()
     leases: Mapping[str, Json] = field(default_factory=dict)
-    """Of virtual nodes, by name."""
+    """Leases of virtual nodes, by name."""
     bound: Mapping[str, Sequence[Json]] = field(default_factory=dict)
-    """The pods on a virtual node, by its name."""
+    """Pods bound to virtual nodes, by the node's name."""
     pending: Sequence[Json] = ()
     """Pods in phase Pending, bound or not."""
     events: Sequence[Json] = ()
-    """Warnings about pods, the oldest first."""
+    """Warning events about pods, the oldest first."""
     kubelets: Mapping[str, Probe] = field(default_factory=dict)
-    """``/healthz`` of virtual nodes through the API server."""
+    """Results of ``/healthz`` of virtual nodes through the API server, by node name."""
     installation: Installation = field(default_factory=Installation)
     webhook: Webhook = field(default_factory=Webhook)
     scheduler: Json | None = None
-    """kube-scheduler's Lease."""
+    """kube-scheduler's Lease; None: there is none."""
     descheduler: Json | None = None
-    """The descheduler's Lease."""
+    """The descheduler's Lease; None: there is none."""
     lower: Sequence[Lower] = ()
 
 
 def virtual_nodes(facts: Facts) -> list[Json]:
-    """The virtual nodes."""
+    """Return the virtual nodes."""
     return [node for node in facts.nodes if is_virtual(node)]
 
 
 def ready_nodes(facts: Facts) -> list[Json]:
-    """The virtual nodes that are Ready."""
+    """Return the virtual nodes that are Ready."""
     return [node for node in virtual_nodes(facts) if condition(node, "Ready").get("status") == "True"]
 
 
 def waiting(facts: Facts) -> list[Json]:
-    """Pods that no scheduler has bound yet, and that one should."""
+    """Return pods that a scheduler should bind and has not bound yet."""
     return [
         pod
         for pod in facts.pending

@@ -1,4 +1,4 @@
-"""Why the virtual node's process does not run, as far as the upper cluster knows."""
+"""Explains why the virtual node's process does not run, from objects of the upper cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNLABELLED = f"none is labelled {LABEL_NAME}={INSTALLED_AS}"
 
 
 def installation_trouble(installation: Installation, now: datetime) -> tuple[str, str]:
-    """Return why no virtual node is registered or renewed, as far as this cluster knows, and what to do."""
+    """Return why no virtual node is registered or renewed, as far as this cluster shows, and the next step."""
     processes = list(filter(_runs_virtual_nodes, installation.pods))
     for pod in processes:
         logs = installation.logs.get(key(pod)) or ("",)
@@ -48,6 +48,6 @@ def installation_trouble(installation: Installation, now: datetime) -> tuple[str
 
 
 def _runs_virtual_nodes(one: Json) -> bool:
-    """Whether it is a virtual node's: not the webhook's, say, or the pod of a `helm test` that failed."""
+    """Report whether an object is a virtual node's, and not the webhook's or of a failed `helm test`."""
     component = (one["metadata"].get("labels") or {}).get(_LABEL_COMPONENT)
     return component in {None, INSTALLED_AS}

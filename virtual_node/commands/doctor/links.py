@@ -1,4 +1,4 @@
-"""One link of the chain, and the rule that looks at it."""
+"""Types of the chain: a link and the rule that judges it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from virtual_node.commands.doctor.facts import Facts
 
 
 class State(enum.StrEnum):
-    """Whether a link holds."""
+    """The state of a link."""
 
     OK = "ok"
     BROKEN = "broken"
     SKIPPED = "skipped"
-    """Nothing can be said: an earlier link is broken, or it is not installed."""
+    """Cannot be judged because an earlier link is broken or the component is not installed."""
     UNKNOWN = "unknown"
-    """It could not be seen, so it does not count as holding."""
+    """Could not be read, so it does not count as holding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a rule has found."""
+    """The result of a rule."""
 
     state: State
     detail: str
     next: str = ""
-    """What to do about it."""
+    """The next step; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Link:
     """A link as it is printed."""
 
     name: str
-    """For programs."""
+    """Stable name for programs."""
     title: str
-    """For people."""
+    """Title for people."""
     state: State
     detail: str
     next: str = ""
@@ -51,33 +51,33 @@ class Rule:
     title: str
     examine: Callable[[Facts], Outcome]
     needs: Sequence[str] = ()
-    """Names of earlier links without which nothing can be said here."""
+    """Names of earlier links that must hold; otherwise this one cannot be judged."""
     reads: Sequence[str] = ()
-    """Fields of ``Facts`` that it cannot do without."""
+    """Fields of ``Facts`` that the rule needs."""
 
 
 def ok(detail: str) -> Outcome:
-    """It holds."""
+    """Return the outcome of a link that holds."""
     return Outcome(State.OK, detail)
 
 
 def broken(detail: str, next_step: str) -> Outcome:
-    """It does not."""
+    """Return the outcome of a broken link."""
     return Outcome(State.BROKEN, detail, next_step)
 
 
 def skipped(detail: str, next_step: str = "") -> Outcome:
-    """Nothing can be said."""
+    """Return the outcome of a link that cannot be judged."""
     return Outcome(State.SKIPPED, detail, next_step)
 
 
 def unknown(detail: str) -> Outcome:
-    """It could not be seen."""
+    """Return the outcome of a link that could not be read."""
     return Outcome(State.UNKNOWN, detail)
 
 
 def some(names: Iterable[str], *, limit: int = 3) -> str:
-    """The first few of many: ``a, b, c and 4 more``."""
+    """Return the first few names: ``a, b, c and 4 more``."""
     listed = list(names)
     more = len(listed) - limit
     return ", ".join(listed[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""What lower clusters say of pods that are bound and do not start."""
+"""Links about lower clusters: reachability, schedulable nodes, and bound pods that do not start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from virtual_node.health.objects import Json, condition
 
 
 def lower_api(facts: Facts) -> Outcome:
-    """Do the lower clusters answer to us, and have they nodes?"""
+    """Check that the lower clusters answer and have schedulable nodes."""
     if not facts.lower:
         return skipped("no --client-kubeconfig given")
     said = []

@@ -1,4 +1,4 @@
-"""What may be wrong with virtual nodes that live: taints nobody tolerates, and a kubelet API nobody reaches."""
+"""Links about running virtual nodes: taints that pods do not tolerate, and an unreachable kubelet API."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from virtual_node.health.objects import Json, key
 from virtual_node.health.pods import is_for_virtual_nodes
 
 _LIFECYCLE = "node.kubernetes.io/"
-"""Taints that follow from what other links say (not-ready, unreachable, unschedulable)."""
+"""Prefix of taints that other links report (not-ready, unreachable, unschedulable)."""
 
 
 def meant_for_us(facts: Facts, pod: Json) -> bool:
-    """Whether a waiting pod says that it is for virtual nodes; the same to all tools."""
+    """Report whether a waiting pod is for virtual nodes, by the health model's definition."""
     return is_for_virtual_nodes(pod, [node["metadata"]["name"] for node in virtual_nodes(facts)])
 
 
 def taints(facts: Facts) -> Outcome:
-    """Do the pods that wait for virtual nodes tolerate them?"""
+    """Check that pods waiting for virtual nodes tolerate their taints."""
     nodes = virtual_nodes(facts)
     if closed := faults(facts, Kind.NODE_CLOSED):
         return of_faults(closed)
@@ -49,7 +49,7 @@ def taints(facts: Facts) -> Outcome:
 
 
 def kubelet_api(facts: Facts) -> Outcome:
-    """Does the API server reach the virtual nodes' kubelet API?"""
+    """Check that the API server reaches the kubelet API of the virtual nodes."""
     probes = {
         node["metadata"]["name"]: facts.kubelets[node["metadata"]["name"]]
         for node in ready_nodes(facts)
@@ -92,7 +92,7 @@ def _kubelet_trouble(probe: Probe) -> tuple[str, str]:
 
 
 def _callers(probe: Probe) -> bool:
-    """Whether it is the API server that refuses, and the caller that it refuses."""
+    """Report whether the API server refused the caller, so that the request never reached the kubelet API."""
     return probe.code == 403 and "cannot get resource" in probe.text
 
 
@@ -102,7 +102,7 @@ def _wants(pod: Json, node: Json) -> bool:
 
 
 def _missing(pod: Json, node: Json) -> list[str]:
-    """Taints of a node that keep a pod away."""
+    """Return the taints of a node that repel a pod."""
     tolerations = pod["spec"].get("tolerations") or ()
     return [
         _text(taint)

@@ -1,4 +1,4 @@
-"""The first links: is there an upper API, may the caller look, are there virtual nodes, do they live?"""
+"""The first links: upper API, rights of the caller, virtual nodes and their heartbeats."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RIGHTS = "rights"
 
 
 def upper_api(facts: Facts) -> Outcome:
-    """Is there an upper API that knows us?"""
+    """Check that the upper API answers."""
     if facts.trouble is None:
         return ok(f"{facts.server} {facts.answer.text}")
     return broken(facts.trouble.what, facts.trouble.step or "kubectl get --raw '/readyz?verbose'")
 
 
 def caller_rights(facts: Facts) -> Outcome:
-    """May the caller see what is to be looked at?"""
+    """Check that the caller has the rights that ``doctor`` needs."""
     if "denied" in facts.unread:
         return broken(
             f"nobody says what you may do: {facts.unread['denied']}", "use a kubeconfig with an identity"
@@ -34,7 +34,7 @@ def caller_rights(facts: Facts) -> Outcome:
 
 
 def presence(facts: Facts) -> Outcome:
-    """Are there virtual nodes at all?"""
+    """Check that there are virtual nodes."""
     found = virtual_nodes(facts)
     if found:
         return ok(f"{len(found)}: {some(node['metadata']['name'] for node in found)}")
@@ -43,7 +43,7 @@ def presence(facts: Facts) -> Outcome:
 
 
 def heartbeat(facts: Facts) -> Outcome:
-    """Are they all Ready, with fresh Leases and lower clusters that answer?"""
+    """Check that all virtual nodes are Ready, with fresh Leases and reachable lower clusters."""
     found = faults(facts, Kind.CLUSTER_FAILED, Kind.CLUSTER_LOST, Kind.NODE_SILENT, Kind.NODE_NOT_READY)
     if not found:
         if "leases" in facts.unread:
@@ -64,7 +64,7 @@ def _components(facts: Facts) -> Outcome:
 
 
 def _why_not(facts: Facts) -> tuple[str, str]:
-    """Why the process does not run, and what to do."""
+    """Return why the virtual node's process does not run, and the next step."""
     if "installation" in facts.unread:
         return (
             f"whether its process runs cannot be seen ({facts.unread['installation']})",

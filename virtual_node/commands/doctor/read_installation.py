@@ -1,4 +1,4 @@
-"""Looks for our own processes in the upper cluster, for ``doctor``; it may well run elsewhere."""
+"""Reads our own Deployments and pods in the upper cluster, for ``doctor``; they may run elsewhere."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from virtual_node.health.objects import Json, condition, key
 from virtual_node.health.replicas import explanation
 
 _LABEL_PART_OF = "app.kubernetes.io/part-of"
-"""With the chart's nameOverride the name is another; this stays."""
+"""Label that does not change with the chart's nameOverride, unlike the name label."""
 
 
 async def look_at_installation(upper: Client) -> Installation:
-    """Deployments and pods by the chart's labels, and what pods that ended said last.
+    """Return Deployments and pods with the chart's labels, and the last words of pods that fail.
 
     Raises:
         ApiError: they cannot be listed.
     """
     found: dict[Resource, dict[str, Json]] = {}
     for resource in (resources.DEPLOYMENTS, resources.PODS):
-        # An installation by hand may have the first label alone, one of the chart has the second.
+        # A manual installation may have only the first label, one of the chart has the second.
         listed = await asyncio.gather(
             *(
                 upper.list(resource, label_selector=f"{label}={INSTALLED_AS}")
@@ -38,7 +38,10 @@ async def look_at_installation(upper: Client) -> Installation:
 
 
 async def _said(upper: Client, pod: Json) -> list[str]:
-    """Return the last log lines of a pod that has ended, otherwise why it is not Ready as far as events tell."""
+    """Return the last log lines of a terminated container of the pod.
+
+    Without such lines, return the explanation by events of a pod that is not Ready; empty for a Ready pod.
+    """
     try:
         if lines := await previous_logs.of(upper, pod):
             return lines

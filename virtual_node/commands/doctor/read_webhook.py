@@ -1,4 +1,4 @@
-"""Looks at the webhook for ``doctor``: its configuration, who is behind it, and a labelled pod on trial."""
+"""Reads the webhook for ``doctor``: its configuration and endpoints, and the result of a dry-run pod."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _URL_SECONDS = 5.0
 
 
 async def look_at_webhook(upper: Client, namespace: str) -> Webhook:
-    """Look at all of it; the pod on trial is stored nowhere.
+    """Read configurations, endpoints and URLs, and create a labelled pod as a dry run, which stores nothing.
 
     Raises:
         ApiError: the configurations cannot be read.
@@ -57,7 +57,7 @@ async def _ready_endpoints(upper: Client, service: Json) -> int:
         label_selector=f"kubernetes.io/service-name={service['name']}",
     )
     return sum(
-        # No word about readiness means ready, says the API.
+        # The API defines an unset ready condition as ready.
         (endpoint.get("conditions") or {}).get("ready") is not False
         for one in slices.items
         for endpoint in one.to_dict().get("endpoints") or ()
@@ -84,7 +84,7 @@ async def _try(upper: Client, namespace: str) -> tuple[Probe, Json]:
 
 
 def trial_pod() -> dict[str, Any]:
-    """A pod that any namespace admits (Pod Security "restricted", quotas) and that asks for a lower node."""
+    """Return a labelled pod with a node selector that any namespace admits (Pod Security "restricted", quotas)."""
     amounts = {"cpu": "1m", "memory": "1Mi"}
     return {
         "metadata": {

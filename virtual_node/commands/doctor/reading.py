@@ -1,6 +1,6 @@
-"""Looks at an installation for ``doctor``: every request it takes, and nothing concluded. Writes nothing.
+"""Sends all requests of ``doctor`` and draws no conclusions. Stores nothing.
 
-What cannot be read is noted and keeps nothing else from being read: the chain says what follows from it.
+A failed read is recorded and does not stop others; the chain decides what follows from it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _NEEDS = (
 
 
 async def look(upper: Client, *, namespace: str) -> Facts:
-    """Look at the upper cluster.
+    """Return what was read of the upper cluster.
 
     Args:
         upper: its client.
-        namespace: where a labelled pod is created on trial.
+        namespace: namespace of the dry-run pod.
     """
     answer = await probes.version(upper)
     if not answer.ok:
@@ -61,7 +61,7 @@ async def look(upper: Client, *, namespace: str) -> Facts:
 
 
 async def look_below(lower: Client, file: str) -> Lower:
-    """Look at a lower cluster."""
+    """Return what was read of a lower cluster."""
     answer = await probes.version(lower)
     if not answer.ok:
         return Lower(file, answer)
@@ -82,7 +82,7 @@ class _Look:
     unread: dict[str, str] = field(default_factory=dict)
 
     async def facts(self, answer: Probe) -> Facts:
-        """All of them, at the same time where one does not follow from the other."""
+        """Return all facts; reads that do not depend on each other run concurrently."""
         nodes = await self._read("nodes", _list(self.upper, resources.NODES), [])
         virtual = [node["metadata"]["name"] for node in nodes if is_virtual(node)]
         bound = await self._read("bound", self._bound(virtual), {})
@@ -143,12 +143,12 @@ class _Look:
         found = await _list(
             self.upper, resources.EVENTS, field_selector="involvedObject.kind=Pod,type=Warning"
         )
-        # Events come by either of two APIs, with either of two times.
+        # Events come from two APIs with different time fields.
         found.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
         return found
 
     async def _bound(self, virtual: Sequence[str]) -> dict[str, Sequence[Json]]:
-        """The pods of every virtual node."""
+        """Return the pods of each virtual node."""
         listed = await asyncio.gather(
             *(_list(self.upper, resources.PODS, field_selector=f"spec.nodeName={name}") for name in virtual)
         )
@@ -160,7 +160,7 @@ class _Look:
         except NotFound:
             pass
         try:
-            # The chart keeps it in its own namespace.
+            # With the chart, the Lease is in the release's namespace.
             found = await _list(self.upper, resources.LEASES, field_selector=f"metadata.name={name}")
         except Forbidden:
             return None

@@ -1,4 +1,4 @@
-"""Who binds pods above: the scheduler, its extender, and the room there is."""
+"""Links about scheduling in the upper cluster: the scheduler, its extender, the descheduler and free capacity."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EXTENDER = re.compile(
 
 
 def scheduler(facts: Facts) -> Outcome:
-    """Does anybody schedule?"""
+    """Check that kube-scheduler runs and that each waiting pod's scheduler has looked at it."""
     unseen: dict[str, list[str]] = {}
     for pod in waiting(facts):
         created = pod["metadata"].get("creationTimestamp")
@@ -59,7 +59,7 @@ _FIND_SCHEDULER = (
 
 
 def extender(facts: Facts) -> Outcome:
-    """Do pods wait because the scheduler cannot ask the multi-scheduler?"""
+    """Check whether pods wait because the scheduler cannot call the multi-scheduler."""
     keys = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in waiting(facts)}
     for said in _scheduler_words(facts, keys):
         found = _EXTENDER.search(said)
@@ -83,7 +83,7 @@ def extender(facts: Facts) -> Outcome:
 
 
 def _scheduler_words(facts: Facts, pods_by_key: Mapping[tuple[str, str], Json]) -> Iterator[str]:
-    """What schedulers say of pods that wait, the newest events first."""
+    """Yield messages of schedulers about waiting pods: conditions, then events, the newest first."""
     for pod in pods_by_key.values():
         yield str(condition(pod, "PodScheduled").get("message") or "")
     for event in reversed(facts.events):
@@ -96,7 +96,7 @@ def _scheduler_words(facts: Facts, pods_by_key: Mapping[tuple[str, str], Json]) 
 
 
 def capacity(facts: Facts) -> Outcome:
-    """Is there a virtual node that the biggest waiting pods fit on?"""
+    """Check that each waiting pod fits on a virtual node, by total and by free capacity."""
     nodes = {node["metadata"]["name"]: _allocatable(node) for node in ready_nodes(facts)}
     if not nodes:
         return skipped("no virtual node is Ready")
@@ -133,7 +133,7 @@ def capacity(facts: Facts) -> Outcome:
 
 
 def descheduler(facts: Facts) -> Outcome:
-    """Does the descheduler live, if there is one?"""
+    """Check that the descheduler renews its Lease, if it is installed."""
     if facts.descheduler is None:
         return skipped(f"not installed (no Lease {DESCHEDULER_LEASE})")
     if quiet := lease_trouble(facts.descheduler, facts.now):
@@ -145,7 +145,7 @@ def descheduler(facts: Facts) -> Outcome:
 
 
 def lease_trouble(lease: Json | None, now: datetime) -> str:
-    """Why a leader's Lease says that nobody leads; empty: somebody does, or there is no Lease."""
+    """Return why a Lease shows no active leader; empty: there is a leader, or no Lease."""
     spec = (lease or {}).get("spec") or {}
     if lease is None:
         return ""

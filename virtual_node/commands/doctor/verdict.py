@@ -1,4 +1,4 @@
-"""The health model's view of what the doctor has seen, and links that are broken by kinds of faults."""
+"""Applies the health model to the facts of ``doctor`` and turns its faults into broken links."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LISTED = 3
 
 
 def health(facts: Facts) -> Health:
-    """Judge an installation by what the doctor has seen."""
+    """Return the health model's verdict on the doctor's facts."""
     nodes = virtual_nodes(facts)
     known = [node["metadata"]["name"] for node in nodes]
     found = (pods.sign(pod) for bound in facts.bound.values() for pod in bound)
@@ -35,11 +35,11 @@ def health(facts: Facts) -> Health:
 
 
 def unless(*kinds: Kind, fine: Callable[[Facts], Outcome]) -> Callable[[Facts], Outcome]:
-    """Return the rule of a link that faults of these kinds break.
+    """Return a rule that reports a broken link if there are faults of these kinds.
 
     Args:
-        kinds: of the health model.
-        fine: what to report where there are none.
+        kinds: kinds of the health model's faults.
+        fine: returns the outcome if there are no such faults.
     """
 
     def judge(facts: Facts) -> Outcome:
@@ -55,7 +55,7 @@ def faults(facts: Facts, *kinds: Kind) -> list[Fault]:
 
 
 def of_faults(found: list[Fault]) -> Outcome:
-    """Return what a link with these faults reports: the first ones, and what to do about the very first."""
+    """Return a broken link that lists the first faults; the next step is that of the first fault."""
     return broken("; ".join(map(str, found[:_LISTED])) + _more(found), found[0].next_step)
 
 
@@ -64,7 +64,7 @@ def _more(found: list[Fault]) -> str:
 
 
 def _words(facts: Facts) -> dict[str, str]:
-    """The last thing that is known about a pod that says nothing itself: its log, warnings, its lower pod."""
+    """Return the last message about each pod: a log line, otherwise a warning event, otherwise the lower pod's status."""
     words = {}
     for event in facts.events:
         involved = event.get("involvedObject") or {}

@@ -1,4 +1,7 @@
-"""``virtual-node inspect``: is all well, in all clusters? A report that changes nothing, for people and for CI."""
+"""``virtual-node inspect``: reports leaks, drift, skew, expiry and capacity of all clusters, for people and CI.
+
+Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,15 @@ from virtual_node.config.types import ClusterConfig, Config
 
 _COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
 _SECOND_LOOK = 5.0
-"""Seconds after which what may have been a change on its way is looked at again; changes take one, if all is well."""
+"""Seconds before a second read confirms transient findings; in a healthy system, a change takes about one."""
 _MARKS = {ERROR: output.BAD, WARNING: output.DOUBTFUL, INFO: output.NOTHING}
 _DAYS = re.compile(r"(\d+)d(.*)")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0: nothing to worry about, 1: findings, 3: a cluster could not be read.
+    """Run the command; return 0 without findings, 1 with findings, 3 if a cluster could not be read.
+
+    Findings below ``--fail-on`` do not count.
 
     Raises:
         ConfigError: flags, configuration or a kubeconfig are wrong; exit code 2.
@@ -53,13 +58,13 @@ def main(argv: Sequence[str]) -> int:
 async def run(
     config: Config, limits: Limits, *, context: str = "", patience: float = connect.TIMEOUT
 ) -> tuple[Facts, list[Finding]]:
-    """Look at all clusters, and again where a finding may pass.
+    """Inspect all clusters, and once more if a finding may be transient.
 
     Args:
         config: the clusters.
-        limits: from when on something is worth a finding.
-        context: of the upper cluster's kubeconfig; empty: the current one.
-        patience: seconds for one answer.
+        limits: thresholds of findings.
+        context: context of the upper cluster's kubeconfig; empty: the current one.
+        patience: seconds to wait for each response.
 
     Raises:
         ConfigError: the upper cluster's kubeconfig cannot be used.
@@ -140,7 +145,7 @@ def _show(facts: Facts, findings: Sequence[Finding], *, form: str, headers: bool
 
 def _row(finding: Finding) -> dict[str, Any]:
     row = asdict(finding)
-    del row["transient"]  # whoever reads the report sees what was confirmed
+    del row["transient"]  # all printed findings are confirmed
     row["nextStep"] = row.pop("next_step")
     return row
 
@@ -181,7 +186,7 @@ def _parser() -> Parser:
 
 
 def _length(text: str) -> timedelta:
-    """The argparse type of a Go duration that may begin with days: ``30d``, ``1d12h``, ``90s``."""
+    """Convert a Go duration that may begin with days (``30d``, ``1d12h``, ``90s``), for argparse."""
     days, rest = 0, text
     if found := _DAYS.fullmatch(text):
         days, rest = int(found[1]), found[2] or "0"

@@ -1,4 +1,4 @@
-"""What ``virtual-node inspect`` knows and what it says: the vocabulary that reading, rules and printing share."""
+"""Types shared by reading, rules and printing of ``virtual-node inspect``: facts and findings."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from virtual_node.certificates.expiry import Expiry, Limits
 from virtual_node.translate.base.options import PodOptions
 
 FOREIGN_POD = "ForeignPod"
-"""Kind under which a lower cluster's pods that are not ours are kept; only what capacity needs of them."""
+"""Key of ``Cluster.objects`` for a lower cluster's pods that are not ours, reduced to what capacity needs."""
 COMPONENT_POD = "ComponentPod"
-"""Kind under which the upper cluster's pods that run our own components are kept."""
+"""Key of ``Cluster.objects`` for the upper cluster's pods that run our own components."""
 WAITING_POD = "WaitingPod"
-"""Kind under which the upper cluster's pods without a node are kept."""
+"""Key of ``Cluster.objects`` for the upper cluster's pods without a node."""
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is worth knowing, and what to do about it."""
+    """One reported problem or remark, and the next step."""
 
     severity: str
     """``error``, ``warning``, or ``info``, which never fails a check."""
     check: str
-    """Which rule speaks: leaked, missing, drift, …; stable, for programs."""
+    """Name of the rule: leaked, missing, drift, …; stable, for programs."""
     cluster: str
     kind: str
     object: str
@@ -36,20 +36,20 @@ class Finding:
     message: str
     next_step: str = ""
     transient: bool = False
-    """Also true of healthy systems for a moment, while a change is on its way: to be seen twice."""
+    """Whether it also occurs briefly in healthy systems during a change. Such a finding needs two reads."""
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """What the same finding of another look has in common with this one."""
+        """Key that is equal for the same finding of two reads."""
         return (self.check, self.cluster, self.kind, self.object)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualNode:
-    """One virtual node as the configuration has it."""
+    """One virtual node of the configuration."""
 
     options: PodOptions
-    """How its pods are translated."""
+    """Options that translate its pods."""
     selector: Mapping[str, str] = field(default_factory=dict)
     reserve: Mapping[str, str] = field(default_factory=dict)
 
@@ -60,29 +60,29 @@ class Cluster:
 
     name: str
     objects: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """By kind. A kind that is not there could not be listed: that says nothing about its objects."""
+    """Objects by kind. A missing kind could not be listed, so nothing is known about its objects."""
     unread: dict[str, str] = field(default_factory=dict)
-    """Kinds that could not be listed, and why."""
+    """Kinds that could not be listed, with the error."""
     error: str = ""
-    """Why the cluster as a whole could not be read; empty: it could."""
+    """Why the cluster could not be read; empty: it was read."""
     version: str = ""
     """``v1.34.1``; empty: unknown."""
     clock_skew: float | None = None
-    """Seconds its clock is ahead of ours; None: unknown."""
+    """Seconds its clock is ahead of this machine's; None: unknown."""
     nodes: Mapping[str, VirtualNode] = field(default_factory=dict)
-    """Of a lower cluster: its virtual nodes."""
+    """For a lower cluster: its virtual nodes, by name."""
     removes_namespaces: bool = True
-    """Of a lower cluster: whether namespaces that we made are to go after their upper ones."""
+    """For a lower cluster: whether namespaces that we created are deleted after their upper namespaces."""
 
     adopt: bool | Sequence[str] = False
-    """Of a lower cluster: which namespaces that we did not create may be used (``namespaces.adopt``)."""
+    """For a lower cluster: which namespaces that we did not create may be used (``namespaces.adopt``)."""
 
     def knows(self, *kinds: str) -> bool:
-        """Whether all these kinds could be listed."""
+        """Report whether all these kinds could be listed."""
         return not self.error and all(kind in self.objects for kind in kinds)
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """The objects of a kind; none where they could not be listed."""
+        """Return the objects of a kind; empty if they could not be listed."""
         return self.objects.get(kind, [])
 
 
@@ -93,60 +93,60 @@ class Facts:
     upper: Cluster
     lowers: Sequence[Cluster]
     cluster_id: str
-    """The upper cluster's identity on what was made below; empty: unknown, so nothing below can be judged."""
+    """The upper cluster's identity in ownership labels; empty: unknown, so lower objects cannot be judged."""
     now: datetime
     release: str = ""
-    """Of this command; empty: unknown."""
+    """Release of this command; empty: unknown."""
     expiries: Sequence[Expiry] = ()
     weaknesses: Sequence[tuple[str, str, str]] = ()
-    """Of the ways to the API servers: cluster, what is weak, what to do."""
+    """Weak connections to API servers: cluster, weakness, next step."""
     limits: Limits = field(default_factory=Limits)
 
     def virtual_nodes(self) -> dict[str, Cluster]:
-        """Names of the configured virtual nodes, each with its lower cluster."""
+        """Return the lower cluster of each configured virtual node, by node name."""
         return {name: lower for lower in self.lowers for name in lower.nodes}
 
     def owned(self, lower: Cluster, kind: str) -> Iterator[dict[str, Any]]:
-        """The objects of a kind below that were made for this upper cluster."""
+        """Yield the lower cluster's objects of a kind that were created for this upper cluster."""
         for one in lower.of(kind):
             if self.cluster_id and labels_of(one).get(names.LABEL_UPPER_CLUSTER) == self.cluster_id:
                 yield one
 
     def age(self, moment: str | None) -> timedelta:
-        """How long ago something was; nothing for what never was."""
+        """Return the time since a timestamp; zero for None."""
         return self.now - timestamps.parse(moment) if moment else timedelta()
 
 
 def is_virtual_node(one: Mapping[str, Any]) -> bool:
-    """Return whether a Node is a virtual node, of whatever installation."""
+    """Report whether a Node is a virtual node of any installation."""
     return labels_of(one).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL
 
 
 def labels_of(one: Mapping[str, Any]) -> Mapping[str, str]:
-    """An object's labels."""
+    """Return an object's labels."""
     found: Mapping[str, str] = one["metadata"].get("labels") or {}
     return found
 
 
 def annotations_of(one: Mapping[str, Any]) -> Mapping[str, str]:
-    """An object's annotations."""
+    """Return an object's annotations."""
     found: Mapping[str, str] = one["metadata"].get("annotations") or {}
     return found
 
 
 def key(one: Mapping[str, Any]) -> str:
-    """``namespace/name``, or ``name`` of a cluster-scoped object."""
+    """Return ``namespace/name``, or ``name`` of a cluster-scoped object."""
     metadata = one["metadata"]
     return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
 
 
 def is_deleting(one: Mapping[str, Any]) -> bool:
-    """Whether an object is on its way out."""
+    """Report whether an object is being deleted."""
     return bool(one["metadata"].get("deletionTimestamp"))
 
 
 def by_upper_uid(pods: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Lower pods by the uid of the upper pod that they were made for."""
+    """Group lower pods by the UID of the upper pod that they were created for."""
     found: dict[str, list[dict[str, Any]]] = {}
     for pod in pods:
         if uid := labels_of(pod).get(names.LABEL_UPPER_UID):

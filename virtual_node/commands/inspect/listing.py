@@ -1,4 +1,4 @@
-"""Single steps of reading a cluster: say hello, list page by page, keep only what the rules look at."""
+"""Single steps of reading a cluster: check that it answers, list resources, keep the fields that rules use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARALLEL = 8
 
 
 async def greet(client: Client, cluster: Cluster) -> None:
-    """Ask a cluster for its version and its clock, before anything else.
+    """Store a cluster's version and clock skew; called before anything else.
 
     Raises:
         ApiError: it does not answer.
@@ -33,7 +33,7 @@ async def greet(client: Client, cluster: Cluster) -> None:
 
 
 async def all_of(reading: Iterable[Awaitable[None]]) -> None:
-    """All of them, a few at a time; the first error once all have ended."""
+    """Await all with bounded concurrency, then raise the first error."""
     limit = asyncio.Semaphore(_PARALLEL)
 
     async def one(wanted: Awaitable[None]) -> None:
@@ -55,16 +55,16 @@ async def list_into(
     field_selector: str | None = None,
     kind: str = "",
 ) -> None:
-    """List a resource into a cluster's objects; what is refused is noted as unread.
+    """List a resource into a cluster's objects; a refused or unknown resource is recorded as unread.
 
     Args:
         client: of the cluster.
-        cluster: takes the objects, beside those of its kind that are there.
-        resource: to list.
-        namespace: None: all.
-        label_selector: None: all.
-        field_selector: None: all.
-        kind: to keep them under; empty: the resource's.
+        cluster: receives the objects, in addition to those of the same kind.
+        resource: resource to list.
+        namespace: None: all namespaces.
+        label_selector: None: all objects.
+        field_selector: None: all objects.
+        kind: key in ``Cluster.objects``; empty: the resource's kind.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -81,7 +81,7 @@ async def list_into(
 
 
 async def lease_into(client: Client, upper: Cluster, name: str) -> None:
-    """Get a node's Lease into the upper cluster's objects: a virtual node's rights do not include listing them.
+    """Get a node's Lease into the upper cluster's objects. A virtual node's rights do not allow listing Leases.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -97,7 +97,7 @@ async def lease_into(client: Client, upper: Cluster, name: str) -> None:
 
 
 def _kept(one: Object, kind: str) -> dict[str, Any]:
-    """An object as the rules need it, and not much more: clusters are large."""
+    """Return an object without large fields that no rule uses, to save memory in large clusters."""
     if kind in {"EndpointSlice", "Service"}:
         one = one.without("spec", "endpoints", "ports", "status")
     whole = one.to_dict()

@@ -1,4 +1,4 @@
-"""Reads all clusters at the same time, page by page, for ``virtual-node inspect``. Nothing is ever written."""
+"""Reads all clusters concurrently for ``virtual-node inspect``. Writes nothing."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ _UPPER_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The clients of all clusters, and what the configuration says of each."""
+    """The clients of all clusters, and the configuration of each."""
 
     config: Config
     upper: Client
     lowers: Sequence[tuple[ClusterConfig, Client | ConfigError]]
-    """With what is wrong with a kubeconfig that leads nowhere: no reason not to read the others."""
+    """Each lower cluster with its client, or with the error of its kubeconfig, which does not stop other clusters."""
     credentials: Sequence[Expiry]
-    """Of the kubeconfigs."""
+    """Expiry times of the kubeconfigs' credentials."""
 
 
 async def read(opened: Opened, limits: Limits, *, silent: Mapping[str, str] | None = None) -> Facts:
-    """Look at everything once.
+    """Read all clusters once.
 
     Args:
         opened: the clusters.
-        limits: carried into the facts.
-        silent: clusters that did not answer a moment ago, by name, and how that ended: nobody waits for them again.
+        limits: passed on in the facts.
+        silent: errors of clusters that did not answer in the first read, by name; they are not tried again.
     """
     silent = silent or {}
     upper = Cluster(name=UPPER, error=silent.get(UPPER, ""))
@@ -115,7 +115,7 @@ def _weaknesses(opened: Opened) -> list[tuple[str, str, str]]:
 
 
 def lower_cluster(config: Config, cluster: ClusterConfig, cluster_id: str) -> Cluster:
-    """A lower cluster as the configuration has it, nothing of it read yet."""
+    """Return a lower cluster with its configuration and without objects."""
     mapping = NamespaceMap(cluster.namespaces.prefix, cluster.namespaces.map)
     nodes = {
         node.name: VirtualNode(
@@ -153,12 +153,12 @@ async def _identity(upper: Client) -> str:
     try:
         system = await upper.get(resources.NAMESPACES, "kube-system")
     except (Forbidden, NotFound):
-        return ""  # told as a finding; what needs no identity is still looked at
+        return ""  # Reported as a finding; rules that need no identity still run.
     return str(system["metadata"]["uid"])
 
 
 def _forgive(cluster: Cluster, config: Config) -> None:
-    """Rights that only a controller needs which is off are missing by intention."""
+    """Remove missing rights that only a disabled controller needs from the unread kinds."""
     controllers = {
         PV_CONTROLLERS: ("PersistentVolumeClaim", "PersistentVolume"),
         SERVICE_CONTROLLERS: ("EndpointSlice",),
@@ -170,7 +170,7 @@ def _forgive(cluster: Cluster, config: Config) -> None:
 
 
 async def _guarded(opened: Opened, client: Client, cluster: Cluster, reading: Awaitable[None]) -> None:
-    """A cluster that does not answer is noted, and the others are read all the same."""
+    """Await a read; an error of the cluster is recorded and does not stop the reads of others."""
     try:
         await reading
     except ApiError as error:
@@ -204,7 +204,7 @@ async def _read_lower(client: Client, lower: Cluster, cluster_id: str) -> None:
                 client,
                 lower,
                 resource,
-                # Other upper clusters' pods count as foreign ones; of the rest theirs are only counted.
+                # Other upper clusters' pods count as foreign pods; their other objects are only counted.
                 label_selector=f"{owned}={cluster_id}" if resource is resources.PODS else owned,
             )
             for resource in _OWNED_KINDS
@@ -218,7 +218,7 @@ async def _read_lower(client: Client, lower: Cluster, cluster_id: str) -> None:
 
 
 async def _read_counterparts(client: Client, upper: Cluster, lowers: Sequence[Cluster]) -> None:
-    """What must be compared with something below: pods of virtual nodes, sources of copies; nothing else is read."""
+    """Read upper objects that have lower counterparts: pods of virtual nodes, sources of copies, and Leases."""
     if upper.error:
         return
     nodes = _virtual_nodes(upper, lowers)
@@ -227,7 +227,7 @@ async def _read_counterparts(client: Client, upper: Cluster, lowers: Sequence[Cl
         for pod in _owned(lowers, "Pod")
         if names.LABEL_NODE in labels_of(pod)
     }
-    # Tokens' Secrets name the virtual node of their pod; so do copies, whose pods may be gone.
+    # Secrets of tokens name the virtual node of their pod, and may be left when the pod is gone.
     nodes |= {
         labels_of(secret)[names.LABEL_NODE]
         for secret in _owned(lowers, "Secret")

@@ -1,6 +1,7 @@
-"""Is all well, in all clusters? Facts in, findings out: pure functions, no rule knows of another.
+"""Applies all rules of ``inspect``: facts in, findings out, no IO. Rules do not depend on each other.
 
-The rules are in the modules beside this one: ownership, policy, pods, drift, skew, capacity.
+The rules are in the modules beside this one: ownership, policy, pods, drift, skew, versions, health,
+capacity.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from virtual_node.commands.inspect.facts import ERROR, SEVERITIES, WARNING, Fact
 
 FAIL_ON = (WARNING, ERROR, "never")
 FINE, FOUND, INCOMPLETE = 0, 1, 3
-"""Exit codes; 2 is for errors of usage and configuration, as for every command."""
+"""Exit codes; 2 is for usage and configuration errors, as for every command."""
 
 Rule = Callable[[Facts], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
@@ -55,23 +56,23 @@ RULES: tuple[Rule, ...] = (
 
 
 def inspect(facts: Facts) -> list[Finding]:
-    """Everything that is found, the worst first."""
+    """Return all findings, the most severe first."""
     found = [finding for rule in RULES for finding in rule(facts)]
     return sorted(found, key=_order)
 
 
 def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
-    """The findings of a second look, less those that only a change on its way explains.
+    """Return the findings of a second read, without transient ones that the first read did not have.
 
-    A pod that was deleted above is below for another moment, in the best of systems: what passes must have been
-    there at both looks.
+    A deleted upper pod has a lower pod for another moment, also in a healthy system. So a transient finding
+    counts only if both reads have it.
     """
     before = {finding.identity for finding in first}
     return [finding for finding in second if not finding.transient or finding.identity in before]
 
 
 def exit_code(facts: Facts, findings: Sequence[Finding], *, fail_on: str) -> int:
-    """3 where a cluster could not be read, else 1 where a finding is as bad as ``fail_on`` or worse, else 0."""
+    """Return 3 if a cluster could not be read, 1 if a finding is at least as severe as ``fail_on``, otherwise 0."""
     if any(cluster.error for cluster in (facts.upper, *facts.lowers)):
         return INCOMPLETE
     if fail_on not in SEVERITIES:
@@ -81,13 +82,13 @@ def exit_code(facts: Facts, findings: Sequence[Finding], *, fail_on: str) -> int
 
 
 def pods(facts: Facts) -> int:
-    """How many upper pods the virtual nodes have."""
+    """Return the number of upper pods on the configured virtual nodes."""
     ours = facts.virtual_nodes()
     return sum(pod["spec"].get("nodeName") in ours for pod in facts.upper.of("Pod"))
 
 
 def summary(facts: Facts, findings: Sequence[Finding]) -> str:
-    """``3 clusters, 214 pods: 1 error, 2 warnings``."""
+    """Return the summary: ``3 clusters, 214 pods: 1 error, 2 warnings``."""
     counts = {severity: sum(one.severity == severity for one in findings) for severity in (ERROR, WARNING)}
     told = [count(number, severity) for severity, number in counts.items() if number]
     scope = f"{count(1 + len(facts.lowers), 'cluster')}, {count(pods(facts), 'pod')}"
@@ -95,5 +96,5 @@ def summary(facts: Facts, findings: Sequence[Finding]) -> str:
 
 
 def _order(finding: Finding) -> tuple[int, bool, str]:
-    # What is wrong above, such as a virtual node that is not there, explains much of what follows below.
+    # Problems of the upper cluster, such as a missing virtual node, often explain those of lower clusters.
     return (SEVERITIES.index(finding.severity), finding.cluster != UPPER, finding.cluster)

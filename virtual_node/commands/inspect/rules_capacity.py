@@ -1,4 +1,4 @@
-"""Rules about nodes: lower ones that take no pods, and promises nobody can keep.
+"""Rules about nodes: lower nodes that take no pods, and virtual nodes that promise too much.
 
 A virtual node promises the sum of its lower nodes, but a pod must fit on one of them.
 """
@@ -29,14 +29,14 @@ from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 from virtual_node.translate.pods import status
 
 _PROMISE_SLACK = 1.01
-"""Rounding of percentages in the reserve is no broken promise."""
+"""Factor for rounding of percentages in the reserve."""
 _UNUSABLE_SHARE = 0.25
-"""Share of the lower nodes' allocatable whose loss is worth a warning; less is everyday maintenance."""
+"""Share of the lower nodes' allocatable whose loss is a warning; less is normal maintenance."""
 _SHOWN = ("cpu", "memory")
 
 
 def lower_nodes(facts: Facts) -> Iterator[Finding]:
-    """Lower nodes of our virtual nodes that take no pods."""
+    """Yield lower nodes of our virtual nodes that take no pods."""
     for lower in facts.lowers:
         for node in lower.of("Node"):
             if node_counts(node) or not any(_selects(one, node) for one in lower.nodes.values()):
@@ -60,7 +60,7 @@ def lower_nodes(facts: Facts) -> Iterator[Finding]:
 
 
 def promises(facts: Facts) -> Iterator[Finding]:
-    """What virtual nodes promise, what is there, and what of it a pod can use."""
+    """Yield what each virtual node promises and what of it pods can use; report promises beyond the lower nodes."""
     nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
     for lower in facts.lowers:
         if not facts.cluster_id or not lower.knows("Node", "Pod", FOREIGN_POD):
@@ -75,7 +75,7 @@ def promises(facts: Facts) -> Iterator[Finding]:
 
 
 def oversized(facts: Facts) -> Iterator[Finding]:
-    """Pods that wait below because no single lower node has room for them, though the virtual node as a whole had."""
+    """Yield pods that wait because no single lower node has room, although the virtual node as a whole had."""
     rooms: dict[str, list[_Room]] = {}
     for upper, lower, below in mirrored(facts):
         if below is None or below["spec"].get("nodeName") or status.is_finished(below):
@@ -191,7 +191,7 @@ def _usable(
     parts, worst = [], 0.0
     for one in _SHOWN:
         total = sum(_counts((node.get("status") or {}).get("allocatable")).get(one, 0) for node in selected)
-        # Free cpu on a node without free memory, or without a place for one more pod, is nobody's either.
+        # Free CPU on a node without free memory, or without room for one more pod, cannot be used either.
         stranded = sum(room.free.get(one, 0) for room in rooms if not _has_place(room))
         counting = sum(room.allocatable.get(one, 0) for room in rooms)
         lost = (total - counting + stranded) / total if total else 0.0
@@ -213,7 +213,7 @@ def _usable(
 
 
 def _amount(resource: str, text: str) -> str:
-    """``7.5 cpu``, ``23.5 GiB memory``, ``1 pod``."""
+    """Return an amount with its resource: ``7.5 cpu``, ``23.5 GiB memory``, ``1 pod``."""
     if resource == PODS:
         return readable.count(quantity.of(PODS, text), "pod")
     return f"{readable.text(resource, text)} {resource}"

@@ -1,7 +1,6 @@
-"""Rules about copies: lower pods, ConfigMaps and Secrets that are not what their upper ones ask for.
+"""Rules about copies: lower pods, ConfigMaps and Secrets that differ from their upper objects.
 
-The translation that made them is asked what it would change: what it would change now is drift. Values are never
-shown, only keys.
+Drift is what the virtual node's translation would change now. Findings show keys and never values.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _CONTAINERS = ("containers", "initContainers")
 
 
 def pod_drift(facts: Facts) -> Iterator[Finding]:
-    """Lower pods whose mutable fields are not those of their upper pods.
+    """Yield lower pods whose mutable fields differ from their upper pods.
 
-    What was asked for as it is wanted, and is something else below, the virtual node leaves alone. Of images,
-    tolerations and deadlines that is admission's doing, below, and told once per cluster; of resources a resize may
-    have been refused, too.
+    A field that was already requested but differs is not sent again. For images, tolerations and deadlines,
+    lower admission changed it: one finding per cluster. For resources, the lower cluster may also have
+    refused a resize.
     """
     rewritten: dict[str, list[str]] = {}
     for upper, lower, below in mirrored(facts):
@@ -78,7 +77,7 @@ def pod_drift(facts: Facts) -> Iterator[Finding]:
 
 
 def copy_drift(facts: Facts) -> Iterator[Finding]:
-    """ConfigMaps and Secrets below whose data is not their upper one's."""
+    """Yield lower ConfigMaps and Secrets whose data differs from their upper source."""
     for lower in facts.lowers:
         for kind in ("ConfigMap", "Secret"):
             if not facts.upper.knows(kind) or not lower.nodes:
@@ -89,7 +88,7 @@ def copy_drift(facts: Facts) -> Iterator[Finding]:
                     continue
                 source = sources.get(_source_key(copy))
                 if source is None or source["metadata"]["uid"] != labels_of(copy).get(names.LABEL_UPPER_UID):
-                    continue  # gone or replaced above: the rule for leaks has a word on it
+                    continue  # The source is gone or was replaced; the rule for leaks reports it.
                 if differing := _data_fields(copy, source, lower):
                     yield Finding(
                         severity=ERROR,
@@ -111,7 +110,7 @@ def _source_key(copy: Mapping[str, Any]) -> str:
 
 
 def _data_fields(copy: Mapping[str, Any], source: Mapping[str, Any], lower: Cluster) -> list[str]:
-    # The translation's options only name namespaces and owners, and neither is data: any virtual node's will do.
+    # Options only affect namespaces and owners, which are not compared, so any virtual node's options work.
     options = next(iter(lower.nodes.values())).options
     patch = copies.copy_patch(copy, copies.lower_copy(source, options)) or {}
     found: list[str] = []
@@ -143,7 +142,7 @@ def _resized_fields(changes: update.PodChanges) -> list[str]:
 def _metadata_fields(changes: update.PodChanges) -> list[str]:
     found: list[str] = []
     for field, change in ((changes.metadata_and_spec or {}).get("metadata") or {}).items():
-        # What we write for ourselves follows the rest; naming it would tell nobody anything.
+        # Our own bookkeeping annotation changes with every other field, so it is not reported.
         found += [f"metadata.{field}[{name}]" for name in sorted(change) if name != names.ANNOTATION_APPLIED]
     return found
 

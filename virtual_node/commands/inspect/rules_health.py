@@ -1,4 +1,4 @@
-"""The health model's faults as findings of ``inspect``: nodes, components, configuration, and pods that do not run."""
+"""Reports the health model's faults as findings of ``inspect``: nodes, components, configuration, pods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHECKS = {
 
 
 def faults(facts: Facts) -> Iterator[Finding]:
-    """Yield everything that the health model finds wrong."""
+    """Yield a finding for every fault of the health model."""
     for fault in examine(_seen(facts)).faults:
         kind, _, name = fault.objects[0].partition(" ")
         yield Finding(
@@ -48,14 +48,14 @@ def _message(fault: Fault) -> str:
 
 
 def _seen(facts: Facts) -> model.Facts:
-    """Return what was read of the upper cluster, in the terms of the health model."""
+    """Return the health model's facts from what was read of the upper cluster."""
     upper = facts.upper
     nodes = [node for node in upper.of("Node") if is_virtual_node(node)]
     names = {node["metadata"]["name"] for node in nodes}
     pods = [pod for pod in upper.of("Pod") if pod["spec"].get("nodeName") in names]
     without = [waiting_sign(pod, names) for pod in upper.of(WAITING_POD)]
     return model.Facts(
-        # Leases and conditions have the upper cluster's time.
+        # Leases and conditions have timestamps of the upper cluster's clock.
         now=facts.now + timedelta(seconds=upper.clock_skew or 0.0),
         nodes=nodes if upper.knows("Node") else None,
         leases={one["metadata"]["name"]: one for one in upper.of("Lease")} if upper.knows("Lease") else None,

@@ -1,4 +1,4 @@
-"""Rules about whose things are: what was made below for an upper object that is gone."""
+"""Rules about ownership: lower objects whose upper object is gone, namespaces, and pods created twice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NEXT_STEP = {
 
 
 def leaked(facts: Facts) -> Iterator[Finding]:
-    """What carries our ownership label below while its upper object, by uid, is gone."""
+    """Yield lower objects with our ownership label whose upper object, by UID, is gone."""
     uids = {
         kind: {one["metadata"]["uid"] for one in facts.upper.of(kind)}
         for kind in _KINDS
@@ -48,7 +48,7 @@ def leaked(facts: Facts) -> Iterator[Finding]:
                 if _is_young_or_going(facts, one) or not _is_marked(kind, one):
                     continue
                 if (kind, key(one)) in read:
-                    continue  # its name is held for as long as a pod may read it
+                    continue  # The copy stays as long as a pod may read it.
                 uid, above = _made_for(kind, one)
                 if above not in uids or uid in uids[above]:
                     continue
@@ -65,7 +65,7 @@ def leaked(facts: Facts) -> Iterator[Finding]:
 
 
 def leaked_namespaces(facts: Facts) -> Iterator[Finding]:
-    """Namespaces that we made below while no upper one stands for them any more."""
+    """Yield namespaces that we created in a lower cluster and whose upper namespace is gone."""
     if not facts.upper.knows("Namespace"):
         return
     above = {one["metadata"]["name"] for one in facts.upper.of("Namespace")}
@@ -89,9 +89,9 @@ def leaked_namespaces(facts: Facts) -> Iterator[Finding]:
 
 
 def not_adopted(facts: Facts) -> Iterator[Finding]:
-    """Yield lower clusters with namespaces that hold our pods, and in which no new pod starts.
+    """Yield lower clusters with namespaces that contain our pods, but in which no new pod starts.
 
-    They are neither ours nor adopted: an earlier release, or another configuration, used them.
+    We neither created nor adopted these namespaces; an earlier release, or another configuration, used them.
     """
     for lower in facts.lowers:
         if not lower.knows("Pod", "Namespace"):
@@ -117,7 +117,7 @@ def not_adopted(facts: Facts) -> Iterator[Finding]:
 
 
 def leaked_marks(facts: Facts) -> Iterator[Finding]:
-    """Services below that a virtual node of a name that nobody has always wants: it was renamed, or removed by hand."""
+    """Yield lower Services that an unknown virtual node always wants: it was renamed, or removed by hand."""
     if not facts.upper.knows("Node"):
         return
     present = {node["metadata"]["name"] for node in facts.upper.of("Node")} | facts.virtual_nodes().keys()
@@ -138,7 +138,7 @@ def leaked_marks(facts: Facts) -> Iterator[Finding]:
 
 
 def doubled(facts: Facts) -> Iterator[Finding]:
-    """Two lower pods that run for one upper pod."""
+    """Yield lower pods that were created for the same upper pod as another one."""
     places: dict[str, list[tuple[str, str]]] = {}
     for lower in facts.lowers:
         for uid, pods in by_upper_uid(facts.owned(lower, "Pod")).items():
@@ -159,7 +159,7 @@ def doubled(facts: Facts) -> Iterator[Finding]:
 
 
 def of_other_upper_clusters(facts: Facts) -> Iterator[Finding]:
-    """Things with our labels that belong to other upper clusters: counted, for they are nobody's business here."""
+    """Yield the number of objects with our labels that belong to each other upper cluster."""
     if not facts.cluster_id:
         return
     for lower in facts.lowers:
@@ -181,7 +181,7 @@ def of_other_upper_clusters(facts: Facts) -> Iterator[Finding]:
 
 
 def _read_by_pods(facts: Facts, lower: Cluster) -> set[tuple[str, str]]:
-    """Kind and key of the ConfigMaps and Secrets that lower pods of ours reference."""
+    """Return kind and key of the ConfigMaps and Secrets that our lower pods reference."""
     return {
         (need.kind, f"{pod['metadata']['namespace']}/{need.name}")
         for pod in facts.owned(lower, "Pod")
@@ -190,7 +190,7 @@ def _read_by_pods(facts: Facts, lower: Cluster) -> set[tuple[str, str]]:
 
 
 def _is_marked(kind: str, one: Mapping[str, Any]) -> bool:
-    # Kubernetes' own controllers copy a Service's labels to slices that they make for it.
+    # Kubernetes copies a Service's labels to the EndpointSlices that its own controllers create.
     return kind != "EndpointSlice" or labels_of(one).get(endpoints.LABEL_MANAGED_BY) == endpoints.MANAGED_BY
 
 
@@ -199,7 +199,7 @@ def _is_young_or_going(facts: Facts, one: Mapping[str, Any]) -> bool:
 
 
 def _made_for(kind: str, one: Mapping[str, Any]) -> tuple[str, str]:
-    """The uid and the kind of the upper object that something below was made for."""
+    """Return UID and kind of the upper object that a lower object was created for."""
     carried = labels_of(one)
     for of_pod in (binder_pod.LABEL_BINDER_OF, names.LABEL_TOKEN_OF):
         if of_pod in carried:

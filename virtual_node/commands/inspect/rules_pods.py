@@ -1,4 +1,4 @@
-"""Rules about pods: bound and not below, said to be what they are not, and not ending."""
+"""Rules about pods: bound without a lower pod, wrong status, and stuck in deletion."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from virtual_node.translate.printers.pods import status_word
 from virtual_node.translate.storage import pv, pvc
 
 _WORDLESS = frozenset({"Pending", "Unknown", "ContainerCreating", "Running"})
-"""Status words that do not say why a pod has no lower half."""
+"""Status words that do not explain why a pod has no lower pod."""
 
 
 def mirrored(facts: Facts) -> Iterator[tuple[dict[str, Any], Cluster, dict[str, Any] | None]]:
-    """The upper pods on our virtual nodes, where their lower cluster's pods are known, with their lower pods."""
+    """Yield upper pods on our virtual nodes with their lower cluster and lower pod, if lower pods were listed."""
     if not facts.upper.knows("Pod"):
         return
     below = {
@@ -46,7 +46,7 @@ def mirrored(facts: Facts) -> Iterator[tuple[dict[str, Any], Cluster, dict[str, 
 
 
 def missing(facts: Facts) -> Iterator[Finding]:
-    """Yield upper pods that are bound, not finished, have no lower pod, and do not say why."""
+    """Yield upper pods that are bound, unfinished, without a lower pod, and whose status does not say why."""
     for upper, lower, below in mirrored(facts):
         if below is not None or is_deleting(upper) or pod_status.is_finished(upper) or not facts.cluster_id:
             continue
@@ -55,7 +55,7 @@ def missing(facts: Facts) -> Iterator[Finding]:
         if waited <= facts.limits.grace:
             continue
         if _told(upper):
-            continue  # the health model reports it, with this cause
+            continue  # The health model reports it with this cause.
         known = ""
         mark = annotations_of(upper).get(names.ANNOTATION_LOWER_UID)
         if ownership.mirrored_as(mark, upper["metadata"]["uid"]):
@@ -73,10 +73,10 @@ def missing(facts: Facts) -> Iterator[Finding]:
 
 
 def status_drift(facts: Facts) -> Iterator[Finding]:
-    """Upper pods whose phase or readiness has not been what their lower pod says for a while.
+    """Yield upper pods whose phase or readiness has differed from their lower pod's for longer than the grace.
 
-    Where the virtual node is not Ready the upper cluster itself takes its pods out of service: that is said once, of
-    the node.
+    Pods of virtual nodes that are not Ready are skipped. The upper cluster itself marks these pods not ready,
+    and the node has a finding of its own.
     """
     silent = {
         node["metadata"]["name"]
@@ -106,13 +106,13 @@ def status_drift(facts: Facts) -> Iterator[Finding]:
 
 
 def stuck_pods(facts: Facts) -> Iterator[Finding]:
-    """Pods that should have ended by now."""
+    """Yield pods that should be gone by now."""
     places: list[tuple[str, Mapping[str, Any]]] = []
     ours = facts.virtual_nodes()
     places += [(UPPER, pod) for pod in facts.upper.of("Pod") if pod["spec"].get("nodeName") in ours]
     places += [(lower.name, pod) for lower in facts.lowers for pod in facts.owned(lower, "Pod")]
     for cluster, pod in places:
-        # The time of deletion in the metadata is when the pod's own grace period is over.
+        # deletionTimestamp is the end of the pod's own grace period.
         overdue = facts.age(pod["metadata"].get("deletionTimestamp"))
         if overdue <= facts.limits.grace:
             continue
@@ -130,7 +130,7 @@ def stuck_pods(facts: Facts) -> Iterator[Finding]:
 
 
 def stuck_claims(facts: Facts) -> Iterator[Finding]:
-    """Claims that carry our finalizer while every virtual node that could take it off is gone."""
+    """Yield claims with our finalizer whose virtual nodes, which would remove it, are all gone."""
     if not facts.upper.knows("PersistentVolumeClaim", "Node"):
         return
     present = {node["metadata"]["name"] for node in facts.upper.of("Node")}
@@ -154,7 +154,7 @@ def stuck_claims(facts: Facts) -> Iterator[Finding]:
 
 
 def _claim_nodes(claim: Mapping[str, Any], volumes: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """The virtual nodes that a claim is on; empty: nobody knows."""
+    """Return the virtual nodes that a claim belongs to; empty: unknown."""
     if selected := pvc.selected_node(claim):
         return {selected}
     volume = volumes.get(claim["spec"].get("volumeName") or "")
@@ -171,7 +171,7 @@ def _claim_nodes(claim: Mapping[str, Any], volumes: Mapping[str, Mapping[str, An
 
 
 def _told(upper: Mapping[str, Any]) -> str:
-    """Why the upper pod says that it waits; empty: it does not say."""
+    """Return why the upper pod waits according to its status; empty: the status does not say."""
     refused = condition(upper, names.CONDITION_ADMITTED)
     if refused.get("status") == "False":
         return str(refused.get("message") or refused.get("reason") or "")
@@ -187,7 +187,7 @@ def _state(pod: Mapping[str, Any]) -> str:
 
 
 def _last_change(pod: Mapping[str, Any]) -> datetime:
-    """The last moment at which a pod's status is known to have changed."""
+    """Return the last known change of a pod's status."""
     status = pod.get("status") or {}
     moments = [pod["metadata"].get("creationTimestamp")]
     moments += [one.get("lastTransitionTime") for one in status.get("conditions") or ()]

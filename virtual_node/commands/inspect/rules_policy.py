@@ -1,7 +1,7 @@
-"""Running pods that the policy of their lower cluster would refuse today. Pure.
+"""Rule about running pods that their lower cluster's current policy would refuse.
 
-They run on: a policy stops no pod. Their successors would not start, so an administrator wants to know before an upgrade,
-or before the policy becomes stricter.
+A policy stops no running pod, but pods that replace these would not start. An administrator needs to know
+that before an upgrade, or before the policy becomes stricter.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from virtual_node.commands.inspect.rules_pods import mirrored
 from virtual_node.translate.pods import lower_pod
 
 _SHOWN = 3
-"""Pods that are named for each rule."""
+"""Number of pods that are named for each rule."""
 
 
 def refused_next(facts: Facts) -> Iterator[Finding]:
-    """Yield lower clusters with pods that could not be created again, by rule."""
+    """Yield lower clusters with pods that could not be created again, with the violated rules."""
     found: dict[str, dict[str, list[str]]] = {}
     for upper, lower, below in mirrored(facts):
         if below is None or is_deleting(upper):

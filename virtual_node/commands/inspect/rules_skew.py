@@ -1,4 +1,4 @@
-"""Rules about time and versions: clocks that differ, versions too far apart, credentials that end."""
+"""Rules about time and versions: clock skew, version skew, expiring credentials, unread clusters."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from virtual_node.commands.inspect.facts import (
 from virtual_node.config import program
 
 _CLOCK_WARNING = 5.0
-"""Seconds two clocks may differ before leases, tokens and events start to mislead; as ``virtual-node check``."""
+"""Seconds two clocks may differ before leases, tokens and events become misleading; as in ``virtual-node check``."""
 _CLOCK_ERROR = 30.0
-"""Close to the 40 s that a virtual node's Lease is good for: nodes become NotReady, tokens are not valid yet."""
+"""Seconds, close to the 40 s of a virtual node's Lease: nodes become NotReady, tokens are not valid yet."""
 _MINORS = 3
-"""A virtual node is a kubelet to the upper cluster and speaks for the lower one's version; kubelets may be three
-minor versions away from their apiserver. https://kubernetes.io/releases/version-skew-policy/#kubelet"""
+"""Minor versions. A virtual node is a kubelet of the upper cluster and reports the lower cluster's version. A
+
+kubelet may be three minor versions away from its apiserver:
+https://kubernetes.io/releases/version-skew-policy/#kubelet
+"""
 _KINDS = dict.fromkeys((COMPONENT_POD, FOREIGN_POD, WAITING_POD), "Pod")
-"""What pods are kept as → their kind in the API."""
+"""API kinds of the keys under which pods are stored."""
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _EXPIRY_STEPS = {
     "ClientCertificate": "issue a new client certificate for the kubeconfig",
@@ -37,7 +40,7 @@ _EXPIRY_STEPS = {
 
 
 def clocks(facts: Facts) -> Iterator[Finding]:
-    """Clusters whose clock is not ours; all are compared with this machine, and so with each other."""
+    """Yield clusters whose clock differs from this machine's, which also compares them with each other."""
     for cluster in (facts.upper, *facts.lowers):
         skew = cluster.clock_skew
         if skew is None or abs(skew) <= _CLOCK_WARNING:
@@ -54,7 +57,7 @@ def clocks(facts: Facts) -> Iterator[Finding]:
 
 
 def versions(facts: Facts) -> Iterator[Finding]:
-    """Lower clusters too many minor versions away from the upper one, and virtual nodes that tell an old version."""
+    """Yield lower clusters with too much version skew, and virtual nodes that report an outdated version."""
     above = _minor(facts.upper.version)
     nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
     for lower in facts.lowers:
@@ -85,7 +88,7 @@ def versions(facts: Facts) -> Iterator[Finding]:
 
 
 def weak(facts: Facts) -> Iterator[Finding]:
-    """Ways to API servers on which credentials can be read or a server be impersonated."""
+    """Yield connections on which credentials can be read or the API server be impersonated."""
     for cluster, what, step in facts.weaknesses:
         yield Finding(
             severity=WARNING,
@@ -99,7 +102,7 @@ def weak(facts: Facts) -> Iterator[Finding]:
 
 
 def expiring(facts: Facts) -> Iterator[Finding]:
-    """Credentials and certificates that end soon, or have ended."""
+    """Yield credentials and certificates that expire soon or have expired."""
     for one in facts.expiries:
         if one.kind == LEGACY_TOKEN:
             yield Finding(
@@ -134,7 +137,7 @@ def _minor(version: str) -> tuple[int, int] | None:
 
 
 def unread(facts: Facts) -> Iterator[Finding]:
-    """What the report cannot speak of."""
+    """Yield clusters and kinds that could not be read, and an unknown upper identity."""
     for cluster in (facts.upper, *facts.lowers):
         if cluster.error:
             yield Finding(
@@ -147,7 +150,7 @@ def unread(facts: Facts) -> Iterator[Finding]:
                 next_step=f"{program.name('check')}, with the same flags, says more",
             )
             continue
-        # The same list with another selector fails for the same reason.
+        # Lists of one kind with different selectors fail for the same reason.
         unread_kinds = {_KINDS.get(kind, kind): why for kind, why in cluster.unread.items()}
         for kind, why in sorted(unread_kinds.items()):
             yield Finding(

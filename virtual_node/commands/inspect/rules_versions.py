@@ -1,4 +1,4 @@
-"""Rules about our own release: which one the virtual nodes, the other components and this command are."""
+"""Rules about releases of virtual nodes, other components and this command."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SAME = "upgrade the older one: they are made to be one release"
 
 
 def of_nodes(facts: Facts) -> Iterator[Finding]:
-    """Virtual nodes that run another release than this command, by whose lights everything is compared."""
+    """Yield virtual nodes of another release than this command, whose translation defines what counts as drift."""
     for node in facts.upper.of("Node"):
         labels = labels_of(node)
         if labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL or not facts.release:
             continue
         told = labels.get(names.LABEL_VERSION, "")
         name = node["metadata"]["name"]
-        # A stranger's virtual node, a real virtual-kubelet's say, has a release of its own and tells none of ours.
+        # Unconfigured virtual nodes without our version label are of other software, such as virtual-kubelet.
         if told != facts.release and (told or name in facts.virtual_nodes()):
             yield Finding(
                 severity=WARNING,
@@ -37,7 +37,7 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
 
 
 def of_components(facts: Facts) -> Iterator[Finding]:
-    """Replicas and components, as the chart labels their pods, that run different releases."""
+    """Yield namespaces whose components, by the chart's labels, run different releases."""
     found: dict[str, dict[str, set[str]]] = {}
     for pod in facts.upper.of(COMPONENT_POD):
         labels = labels_of(pod)

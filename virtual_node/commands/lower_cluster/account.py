@@ -1,4 +1,4 @@
-"""The accounts of virtual-node in a lower cluster, and the Secrets of the upper cluster with their kubeconfigs."""
+"""Manages virtual-node's accounts in a lower cluster and the upper Secrets with their kubeconfigs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from controller_runtime.rights import Right
 from virtual_node.rights import daemon, manifests
 
 ACCOUNTS = {manifests.NAME: "", manifests.VIEWER: "-viewer"}
-"""Account in the lower cluster → suffix of its Secret's name."""
+"""Maps each account in the lower cluster to the suffix of its Secret's name."""
 USAGE_SOURCES: Mapping[str, tuple[Right, ...]] = {
     "None": (),
     "MetricsAPI": daemon.LOWER_VIEWER_METRICS_API,
     "Summary": daemon.LOWER_VIEWER_KUBELETS,
     "Resource": daemon.LOWER_VIEWER_KUBELETS,
 }
-"""Where the multi-scheduler reads the usage of lower nodes → what its account needs for that."""
+"""Maps the source of lower nodes' usage to the rights that the multi-scheduler's account needs for it."""
 KINDS = {
     "Namespace": resources.NAMESPACES,
     "ServiceAccount": resources.SERVICE_ACCOUNTS,
@@ -44,10 +44,11 @@ _LABEL = "app.kubernetes.io/name"
 
 
 def objects(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return both accounts with their permissions: the virtual node's, and a read-only one for the multi-scheduler.
+    """Return both accounts with their rights: the virtual node's, and the multi-scheduler's read-only one.
 
     Args:
-        options: ``account_namespace``, ``keep_namespaces``, ``legacy_token`` and ``usage_source`` of the command line.
+        options: ``account_namespace``, ``keep_namespaces``, ``legacy_token`` and ``usage_source`` of the
+            command line.
     """
     namespace = options.account_namespace
     role = manifests.cluster_role(daemon.LOWER)
@@ -74,11 +75,12 @@ def secret_name(cluster: str, account: str = manifests.NAME) -> str:
 
 
 def conflict(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Return why an object of the lower cluster must not become one of the account's; empty: it may.
+    """Return why an existing object of the lower cluster must not be used for the accounts; empty: it may be used.
 
     Args:
-        found: the object as it is.
-        wanted: of ``objects``, of the same kind and name. Namespaces and Secrets may be anybody's.
+        found: the existing object.
+        wanted: the object of ``objects`` with the same kind and name. Namespaces and Secrets are always
+            accepted.
     """
     kind, metadata = wanted["kind"], found.get("metadata") or {}
     if kind in {"Namespace", "Secret"}:
@@ -111,9 +113,9 @@ def conflict(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 
 async def apply(client: Client, body: Mapping[str, Any], *, say: Callable[[str], None]) -> None:
-    """Create an object, or bring its rules, subjects and ``stringData`` up to date.
+    """Create an object, or update its rules, subjects and ``stringData``.
 
-    A token Secret that exists is left to its controller.
+    An existing token Secret stays unchanged, because its controller fills it.
 
     Raises:
         ConfigError: an object of that name belongs to others.
@@ -134,7 +136,7 @@ async def apply(client: Client, body: Mapping[str, Any], *, say: Callable[[str],
 
 
 async def kubeconfig(lower: Client, options: argparse.Namespace) -> str:
-    """Return the kubeconfig of an account, with its token in the file ``token`` beside it.
+    """Return an account's kubeconfig, which reads the token from the file ``token`` beside it.
 
     Raises:
         ConfigError: the lower cluster does not publish its CA.
@@ -148,7 +150,7 @@ async def kubeconfig(lower: Client, options: argparse.Namespace) -> str:
 
 
 async def new_token(lower: Client, options: argparse.Namespace, account: str) -> tuple[str, str]:
-    """Return a new token of an account, and when it expires (RFC 3339)."""
+    """Return a new token of an account, and its expiry time (RFC 3339)."""
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -170,7 +172,7 @@ async def secret(
     """Return the Secret for the upper cluster, with a new token of an account.
 
     Raises:
-        ConfigError: the lower cluster did not write the account's token or its own CA.
+        ConfigError: the lower cluster did not write the account's token or its own CA in time.
     """
     name = secret_name(options.name, account)
     if options.legacy_token:
@@ -194,7 +196,11 @@ def _text(kubeconfig: Mapping[str, Any]) -> str:
 async def _filled(
     lower: Client, resource: Resource, name: str, namespace: str, fields: Sequence[str]
 ) -> list[str]:
-    """Return some fields of the data of an object, once the lower cluster has written them."""
+    """Wait until the lower cluster has written fields of an object's data, and return them.
+
+    Raises:
+        ConfigError: it did not write them in time.
+    """
     for _ in range(_FILLED_SECONDS * 10):
         try:
             data = (await lower.get(resource, name, namespace=namespace)).get("data") or {}

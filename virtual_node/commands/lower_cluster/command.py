@@ -1,8 +1,8 @@
-"""``virtual-node lower-cluster register|manifest|join|leave``: lower clusters, their accounts and their kubeconfigs.
+"""``virtual-node lower-cluster register|manifest|join|leave``: manages lower clusters and their accounts.
 
-``register`` makes least-privilege accounts, and prints the Secrets with their kubeconfigs for the upper cluster, or
-creates them there with ``--kubeconfig``. Doing it twice brings the rights up to date and makes new tokens.
-``join`` does that and adds the cluster to the Helm release; ``leave`` takes both back.
+``register`` creates least-privilege accounts. It prints the Secrets with their kubeconfigs for the upper
+cluster, or creates them there with ``--kubeconfig``. A repetition updates the rights and makes new tokens.
+``join`` does the same and adds the cluster to the Helm release; ``leave`` reverts both.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from virtual_node.config.argument_types import label
 
 _AGENT = "virtual-node-register"
 _NAMESPACES = {"join": "virtual-node-system", "leave": "virtual-node-system"}
-"""Namespace in the upper cluster without ``--namespace``; of other actions ``kube-system``."""
+"""Default of ``--namespace`` in the upper cluster, by action; ``kube-system`` for other actions."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when it is done, 2 for trouble.
+    """Run the command; return 0 when it is done.
 
     Raises:
-        ConfigError: it cannot be done; says what to do next.
+        ConfigError: it cannot be done; the message names the next step. Exit code 2.
     """
     options = _parser().parse_args(argv)
     options.name = options.name or options.cluster
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _print(options: argparse.Namespace, secrets: Sequence[dict[str, Any]]) -> None:
-    """Print the Secrets, or where they are."""
+    """Print the Secrets, or where they were created."""
     if not options.kubeconfig:
         print(yaml.safe_dump_all(secrets, sort_keys=False).rstrip())  # noqa: T201 - the answer
         return
@@ -70,12 +70,10 @@ def _print(options: argparse.Namespace, secrets: Sequence[dict[str, Any]]) -> No
 
 async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
     if options.kubeconfig:
-        # Before anything is made in the lower cluster: an upper cluster that refuses it leaves nothing behind.
+        # Done first, so that an upper cluster that refuses it leaves nothing in the lower cluster.
         async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
             space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace}}
-            with contextlib.suppress(
-                Forbidden
-            ):  # it may be there already; if not, creating the Secrets says so
+            with contextlib.suppress(Forbidden):  # may exist; otherwise creating the Secrets fails
                 await lower_account.apply(upper, space, say=_say)
     async with connect.by_file(
         options.client_kubeconfig, context=options.client_context, agent=_AGENT

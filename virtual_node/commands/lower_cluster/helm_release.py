@@ -1,7 +1,7 @@
-"""The Helm release of the chart: its record in the cluster, its values, and ``helm upgrade`` with changed ones.
+"""Reads the chart's Helm release from its record, and runs ``helm upgrade`` with changed values.
 
-The chart is taken from the release's record, as installed. So a change of values never upgrades the chart, and no chart
-is needed on this machine. Format: helm.sh/helm/v3/pkg/storage/driver/secrets.go.
+The chart is taken from the release's record as installed. So a change of values never upgrades the chart, and
+this machine needs no chart. Format: helm.sh/helm/v3/pkg/storage/driver/secrets.go.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from virtual_node.commands.lower_cluster import account
 
 _CHART = "virtual-node"
 _SAID_LINES = 3
-"""Of helm's error, which ends with what matters."""
+"""Number of last lines of helm's error to print; the cause is at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Release:
     namespace: str
     revision: int
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Those that the user gave."""
+    """Values that the user gave."""
     chart: Mapping[str, Any] = field(default_factory=dict)
-    """The chart as Helm has recorded it."""
+    """The chart as recorded by Helm."""
 
 
 class _Record(msgspec.Struct):
-    """What is read of a record. Helm writes ``null`` for empty maps."""
+    """The fields that are read of a record. Helm writes ``null`` for empty maps."""
 
     name: str
     namespace: str
@@ -60,10 +60,10 @@ def decode(data: str) -> Release:
     """Return the release of a record.
 
     Args:
-        data: the key ``release`` of the record's Secret, as the API has it.
+        data: value of ``release`` in the data of the record's Secret, in base64.
 
     Raises:
-        ValueError: it is not such a record.
+        ValueError: it is not a release record.
     """
     try:
         packed = base64.b64decode(base64.b64decode(data))
@@ -80,7 +80,7 @@ def _is_ours(release: Release) -> bool:
 
 
 def chart_files(chart: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the files of a recorded chart: path → content."""
+    """Return the files of a recorded chart, by path."""
     files = {
         "Chart.yaml": yaml.safe_dump(chart["metadata"]).encode(),
         "values.yaml": yaml.safe_dump(chart.get("values") or {}).encode(),
@@ -93,12 +93,12 @@ def chart_files(chart: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def clusters(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the lower clusters of values."""
+    """Return the lower clusters in values."""
     return list((values.get("virtualNode") or {}).get("clusters") or ())
 
 
 def entry(name: str) -> dict[str, Any]:
-    """Return what ``join`` adds to ``virtualNode.clusters``."""
+    """Return the entry that ``join`` adds to ``virtualNode.clusters``."""
     return {
         "name": name,
         "kubeconfigSecret": {"name": account.secret_name(name)},
@@ -107,17 +107,17 @@ def entry(name: str) -> dict[str, Any]:
 
 
 def cluster(values: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """Return the entry of a lower cluster in values, if there is one."""
+    """Return the entry of a lower cluster in values; None: there is none."""
     return next((one for one in clusters(values) if one.get("name") == name), None)
 
 
 def with_cluster(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with the entry of one more lower cluster."""
+    """Return values with the entry of a lower cluster added."""
     return _with_clusters(values, [*clusters(values), added])
 
 
 def without_cluster(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return values without a lower cluster; keys that hold nothing without it are left out."""
+    """Return values without a lower cluster; keys that become empty are removed."""
     return _with_clusters(values, [one for one in clusters(values) if one.get("name") != name])
 
 
@@ -142,11 +142,12 @@ async def find(client: Client, namespace: str, name: str | None) -> Release:
 
     Args:
         client: of the upper cluster.
-        namespace: the release's. Others are not searched: who may write there could lead a kubeconfig there.
-        name: the release's; None: there is only one.
+        namespace: namespace of the release. Other namespaces are not searched, because a user with write access
+            to one could create a fake release there and so receive a kubeconfig.
+        name: name of the release; None: the only one.
 
     Raises:
-        ConfigError: there is none, or several and no name; says what to do next.
+        ConfigError: there is none, or several and no name; the message names the next step.
     """
     selector = f"owner=helm,name={name}" if name else "owner=helm"
     listed = await client.list(resources.SECRETS, namespace=namespace, label_selector=selector)
@@ -156,7 +157,7 @@ async def find(client: Client, namespace: str, name: str | None) -> Release:
         try:
             release = decode(str((record.to_dict().get("data") or {}).get("release") or ""))
         except ValueError:
-            unreadable.append(record.name)  # perhaps of another chart
+            unreadable.append(record.name)  # It may be another chart's record.
             continue
         if _is_ours(release):
             ours.append((record.labels.get("status", ""), release))
@@ -207,17 +208,17 @@ async def upgrade(
     *,
     why: str,
 ) -> int:
-    """Give the release other values, wait until its Deployments have taken them, and return its new revision.
+    """Upgrade the release with changed values, wait for its Deployments, and return the new revision.
 
     Args:
         client: of the upper cluster.
         options: ``namespace``, ``release``, ``kubeconfig``, ``context`` and ``timeout`` of the command line.
-        change: from the values that the user gave to other ones. The release is read again for it: another command may
-            have upgraded it meanwhile, and Helm would let us overwrite that.
-        why: for ``helm history``.
+        change: returns the new values for the user's current ones. The release is read again for this call,
+            because another command may have upgraded it and Helm would overwrite that.
+        why: description for ``helm history``.
 
     Raises:
-        ConfigError: helm failed; quotes it.
+        ConfigError: helm failed; the message quotes its error.
     """
     release = await find(client, options.namespace, options.release)
     values = change(release.values)

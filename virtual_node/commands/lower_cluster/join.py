@@ -1,6 +1,6 @@
-"""``virtual-node lower-cluster join``: from an administrator's kubeconfig to a pod that has run in the lower cluster.
+"""``virtual-node lower-cluster join``: adds a lower cluster to an installation and runs a pod there as proof.
 
-Each step looks first and changes only what is missing, so an interrupted ``join`` is completed by another one.
+Each step reads first and changes only what is missing, so a repeated ``join`` completes an interrupted one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def run(options: argparse.Namespace) -> None:
         options: the parsed command line.
 
     Raises:
-        ConfigError: a step cannot be done; says what to do next. The steps before it stay done.
+        ConfigError: a step failed; the message names the next step. Earlier steps are not reverted.
     """
     if options.legacy_token:
         raise ConfigError("--legacy-token: not with join, which makes tokens that the virtual node renews")
@@ -62,7 +62,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 class Join:
-    """The steps of ``join``, each safe to repeat."""
+    """The steps of ``join``. Each can be repeated safely."""
 
     def __init__(self, options: argparse.Namespace, upper: Client, lower: Client, release: Release) -> None:
         self._options = options
@@ -72,10 +72,10 @@ class Join:
         self._entry = helm_release.cluster(release.values, options.name)
 
     async def run(self) -> None:
-        """Do all steps.
+        """Run all steps.
 
         Raises:
-            ConfigError: one cannot be done; the steps before it stay done.
+            ConfigError: a step failed; earlier steps are not reverted.
         """
         options = self._options
         await self._check()
@@ -98,7 +98,7 @@ class Join:
         say("joined", f"{options.name}: kubectl get node {node}")
 
     async def _check(self) -> None:
-        """Refuse what could not work, before anything is changed."""
+        """Refuse what cannot work, before anything is changed."""
         options, name = self._options, self._options.name
         require_reachable(options.server or self._lower.config.server, given=bool(options.server))
         upper_id, lower_id = await asyncio.gather(identity(self._upper), identity(self._lower))
@@ -129,7 +129,7 @@ class Join:
         say("lower", f"{self._lower.config.server} {version}")
 
     async def _account(self) -> None:
-        """Create what is missing of the accounts, and bring their rights up to date."""
+        """Create missing objects of the accounts and update their rights."""
         options, dry = self._options, self._options.dry_run
         account = await get(
             self._lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace
@@ -150,7 +150,7 @@ class Join:
         say("account", "; ".join(done) or "has its rights")
 
     async def _ensure(self, body: Mapping[str, Any]) -> str:
-        """Create an object of the account, or bring it up to date; returns what was done, empty: nothing."""
+        """Create or update an object of the accounts; return what was done, empty: nothing."""
         resource, metadata, dry = lower_account.KINDS[body["kind"]], body["metadata"], self._options.dry_run
         where = {"namespace": metadata.get("namespace")}
         what = f"{body['kind']} {metadata['name']}"
@@ -167,7 +167,7 @@ class Join:
         return f"{'would update' if dry else 'updated'} {what}"
 
     async def _secret(self, account: str) -> None:
-        """Have the Secret with an account's kubeconfig, and a token that the lower cluster accepts."""
+        """Ensure the Secret with an account's kubeconfig and a token that the lower cluster accepts."""
         options = self._options
         name = lower_account.secret_name(options.name, account)
         found = await get(self._upper, resources.SECRETS, name, namespace=options.namespace)
@@ -198,7 +198,7 @@ class Join:
         )
 
     async def _current(self, secret: Mapping[str, Any], wanted: str) -> bool:
-        """Return whether a Secret has the kubeconfig that it should have, and a token that the lower cluster accepts."""
+        """Report whether a Secret has the expected kubeconfig and a token that the lower cluster accepts."""
         data = {
             key: base64.b64decode(value).decode(errors="replace")
             for key, value in (secret.get("data") or {}).items()
@@ -237,7 +237,7 @@ class Join:
         """Wait until a virtual node is Ready.
 
         Raises:
-            ConfigError: it is not, in time.
+            ConfigError: it is not Ready in time.
         """
         loop = asyncio.get_running_loop()
         started = loop.time()

@@ -1,4 +1,4 @@
-"""What ``lower-cluster join`` and ``leave`` share: marks on what was created, and who uses an account. Pure decisions."""
+"""Helpers shared by ``lower-cluster join`` and ``leave``: progress, marks on created objects, and reads."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _COMPARED = ("rules", "subjects")
 
 
 def say(step: str, line: str) -> None:
-    """Print one step of progress."""
+    """Print a line of progress of a step."""
     print(f"{step:<8}  {line}", flush=True)  # noqa: T201 - what the command says
 
 
 def marked(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object with the mark of what ``join`` creates."""
+    """Return a copy of an object with the annotation that marks objects created by ``join``."""
     metadata = body["metadata"]
     annotations = {**(metadata.get("annotations") or {}), names.ANNOTATION_CREATED_BY: _BY}
     return {**body, "metadata": {**metadata, "annotations": annotations}}
 
 
 def is_marked(found: Mapping[str, Any]) -> bool:
-    """Return whether ``join`` created an object."""
+    """Report whether ``join`` created an object."""
     return _annotations(found).get(names.ANNOTATION_CREATED_BY) == _BY
 
 
 def joined_as(account: Mapping[str, Any]) -> dict[str, str]:
-    """Return the upper clusters that joined a lower one: identity → name there.
+    """Return the upper clusters that joined a lower one: identity → name of the lower cluster there.
 
     Args:
         account: the ServiceAccount in the lower cluster.
@@ -50,7 +50,7 @@ def joined_as(account: Mapping[str, Any]) -> dict[str, str]:
 
 
 def changes(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the patch that gives an object the rules, subjects and data that it should have; empty: it has them."""
+    """Return the patch that gives an object the wanted rules, subjects and data; empty: nothing differs."""
     patch = {key: wanted[key] for key in _COMPARED if key in wanted and found.get(key) != wanted[key]}
     held = {key: _decoded(value) for key, value in (found.get("data") or {}).items()}
     data = {key: value for key, value in (wanted.get("stringData") or {}).items() if held.get(key) != value}
@@ -61,11 +61,11 @@ def require_reachable(server: str, *, given: bool) -> None:
     """Refuse an API server's address that only this machine can reach.
 
     Args:
-        server: its URL.
-        given: the user gave it with ``--server``, so it is no accident.
+        server: URL of the API server.
+        given: whether the user gave it with ``--server``, and so chose it deliberately.
 
     Raises:
-        ConfigError: pods of the upper cluster would look for the lower API server in themselves.
+        ConfigError: it is a loopback address, which pods of the upper cluster would resolve to themselves.
     """
     if not given and is_loopback(urlsplit(server).hostname or ""):
         raise ConfigError(
@@ -75,7 +75,7 @@ def require_reachable(server: str, *, given: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host of a URL is this machine alone."""
+    """Report whether a URL's host is a loopback address or name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -85,7 +85,7 @@ def is_loopback(host: str) -> bool:
 async def get(
     client: Client, resource: Resource, name: str, *, namespace: str | None = None
 ) -> dict[str, Any] | None:
-    """Return an object, or None where there is none."""
+    """Return an object; None: it does not exist."""
     try:
         return await client.get(resource, name, namespace=namespace)
     except NotFound:

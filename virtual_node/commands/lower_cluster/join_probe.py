@@ -1,4 +1,4 @@
-"""A pod that runs on a new virtual node for a moment, as proof that pods do."""
+"""Runs a pod briefly on a new virtual node, as proof that pods run there."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from virtual_node.config import program
 _NAME = "probe"
 _POLL = 0.5
 _REMOVAL = 60.0
-"""Seconds to wait for the namespace to be gone, in both clusters."""
+"""Seconds to wait until the namespace is gone in both clusters."""
 
 
 def pod(node: str, image: str) -> dict[str, Any]:
-    """Return the probe: chosen for one node by kube-scheduler, and admitted under the restricted Pod Security standard."""
+    """Return the probe pod, which kube-scheduler can place only on this node.
+
+    The restricted Pod Security standard admits it.
+    """
     nothing = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     return {
         "apiVersion": "v1",
@@ -46,7 +49,7 @@ def pod(node: str, image: str) -> dict[str, Any]:
 
 
 async def run(upper: Client, lower: Client, node: str, options: argparse.Namespace) -> None:
-    """Run a pod on a virtual node, in a namespace of its own, and remove both.
+    """Run a pod on a virtual node in a new namespace, then remove both.
 
     Args:
         upper: client of the upper cluster.
@@ -55,7 +58,7 @@ async def run(upper: Client, lower: Client, node: str, options: argparse.Namespa
         options: ``probe_image``, ``timeout`` and ``request_timeout`` of the command line.
 
     Raises:
-        ConfigError: the pod does not run in time; says why, as ``diagnose`` does.
+        ConfigError: the pod does not run in time; the message has the verdict of ``diagnose``.
     """
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "virtual-node-probe-"}}
     namespace = str((await upper.create(resources.NAMESPACES, marked(space)))["metadata"]["name"])
@@ -65,7 +68,7 @@ async def run(upper: Client, lower: Client, node: str, options: argparse.Namespa
         while True:
             found = await get(upper, resources.PODS, _NAME, namespace=namespace)
             if found is None and await get(upper, resources.SERVICE_ACCOUNTS, "default", namespace=namespace):
-                # Earlier, admission would refuse it: a pod needs its namespace's account.
+                # Admission refuses a pod before its namespace has the default ServiceAccount.
                 found = await upper.create(
                     resources.PODS, pod(node, options.probe_image), namespace=namespace
                 )
@@ -94,7 +97,7 @@ async def _why(upper: Client, found: dict[str, Any] | None, node: str, options: 
 
 
 async def _remove(upper: Client, lower: Client, namespace: str) -> None:
-    """Delete the namespace, and wait until it is gone; the virtual node removes the lower one then."""
+    """Delete the namespace and wait until it is gone; the virtual node then removes the lower namespace."""
     with contextlib.suppress(NotFound):
         await upper.delete(resources.NAMESPACES, namespace)
     deadline = asyncio.get_running_loop().time() + _REMOVAL

@@ -1,8 +1,9 @@
-"""``virtual-node lower-cluster leave``: take back what ``join`` made, in the order in which nothing is lost.
+"""``virtual-node lower-cluster leave``: reverts ``join`` in an order that loses nothing.
 
-The virtual node is cordoned and its pods end while it still works; then the release is upgraded without the cluster;
-then what is left in the lower cluster, the Node, the account and the Secrets go. Can be repeated after an interruption:
-the Secrets, which say that ``join`` made them, go last.
+First the virtual node is cordoned, and its pods terminate while it still runs. Then the release is upgraded
+without the cluster. Then leftovers in the lower cluster, the Node, the account and the Secrets are removed.
+It can be repeated after an interruption: the Secrets go last, because they prove that ``join`` created the
+cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from virtual_node.translate.nodes.node import is_real
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 _GONE_SECONDS = 5.0
-"""A process that has not ended yet registers its Node again within this time."""
+"""Seconds within which a process that is still terminating may register its Node again."""
 _NAMED = 5
 _NEXT = (
     "Move the pods away first, then run the command again: 'kubectl drain {nodes} --ignore-daemonsets "
@@ -47,13 +48,13 @@ _LOST_NEXT = (
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Take a lower cluster out of the Helm release.
+    """Remove a lower cluster from the Helm release.
 
     Args:
         options: the parsed command line.
 
     Raises:
-        ConfigError: pods or data are there, or a step cannot be done; says what to do next.
+        ConfigError: the cluster has pods or data, or a step failed; the message names the next step.
     """
     if options.lost:
         await require_silence(options)
@@ -70,9 +71,9 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
-    """Return what keeps a cluster from leaving: pods that run there, and bound volumes, by name.
+    """Return what prevents a cluster from leaving: unfinished pods and bound volumes, by name.
 
-    DaemonSets make their pods again until the Node is gone, so these do not count, as for ``kubectl drain``.
+    DaemonSets re-create their pods until the Node is gone, so these do not count, as for ``kubectl drain``.
     """
     running = [
         f"pod {pod.key}"
@@ -85,18 +86,18 @@ def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
 
 
 class Leave:
-    """The steps of ``leave``, each safe to repeat."""
+    """The steps of ``leave``. Each can be repeated safely."""
 
     def __init__(
         self, options: argparse.Namespace, upper: Client, lower: Client | None, release: Release
     ) -> None:
-        """Prepare.
+        """Prepare the steps; a dry run wraps the clients so that nothing is written.
 
         Args:
             options: the parsed command line.
             upper: client of the upper cluster.
             lower: client of the lower cluster; None: it is lost, and only the upper cluster is changed.
-            release: the release, or what a values file says of it.
+            release: the release, or a release made of the values file.
         """
         self._options = options
         self._plain = upper
@@ -107,17 +108,17 @@ class Leave:
         self._entry = helm_release.cluster(release.values, options.name)
 
     async def run(self) -> None:
-        """Do all steps.
+        """Run all steps.
 
         Raises:
-            ConfigError: the cluster is in use, join did not make it, the kubeconfig leads to another one, or a step
-                cannot be done.
+            ConfigError: the cluster is in use, join did not create it, the kubeconfig leads to another
+                cluster, or a step failed.
         """
         options, lower = self._options, self._lower
         secrets = await self._secrets()
         self._id = str(self._release.values.get("clusterId") or await identity(self._plain))
         if self._entry is None and not secrets:
-            # After --lost the account in the lower cluster is all that still knows of the cluster.
+            # After --lost, only the account in the lower cluster still proves that the cluster was joined.
             if lower is None or not await is_joined(options, lower, cluster_id=self._id):
                 say("left", f"{options.name} is not in the release, and has no Secret: nothing to do")
                 return
@@ -154,7 +155,7 @@ class Leave:
         say("left", f"{options.name}{' would leave' if options.dry_run else ' has left'}")
 
     def _progress(self, step: str) -> Callable[[str], None]:
-        """Return what prints a line of a step; nothing in a dry run, which prints objects instead."""
+        """Return a function that prints a line of a step; in a dry run it prints nothing, as objects are printed."""
         return (lambda _line: None) if self._options.dry_run else (lambda line: say(step, line))
 
     async def _secrets(self) -> list[dict[str, Any]]:
@@ -170,9 +171,9 @@ class Leave:
         return [one for one in found if one is not None]
 
     async def _nodes(self) -> list[str]:
-        """Return the cluster's virtual nodes: those of its entry, and those that are registered for it.
+        """Return the cluster's virtual nodes: those of its entry, and those registered for it.
 
-        A real Node of such a name is not among them: the virtual node has refused its name.
+        Real Nodes of such names are left out, because the virtual node refuses their names.
         """
         selector = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL},{names.LABEL_LOWER_CLUSTER}={self._options.name}"
         listed = await self._upper.list(resources.NODES, label_selector=selector)
@@ -182,10 +183,10 @@ class Leave:
         return sorted(name for name, one in objects.items() if one is None or not is_real(one))
 
     async def _end_pods(self, nodes: Sequence[str]) -> None:
-        """Cordon the nodes, then refuse while something runs there, or end it.
+        """Cordon the nodes, then delete their pods, or refuse if they are in use and ``--force`` is not set.
 
         Raises:
-            ConfigError: something runs there; the cordon is taken back.
+            ConfigError: the cluster is in use; nodes cordoned here are uncordoned again.
         """
         before = [one for node in nodes if (one := await get(self._upper, resources.NODES, node))]
         open_ = [
@@ -208,7 +209,7 @@ class Leave:
                 f"cluster {self._options.name} is in use: {', '.join(held[:_NAMED])}{more}. "
                 + (_LOST_NEXT if self._lower is None else _NEXT.format(nodes=" ".join(nodes)))
             )
-        # Nothing ends a pod of a lost cluster in order.
+        # Pods of a lost cluster cannot terminate gracefully, so they are force-deleted at once.
         seconds = self._options.timeout if self._lower is not None else -1.0
         await self._cleanup.delete_pods(deadline=asyncio.get_running_loop().time() + seconds)
         if not self._options.dry_run:
@@ -231,7 +232,7 @@ class Leave:
         say("helm", f"revision {revision} does not have it. Take it out of a values file of yours, too")
 
     async def _clean(self, lower: Client) -> None:
-        """Remove what the virtual nodes made in the lower cluster."""
+        """Remove what the virtual nodes created in the lower cluster."""
         cleaning = LowerCleanup(
             lower,
             cluster_id=self._id,
@@ -242,7 +243,7 @@ class Leave:
         await cleaning.run()
 
     async def _remove(self) -> None:
-        """Remove the Nodes, and mirrors that nobody uses."""
+        """Remove the Nodes and unbound mirror volumes."""
         await self._cleanup.remove(namespace="", leases=[], secrets=[], driver=False)
         for _ in range(0 if self._options.dry_run else int(_GONE_SECONDS)):
             await asyncio.sleep(1)

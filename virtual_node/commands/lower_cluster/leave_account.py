@@ -1,4 +1,4 @@
-"""The accounts that ``lower-cluster join`` created in a lower cluster: whether they are the right ones, their removal."""
+"""Verifies and removes the accounts that ``lower-cluster join`` created in a lower cluster."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from virtual_node.rights import manifests
 async def refuse_another_cluster(
     options: argparse.Namespace, lower: Client, *, cluster_id: str, is_in_use: bool
 ) -> None:
-    """Refuse a lower cluster that was not joined under the name that leaves: its accounts are those of another one.
+    """Refuse a lower cluster that was not joined under the leaving name, because its accounts belong to another.
 
     Args:
         options: ``account_namespace``, ``client_kubeconfig`` and ``name`` of the command line.
         lower: client of the lower cluster.
-        cluster_id: identity of the upper cluster that leaves.
-        is_in_use: the release still has the cluster, so no ``leave`` has removed the account's mark.
+        cluster_id: identity of the upper cluster.
+        is_in_use: whether the release still has the cluster, so that no earlier ``leave`` removed the
+            account's mark.
 
     Raises:
         ConfigError: the kubeconfig leads to another lower cluster.
@@ -44,12 +45,13 @@ async def refuse_another_cluster(
 
 
 async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> None:
-    """Delete what ``join`` created of the accounts, unless another upper cluster uses them.
+    """Delete the account objects that ``join`` created, unless another upper cluster uses them.
 
     Args:
-        options: ``account_namespace``, ``keep_namespaces``, ``legacy_token``, ``usage_source`` and ``dry_run`` of the command line.
+        options: ``account_namespace``, ``keep_namespaces``, ``legacy_token``, ``usage_source`` and
+            ``dry_run`` of the command line.
         lower: client of the lower cluster.
-        cluster_id: identity of the upper cluster that leaves.
+        cluster_id: identity of the upper cluster.
     """
     space = options.account_namespace
     account = await get(lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=space)
@@ -63,7 +65,7 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
             say("account", f"is kept: others use it: {', '.join(sorted(others))}")
             return
     done, kept = [], []
-    # The namespace is the first object, and goes last: only when it is empty.
+    # The namespace is the first object. It goes last, and only if it is empty.
     space_body, *bodies = lower_account.objects(options)
     for body in reversed(bodies):
         resource, metadata = lower_account.KINDS[body["kind"]], body["metadata"]
@@ -86,9 +88,9 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
 
 
 async def _strangers(lower: Client) -> set[str]:
-    """Return virtual nodes that have pods in the lower cluster: they may use the account without a mark.
+    """Return virtual nodes with pods in the lower cluster, because they may use the account without a mark.
 
-    Pods of the cluster that leaves are gone by now.
+    Pods of the leaving cluster are gone by now.
     """
     listed = await lower.list(resources.PODS, label_selector=names.LABEL_UPPER_CLUSTER)
     return {
@@ -99,10 +101,10 @@ async def _strangers(lower: Client) -> set[str]:
 
 
 async def _delete_namespace(lower: Client, name: str, *, cluster_id: str, dry_run: bool) -> str | None:
-    """Delete the accounts' namespace if ``join`` created it and nothing is in it.
+    """Delete the accounts' namespace if ``join`` created it and it is empty.
 
     Returns:
-        Why it is kept; empty: it is gone already; None: it was deleted.
+        Why it is kept; empty: it did not exist; None: it was deleted.
     """
     found = await get(lower, resources.NAMESPACES, name)
     if found is None:
@@ -110,7 +112,7 @@ async def _delete_namespace(lower: Client, name: str, *, cluster_id: str, dry_ru
     if not is_marked(found):
         return "join did not make it"
     try:
-        # A dry run has not removed the accounts, which would count.
+        # A dry run has not removed the accounts, so they would count as content.
         others = [] if dry_run else (await Leftovers(lower, cluster_id).find(name, upper_name=name)).others
     except UnknownError as error:
         return str(error)

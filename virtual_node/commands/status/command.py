@@ -1,4 +1,4 @@
-"""``virtual-node status``: every virtual node of an upper cluster in a line."""
+"""``virtual-node status``: prints a line for every virtual node of an upper cluster."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from virtual_node.health.faults import Health
 from virtual_node.health.nodes import cluster_of
 
 _EXPLAINED = 5
-"""Faults that are printed; ``doctor`` has the others."""
+"""Number of faults that are printed; ``doctor`` prints the others."""
 _LEASES_RIGHT = need("list", resources.LEASES, namespace=NODE_LEASES)
 _REFUSED = "cannot get resource"
-"""The API server's words when it is the caller that it refuses, and not the virtual node the API server."""
+"""Part of the API server's error if it refuses the caller, rather than the virtual node the API server."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 when every virtual node is Ready and the installation works, 1 otherwise, or there is none.
+    """Run the command; return 0 when every virtual node is Ready and there is no error, otherwise 1.
+
+    Also returns 1 if there are no virtual nodes.
 
     Raises:
-        ConfigError: the nodes cannot be seen, or there is none of a name; exit code 2.
+        ConfigError: listing nodes is forbidden, or a named node does not exist; exit code 2.
     """
     options = _parser().parse_args(argv)
     if options.watch and options.output in output.DATA:
@@ -56,7 +58,7 @@ async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Healt
 
 
 async def _watch(nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace) -> None:
-    """Show what changes, until interrupted."""
+    """Print changed nodes until interrupted."""
     above = list(nodes)
 
     def show(changed: Sequence[dict[str, Any]]) -> None:
@@ -83,7 +85,7 @@ def _show(
     above: Sequence[dict[str, Any]] = (),
     health: Health | None = None,
 ) -> None:
-    """Print nodes and what is wrong, or some nodes again, in line with those that are above already."""
+    """Print nodes and faults, or changed nodes aligned with the rows in ``above``."""
     if options.output in output.DATA:
         verdict = health.data() if health is not None else None
         output.data({"nodes": nodes, "health": verdict, "missingRights": reader.rights()}, options.output)
@@ -146,7 +148,7 @@ async def _gather(reader: Reader, options: argparse.Namespace) -> tuple[list[dic
 
 
 def _about(nodes: Sequence[Object], health: Health) -> Health:
-    """Return the faults of these nodes and of their lower clusters."""
+    """Return the health with only the faults of these nodes and of their lower clusters."""
     names = {node.name for node in nodes}
     clusters = {cluster_of(node.to_dict()) for node in nodes}
     return replace(

@@ -1,4 +1,4 @@
-"""How far a virtual node is behind, as its own process measures it, read through the upper API server."""
+"""Reads a virtual node's lag, as measured by its own process, through the upper API server."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TIMEOUT = 3.0
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
 
 Lag = dict[str, dict[str, float]]
-"""Direction (down, up) → p50 and p99 in seconds: the bound of the histogram's bucket that they fall into."""
+"""Maps direction (down, up) to p50 and p99 in seconds; each is the upper bound of its histogram bucket."""
 
 
 async def of_node(upper: Client, node: Object) -> Lag | None:
-    """The lag of one virtual node since its process started; None when it cannot be read, or nothing was mirrored.
+    """Return the lag of a virtual node since its process started; None: it cannot be read, or nothing was mirrored.
 
     Raises:
         Forbidden: the caller may not get ``nodes/proxy``.
@@ -37,16 +37,16 @@ async def of_node(upper: Client, node: Object) -> Lag | None:
     try:
         return parse(answer.decode("utf-8", "replace"), cluster) or None
     except (ValueError, LookupError):
-        # Another program's virtual node, or another version's, may say what it likes.
+        # The endpoint may belong to another program or another version, with any output.
         return None
 
 
 def parse(text: str, cluster: str) -> Lag:
-    """The lag of one lower cluster in a process' metrics.
+    """Return the lag of one lower cluster from the metrics of a process.
 
     Args:
-        text: in the Prometheus text format.
-        cluster: the lower cluster's name.
+        text: metrics in the Prometheus text format.
+        cluster: name of the lower cluster.
     """
     buckets: dict[str, list[tuple[float, float]]] = {}
     wanted = "\n".join(line for line in text.splitlines() if _METRIC in line) + "\n"
@@ -63,7 +63,7 @@ def parse(text: str, cluster: str) -> Lag:
 
 
 def _quantile(buckets: list[tuple[float, float]], share: float) -> float:
-    """Upper bound of the bucket; the last finite one stands for whatever lies beyond."""
+    """Return the upper bound of the quantile's bucket; the last finite bound stands for the infinite bucket."""
     total = buckets[-1][1]
     finite = [bound for bound, _ in buckets if math.isfinite(bound)]
     for bound, count in buckets:
@@ -73,7 +73,7 @@ def _quantile(buckets: list[tuple[float, float]], share: float) -> float:
 
 
 def shown(lag: Mapping[str, Any] | None) -> str:
-    """For a table: the worse direction's median and 99th percentile, such as ``≤25ms, ≤0.5s``."""
+    """Return the median and p99 of the worse direction for a table, such as ``≤25ms (p99 ≤0.5s)``; ``-``: unknown."""
     if not lag:
         return "-"
     worst = max(lag.values(), key=lambda one: (one["p99"], one["p50"]))

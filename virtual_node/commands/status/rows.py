@@ -1,4 +1,4 @@
-"""What ``status`` says of a virtual node, as data and as a line. Pure."""
+"""Describes a virtual node for ``status`` as data and as a table row. Does no IO."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = (
 )
 WIDE = ("RELEASE", "ADDRESS", "TAINTS", "LAST-ERROR")
 SPARE = ("LAG", "AGE", "VERSION", "HEARTBEAT", "MEMORY", "CPU", "CLUSTER")
-"""Columns that a narrow terminal does without, the least important first."""
+"""Columns to omit on a narrow terminal, the least important first."""
 _UNKNOWN = "?"
 
 
@@ -38,13 +38,13 @@ def describe(
     *,
     now: datetime,
 ) -> dict[str, Any]:
-    """What ``-o json`` says of one virtual node.
+    """Return the data of one virtual node for ``-o json``.
 
     Args:
         node: the Node.
-        pods: those bound to it; None: they may not be seen.
-        lease: its Lease; None: it has none, or it may not be seen.
-        now: aware.
+        pods: the pods bound to it; None: the caller may not list them.
+        lease: its Lease; None: it has none, or the caller may not read it.
+        now: timezone-aware current time.
     """
     metadata, status = node["metadata"], node.get("status") or {}
     labels = metadata.get("labels") or {}
@@ -79,12 +79,12 @@ def describe(
 
 
 def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> list[str]:
-    """A row of the table.
+    """Return a row of the table.
 
     Args:
-        node: as ``describe`` has it; ``lag`` beside.
-        wide: the columns of ``-o wide``, too.
-        leases_seen: whether a node without a Lease is known to have none.
+        node: data of ``describe``, with ``lag`` added.
+        wide: whether to add the columns of ``-o wide``.
+        leases_seen: whether the caller may list Leases; if so, a node without a Lease never had a heartbeat.
     """
     pods, resource = node["pods"], node["resources"]
     cells = [
@@ -130,7 +130,7 @@ def _since(moment: str | None, now: datetime) -> float | None:
 
 
 def _share(name: str, amounts: Mapping[str, str | None]) -> str:
-    # Without blanks, so that awk finds the columns behind this one.
+    # Without spaces, so that awk counts the columns correctly.
     return "/".join(
         _UNKNOWN if amount is None else readable.text(name, amount).replace(" ", "")
         for amount in (amounts["used"], amounts["allocatable"])

@@ -1,4 +1,4 @@
-"""``virtual-node status --watch``: the table, and a line for each virtual node that has changed, as kubectl does."""
+"""``virtual-node status --watch``: prints a line for each virtual node that changes, like kubectl."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from virtual_node.commands.common.reader import NODE_LEASES
 from virtual_node.commands.status import rows
 
 _COALESCE = 0.5
-"""Seconds over which changes are gathered: a rollout is a few lines, not a line for each of its pods."""
+"""Seconds to collect changes, so that a rollout prints a few lines and not one per pod."""
 _PASSING = frozenset({"lag", "heartbeatSeconds", "ageSeconds"})
-"""What changes by itself, and is no news."""
+"""Fields that change without an event; a change of these alone is not printed."""
 
 Described = dict[str, Any]
 Show = Callable[[Sequence[Described]], None]
 
 
 class StatusWatch:
-    """Follows virtual nodes, their Leases and their pods, and shows what has changed."""
+    """Watches virtual nodes, their Leases and their pods, and prints changed nodes."""
 
     def __init__(
         self,
@@ -38,17 +38,17 @@ class StatusWatch:
         lag_of: Callable[[Object], Awaitable[Any]],
         show: Show,
     ) -> None:
-        """Set up.
+        """Create the watch.
 
         Args:
             client: of the upper cluster.
             selector: label selector of the nodes.
-            names: only these; empty: all.
-            before: what has been shown already.
+            names: only these nodes; empty: all.
+            before: data of the nodes that were printed already.
             pods_seen: whether the caller may list pods.
             leases_seen: whether the caller may list the nodes' Leases.
-            lag_of: how far a node is behind.
-            show: told of nodes that have changed; of one that is gone with ``Gone`` for its readiness.
+            lag_of: returns the lag of a node.
+            show: called with changed nodes; a deleted node has readiness ``Gone``.
         """
         self._client = client
         self._names = names
@@ -59,13 +59,13 @@ class StatusWatch:
         self._dirty = asyncio.Event()
         self._nodes = Informer(client, resources.NODES, label_selector=selector)
         self._heed(self._nodes)
-        # A heartbeat alone is no news, so nobody is told of it.
+        # A heartbeat alone prints nothing, so this informer has no handler.
         self._leases = Informer(client, resources.LEASES, namespace=NODE_LEASES) if leases_seen else None
         self._pods: dict[str, Informer] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Show changes until cancelled."""
+        """Print changes until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in filter(None, (self._nodes, self._leases)):
                 group.create_task(informer.run())
