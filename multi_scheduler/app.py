@@ -18,6 +18,7 @@ from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
 from controller_runtime.util.file_changes import FileChanges
 from multi_scheduler import decisions, safe_scheduler_routes
+from multi_scheduler.annotator import Annotator
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.certificate_keeper import CertificateKeeper
 from multi_scheduler.directory import NodeDirectory
@@ -99,6 +100,10 @@ class App:
             shared = Shared(options.config, upper, lower, bound)
             agents = [Weighted(one.name, shared.agent(one), one.weight) for one in options.config.agents]
             directory = NodeDirectory(upper, options.config)
+            annotator = None
+            if options.annotate != "None":
+                below = options.annotate == "LowerNodes"
+                annotator = Annotator(upper, lower, shared, directory, below=below)
             keeper = self._keeper(upper)
             extender = Extender(agents, directory, upper=upper)
             recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
@@ -139,6 +144,8 @@ class App:
                 for weighted in agents:
                     group.create_task(weighted.agent.run(), name=weighted.name)
                 group.create_task(shared.run(), name="view")
+                if annotator is not None:
+                    group.create_task(annotator.run(), name="annotator")
 
     def _keeper(self, upper: Client) -> CertificateKeeper | None:
         options = self._options

@@ -40,6 +40,11 @@ class NodeDirectory:
         """Wait for the virtual nodes to be known; until then none can be told from a real one."""
         return await self.nodes.wait_synced(seconds)
 
+    def of(self, cluster: str) -> list[VirtualNode]:
+        """Return the virtual nodes of a lower cluster."""
+        found = (self.find(node.name, None) for node in self.nodes.store.list())
+        return [node for node in found if node is not None and node.cluster == cluster]
+
     def find(self, name: str, node: Mapping[str, Any] | None) -> VirtualNode | None:
         """The virtual node of a name; None when it is a real one, or one that is not configured.
 

@@ -54,6 +54,8 @@ class Options:
     """Serve ``/bind``."""
     safe_scheduler_routes: bool
     """Serve the paths of kube-safe-scheduler, too."""
+    annotate: str
+    """VirtualNodes, LowerNodes (both kinds), or None."""
     environment: Mapping[str, str]
     max_body_bytes: int
     health_address: str
@@ -156,6 +158,12 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         "for each agent beside them (false)",
     )
     parser.add_argument(
+        "--annotate",
+        choices=("None", "VirtualNodes", "LowerNodes"),
+        default="None",
+        help="write what nodes have free to them as annotations: to virtual nodes, or to these and to lower nodes (None)",
+    )
+    parser.add_argument(
         "--max-body-bytes",
         type=int,
         default=MAX_BODY_BYTES,
@@ -213,6 +221,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         hosts=_hosts(flags.service_name, flags.namespace, flags.hosts),
         bind=flags.bind,
         safe_scheduler_routes=flags.safe_scheduler_routes,
+        annotate=flags.annotate,
         environment=environment,
         max_body_bytes=flags.max_body_bytes,
         health_address=flags.health_addr,

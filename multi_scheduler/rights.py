@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.rights import EXTENDER_SECRET, OWN_NAMESPACE, Right
+from controller_runtime.rights import EXTENDER_SECRET, OWN_NAMESPACE, VIRTUAL_NODE, Right
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "which virtual node stands for which lower cluster"),
@@ -22,6 +22,12 @@ UPPER: tuple[Right, ...] = (
 
 BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)", "binding"),)
 """Besides ``UPPER``, where the scheduler has the extender bind."""
+
+ANNOTATE: tuple[Right, ...] = (
+    Right("", "nodes", ("patch",), "annotations of usage (--annotate)", "", "", (VIRTUAL_NODE,)),
+)
+"""Besides ``UPPER``, with ``--annotate``. With ``--annotate=LowerNodes`` the same right is needed on all lower nodes; nothing
+grants it."""
 
 LOWER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "room on every lower node"),

@@ -85,6 +85,15 @@ class Shared:
             config.name, config.config, self._upper, self._lower, self._clusters, self._bound_pods, self.view
         )
 
+    @property
+    def indexes(self) -> Mapping[str, ClusterIndex]:
+        """Return nodes and pods by lower cluster."""
+        return self._fit.indexes
+
+    def trouble(self, cluster: str) -> str:
+        """Return why what is known of a lower cluster cannot be relied on; empty: it can."""
+        return self._fit.feeds[cluster].trouble()
+
     def unready(self) -> str | None:
         """Return why agents do not see the lower clusters yet; None when they do, or do not look."""
         return self._fit.unready() if self.view.is_used else None

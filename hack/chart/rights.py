@@ -36,7 +36,11 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
         "webhook": {"upper": webhook.UPPER},
         "descheduler": {"upper": descheduler.UPPER},
         "swarm": {"upper": swarm.UPPER},
-        "multiScheduler": {"upper": multi_scheduler.UPPER, "bind": multi_scheduler.BIND},
+        "multiScheduler": {
+            "upper": multi_scheduler.UPPER,
+            "bind": multi_scheduler.BIND,
+            "annotate": multi_scheduler.ANNOTATE,
+        },
     }
 
 

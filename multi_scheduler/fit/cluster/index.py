@@ -232,9 +232,13 @@ class ClusterIndex:
         slot = self._slots.get(name)
         return self._nodes[slot] if slot is not None else None
 
+    def nodes(self) -> list[Node]:
+        """Return all nodes."""
+        return [node for node in self._nodes if node is not None]
+
     def cpus(self) -> dict[str, float]:
         """Return the allocatable CPU of all nodes, in thousandths."""
-        return {node.name: node.allocatable.get("cpu", 0) for node in self._nodes if node is not None}
+        return {node.name: node.allocatable.get("cpu", 0) for node in self.nodes()}
 
     def on(self, name: str) -> Mapping[str, Placed]:
         """Return what is on a node, by uid. Read only."""

@@ -1,0 +1,95 @@
+"""The node annotator: sums and deviations, written when they change."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from controller_runtime.errors import Forbidden
+from multi_scheduler.agent import VirtualNode
+from multi_scheduler.annotator import Annotator, Measurement, differ, values
+from multi_scheduler.usage import node_annotations
+from multi_scheduler.usage.store import Usage
+from multi_scheduler.usage.window import Measured
+from tests.unit.multi_scheduler.test_scoring_agents import FIT, Scene
+
+GIB = 1024**3
+
+
+def test_a_virtual_node_has_the_sum_of_its_lower_nodes() -> None:
+    """Readers get back what was measured; a node without usage has its requests only."""
+    offered = {"cpu": 4000, "memory": 4 * GIB, "pods": 110}
+    usage = Usage(0, 0, Measured(900, 1000, 300, 1200), Measured(GIB, GIB, 0))
+    nodes = [Measurement(offered, {"cpu": 500, "pods": 2}, one) for one in (usage, usage, None)]
+    found = values(nodes)
+    assert (found["requested-cpu"], found["free-cpu"], found["free-pods"]) == ("1500", "10500", "324")
+    assert (found["mean-free-cpu"], found["std-free-cpu"], found["forcasted-free-cpu"]) == (
+        "6000",
+        "424",
+        "5600",
+    )
+    assert (found["mean-free-memory"], found["forcasted-free-memory"]) == (str(6 * GIB), None)
+    written = {key: value for key, value in values(nodes[:1]).items() if value is not None}
+    assert node_annotations.read(written, "cpu", 4000) == Measured(1000, 1000, 300, 1200)
+    assert set(values(nodes[2:]).values()) >= {None, "500"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("1000", "1050", False),
+        ("1000", "1051", True),
+        ("1000", None, True),
+        (None, "1", True),
+        (None, None, False),
+    ],
+)
+def test_small_changes_are_not_written(old, new, expected) -> None:
+    """A value that appears or goes is a change."""
+    assert differ({"a": old} if old else {}, {"a": new}) == expected
+
+
+class _Client:
+    """Notes what is patched."""
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = cluster
+        self.patched: list[tuple[str, dict[str, str | None]]] = []
+        self.refuses = False
+
+    async def patch(self, _resource: Any, name: str, patch: dict[str, Any]) -> None:
+        if self.refuses:
+            raise Forbidden("no right")
+        self.patched.append((name, patch["metadata"]["annotations"]))
+
+
+@pytest.mark.looptime
+async def test_nodes_are_annotated_when_their_usage_changes(monkeypatch) -> None:
+    """Virtual nodes above and lower nodes below; a refusal is tried again, a silent cluster is left alone."""
+    scene = Scene(FIT, nodes=2)
+    for name in ("a-0", "a-1", "b-0", "b-1"):
+        scene.used(name, 0.5)
+    monkeypatch.setattr(scene.fit.feeds["b"], "trouble", lambda: "silent")
+    directory = SimpleNamespace(of=lambda cluster: [VirtualNode(f"vn-{cluster}", cluster, {}, {})])
+    upper, lower = _Client("upper"), _Client("a")
+    clients: Any = {"a": lower}
+    known: Any = directory
+    annotator = Annotator(upper, clients, scene.shared, known, below=True)  # type: ignore[arg-type]
+    lower.refuses = True
+    await annotator.annotate()
+    ((name, found),) = upper.patched
+    assert (name, found["mean-free-cpu"], found["free-cpu"]) == ("vn-a", "4000", "8000")
+    assert re.fullmatch(r"\d{4}-.*Z", found[names.ANNOTATION_USAGE_AT] or "")
+    lower.refuses = False
+    for _ in range(2):
+        await annotator.annotate()
+    assert [name for name, _ in lower.patched] == ["a-0", "a-1"]
+    assert len(upper.patched) == 1
+    scene.runs("a-1", "one", cpu="2")
+    await annotator.annotate()
+    assert [name for name, _ in upper.patched] == ["vn-a", "vn-a"]
+    assert [name for name, _ in lower.patched] == ["a-0", "a-1", "a-1"]
