@@ -1,4 +1,4 @@
-"""Pure translation between an upper and a lower cluster: plain dicts in, plain dicts out, no IO.
+"""Translation between an upper and a lower cluster: functions from plain dicts to plain dicts, without IO.
 
-Inputs are never changed; what comes back may share unchanged parts with them.
+Functions never change their inputs. Results may share unchanged parts with them.
 """

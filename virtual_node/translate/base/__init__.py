@@ -1,1 +1,1 @@
-"""Ownership marks and labels of lower objects. The other packages of translate import it."""
+"""Ownership marks and labels of lower objects, which the other packages of translate import."""

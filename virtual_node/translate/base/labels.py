@@ -1,4 +1,4 @@
-"""Labels that are not carried below, and back: tensile-kube's ``tripped-labels``. The record of labels that we set."""
+"""Labels left out of lower objects (tensile-kube's ``tripped-labels``), and the record of labels that we set."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from controller_runtime.api.decoding import decode
 
 
 def trip(labels: Mapping[str, str] | None, ignored: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split labels into those carried below and those that stay (listed, with a value)."""
+    """Split labels into those to copy to the lower cluster and the ignored ones that have a value."""
     labels = labels or {}
     tripped = {key: labels[key] for key in ignored if labels.get(key)}
     return {key: value for key, value in labels.items() if key not in tripped}, tripped
 
 
 def restore(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> dict[str, str]:
-    """A lower pod's labels with the tripped ones back."""
+    """Return a lower pod's labels plus the ones left out of it (annotation ``tripped-labels``)."""
     restored = dict(labels or {})
     text = (annotations or {}).get(names.ANNOTATION_TRIPPED_LABELS)
     if text:
@@ -32,17 +32,17 @@ def restore(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | N
 
 
 def render(tripped: Mapping[str, str]) -> str:
-    """The ``tripped-labels`` annotation."""
+    """Return the value of the ``tripped-labels`` annotation."""
     return json.dumps(dict(tripped), sort_keys=True, separators=(",", ":"))
 
 
 def record(labels: Mapping[str, str]) -> str:
-    """Return the annotation ``applied`` with labels that we set on an object, with their values."""
+    """Return the value of the ``applied`` annotation: the labels that we set on an object, with their values."""
     return json.dumps({"labels": dict(labels)}, sort_keys=True, separators=(",", ":"))
 
 
 def recorded(metadata: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the labels in the annotation ``applied`` of an object's metadata; None where it is missing or unreadable."""
+    """Return the labels in the ``applied`` annotation of metadata; None if it is missing or unreadable."""
     try:
         found = decode((metadata.get("annotations") or {})[names.ANNOTATION_APPLIED])
         return {str(key): str(value) for key, value in found["labels"].items()}

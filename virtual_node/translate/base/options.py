@@ -1,4 +1,4 @@
-"""How the pods of one virtual node are translated."""
+"""Options of pod translation."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from virtual_node.translate.base.ownership import Owner
 
 
 def same_namespace(namespace: str) -> str:
-    """The default namespace mapping: none."""
+    """Return the name itself: by default an upper namespace has the same name in the lower cluster."""
     return namespace
 
 
 @dataclass(frozen=True, slots=True)
 class PodOptions:
-    """How the pods of one virtual node are translated."""
+    """Options for translating the pods of one virtual node."""
 
     owner: Owner
     ignore_labels: tuple[str, ...] = ()
     service_accounts: bool = True
-    """Pods below get tokens of the upper cluster; off: the lower cluster's own identity."""
+    """Whether lower pods get tokens of the upper cluster; if not, they have an identity of the lower cluster."""
     namespace_map: Callable[[str], str] = same_namespace
     node_labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the virtual node that a clusterSelector may ask about."""
+    """Labels of the virtual node that a clusterSelector may match."""
     policy: PolicySet = field(default_factory=PolicySet)
-    """What pods may ask of the lower cluster; read here for the PriorityClasses that are carried."""
+    """What pods may request from the lower cluster. Translation reads it to decide which PriorityClasses are
+    carried."""

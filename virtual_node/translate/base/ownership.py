@@ -1,7 +1,7 @@
-"""Marks lower objects with the upper object they were made for, and decides whether a lower object is ours.
+"""Mark lower objects with the upper object they were created for, and decide whether a lower object is owned.
 
-Only data on the lower object counts. What stands on an upper object can be written by its user, who could name any
-lower object there; translation overwrites our marks, so a user cannot carry them to a lower object either.
+Only data on the lower object counts. Users can write to upper objects and could name any lower object there.
+Translation overwrites our marks, so users cannot set them on lower objects either.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from controller_runtime.api import names
 
 
 class Marked(Protocol):
-    """A lower object with its marks, such as ``controller_runtime.objects.Object``."""
+    """A lower object with labels and annotations, such as ``controller_runtime.objects.Object``."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Its labels."""
+        """The object's labels."""
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """Its annotations."""
+        """The object's annotations."""
 
 
 class Marks(NamedTuple):
-    """The marks in plain metadata; satisfies ``Marked``."""
+    """Labels and annotations of plain metadata; satisfies ``Marked``."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -39,14 +39,14 @@ class Marks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who makes objects below: one upper cluster, through one virtual node."""
+    """The creator of lower objects: one upper cluster, through one virtual node."""
 
     cluster_id: str
     node_name: str
 
 
 def ownership_labels(owner: Owner, upper_uid: str) -> dict[str, str]:
-    """Labels of an object made below for the upper object of that uid."""
+    """Return the labels of a lower object that is created for the upper object with that uid."""
     return {
         names.LABEL_UPPER_CLUSTER: owner.cluster_id,
         names.LABEL_UPPER_UID: upper_uid,
@@ -55,17 +55,14 @@ def ownership_labels(owner: Owner, upper_uid: str) -> dict[str, str]:
 
 
 def made_for(cluster_id: str, upper: Mapping[str, Any]) -> str:
-    """Return the annotation that names the upper object, by its metadata, that a lower one is made for."""
+    """Return the value of the ``made-for`` annotation for an upper object, given its metadata."""
     return f"{cluster_id}/{upper['namespace']}/{upper['name']}/{upper['uid']}"
 
 
 def is_made_for(lower: Marked, cluster_id: str, upper: Mapping[str, Any]) -> bool:
-    """Return whether a lower pod was made for an upper one: each of its two marks suffices if the other was removed.
+    """Report whether the uid label or the ``made-for`` annotation says that a lower pod belongs to an upper pod.
 
-    Args:
-        lower: the lower pod.
-        cluster_id: identity of the upper cluster.
-        upper: metadata of the upper pod.
+    One of the two suffices, in case the other was removed.
     """
     return bool(
         lower.labels.get(names.LABEL_UPPER_UID) == upper["uid"]
@@ -74,10 +71,10 @@ def is_made_for(lower: Marked, cluster_id: str, upper: Mapping[str, Any]) -> boo
 
 
 def proof_of_mirroring(lower_uid: str, upper_uid: str) -> str:
-    """Return the mark of an upper pod that has been mirrored: ``<lower uid>/<its own uid>``.
+    """Return the mark of an upper pod that has been mirrored: ``<lower uid>/<upper uid>``.
 
-    A copy of the pod (restored from a backup, made of ``kubectl get -o yaml``) has another uid, so the mark that it
-    brings along is not valid for it.
+    A copy of the pod (from a backup or from ``kubectl get -o yaml``) has another uid, so a copied mark is not
+    valid.
     """
     return f"{lower_uid}/{upper_uid}"
 
@@ -85,29 +82,31 @@ def proof_of_mirroring(lower_uid: str, upper_uid: str) -> str:
 def mirrored_as(mark: str | None, upper_uid: str) -> str:
     """Return the lower uid in a valid mark of an upper pod, else an empty string.
 
-    The upper pod's user can write it: use it only to decide about that upper pod, never to recognise a lower one.
+    The upper pod's user can write the mark. Use it only to decide about that upper pod, never to recognise a
+    lower one.
     """
     lower_uid, _, whose = (mark or "").partition("/")
     return lower_uid if whose == upper_uid else ""
 
 
 def is_owned(labels: Mapping[str, str] | None, cluster_id: str) -> bool:
-    """Return whether a lower object was made for that upper cluster, whichever its namespace there."""
+    """Report whether a lower object was created for that upper cluster, in any namespace."""
     return bool(labels) and labels.get(names.LABEL_UPPER_CLUSTER) == cluster_id  # type: ignore[union-attr]
 
 
 def is_owned_by(lower: Marked, cluster_id: str, upper_namespace: str, *, upper_uid: str = "") -> bool:
-    """Return whether a lower object was made for an object in that namespace of that upper cluster.
+    """Report whether a lower object was created for an object in that namespace of that upper cluster.
 
-    Ask before every write to, and deletion of, a lower object that was found by its name: two upper namespaces may lead
-    to one lower namespace.
+    Check this before every write or delete of a lower object that was found by name, because two upper
+    namespaces may map to one lower namespace.
 
     Args:
         lower: the lower object.
         cluster_id: identity of the upper cluster.
-        upper_namespace: namespace of the upper object. A lower object without the annotation counts as made for it.
-        upper_uid: uid of the upper object, where there is one: a lower object with it in its label was made for it,
-            whatever somebody did to the annotation.
+        upper_namespace: namespace of the upper object. A lower object without the annotation counts as
+            created for it.
+        upper_uid: uid of the upper object, if there is one. A lower object with this uid in its label was
+            created for it, even if the annotation was changed.
     """
     if not is_owned(lower.labels, cluster_id):
         return False

@@ -1,10 +1,11 @@
-"""What a virtual node may offer: the sum of its lower nodes, less what others run there.
+"""The resources that a virtual node offers: the sum of its lower nodes minus what unmanaged pods use there.
 
-``capacity`` is the sum over lower nodes that are Ready and schedulable; ``allocatable`` is the sum of *their*
-allocatable, less the requests of foreign pods bound to them, less the reserve. Our own pods are not subtracted:
-the upper scheduler already counts them against the virtual node.
+``capacity`` is the sum over lower nodes that are Ready and schedulable. ``allocatable`` is the sum of *their*
+allocatable, minus the requests of unmanaged (foreign) pods bound to them, minus the reserve. Owned pods are
+not subtracted because the upper scheduler already counts them against the virtual node.
 
-Counts are kept per node and per pod, so a change costs what changed; sums are integers, so nothing drifts.
+Sums are kept per node and per pod, so an update costs only what changed. They are integers, so they do not
+drift.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ class _Node:
     capacity: dict[str, int]
     allocatable: dict[str, int]
     facts: dict[str, Any]
-    """What ``node_object`` wants to know: labels and nodeInfo."""
+    """Labels and nodeInfo, as input of ``node_object``."""
     foreign: dict[str, int] = field(default_factory=dict)
 
 
 class Capacity:
-    """The sums of one virtual node, kept as its lower nodes and foreign pods change."""
+    """The resource sums of one virtual node, updated as its lower nodes and foreign pods change."""
 
     def __init__(
         self, *, node_selector: Mapping[str, str] | None = None, reserve: Mapping[str, str] | None = None
     ) -> None:
-        """Set up.
+        """Create sums without nodes and pods.
 
         Args:
-            node_selector: labels that a lower node must carry; empty: all nodes count.
-            reserve: held back from allocatable: a quantity or a percentage per resource.
+            node_selector: labels that a lower node must have; empty: all nodes count.
+            reserve: a quantity or percentage per resource, subtracted from allocatable.
         """
         self._selector = dict(node_selector or {})
         self._reserve = dict(reserve or {})
@@ -48,25 +49,25 @@ class Capacity:
 
     @property
     def ready_nodes(self) -> int:
-        """How many lower nodes count."""
+        """Number of lower nodes that are Ready and schedulable."""
         return sum(node.counts for node in self._nodes.values())
 
     @property
     def selected_nodes(self) -> int:
-        """How many lower nodes the selector matches, ready or not."""
+        """Number of lower nodes that the selector matches, ready or not."""
         return len(self._nodes)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Labels and nodeInfo of the lower nodes that count; of all selected ones when none does."""
+        """Return labels and nodeInfo of the lower nodes that count, or of all selected ones if none counts."""
         counting = [node.facts for node in self._nodes.values() if node.counts]
         return counting or [node.facts for node in self._nodes.values()]
 
     def foreign(self) -> dict[str, dict[str, int]]:
-        """Return what pods of others request, by selected lower node, in the units of ``quantity``."""
+        """Return the requests of foreign pods by selected lower node, in the units of ``quantity``."""
         return {name: dict(node.foreign) for name, node in self._nodes.items()}
 
     def upsert_node(self, node: Mapping[str, Any]) -> None:
-        """A lower node appeared or changed."""
+        """Add or update a lower node."""
         name = node["metadata"]["name"]
         labels = node["metadata"].get("labels") or {}
         if any(labels.get(key) != value for key, value in self._selector.items()):
@@ -84,20 +85,20 @@ class Capacity:
         )
 
     def remove_node(self, name: str) -> None:
-        """A lower node is gone, or not selected any more."""
+        """Remove a lower node that was deleted or is not selected any more."""
         if self._nodes.pop(name, None) is not None:
             pods = {uid: requests for uid, (node, requests) in self._pods.items() if node == name}
             if pods:
                 self._unplaced[name] = pods
 
     def upsert_pod(self, uid: str, node_name: str, requests: Mapping[str, int], *, counts: bool) -> None:
-        """A foreign pod appeared or changed.
+        """Add or update a foreign pod.
 
         Args:
-            uid: the pod's.
-            node_name: where it is bound.
-            requests: as ``pod_requests`` gives them.
-            counts: it is bound and has not finished.
+            uid: the pod's uid.
+            node_name: the lower node that it is bound to.
+            requests: as ``pod_requests`` returns them.
+            counts: whether it is bound and not finished.
         """
         known = self._pods.get(uid)
         if not counts:
@@ -116,7 +117,7 @@ class Capacity:
             _add(node.foreign, wanted, 1)
 
     def remove_pod(self, uid: str) -> None:
-        """A foreign pod is gone or finished."""
+        """Remove a foreign pod that was deleted or has finished."""
         known = self._pods.pop(uid, None)
         if known is None:
             return
@@ -132,7 +133,7 @@ class Capacity:
                 del self._unplaced[node_name]
 
     def totals(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Capacity and allocatable as quantities; never negative."""
+        """Return capacity and allocatable as quantities that are never negative."""
         capacity: dict[str, int] = {}
         allocatable: dict[str, int] = {}
         for node in self._nodes.values():
@@ -140,7 +141,7 @@ class Capacity:
                 continue
             _add(capacity, node.capacity, 1)
             for name, count in node.allocatable.items():
-                # Clamped per node: an overfull node takes nothing from the others.
+                # Clamped per node: an overcommitted node does not reduce what the others offer.
                 allocatable[name] = allocatable.get(name, 0) + max(0, count - node.foreign.get(name, 0))
         for name, text in self._reserve.items():
             if name in allocatable:
@@ -149,7 +150,7 @@ class Capacity:
 
 
 def node_counts(node: Mapping[str, Any]) -> bool:
-    """Whether a lower node can take pods: Ready, and not cordoned."""
+    """Report whether a lower node can take pods: it is Ready and not cordoned."""
     if (node.get("spec") or {}).get("unschedulable"):
         return False
     conditions = (node.get("status") or {}).get("conditions") or ()

@@ -22,7 +22,7 @@ _PRESSURES = (
 
 
 def is_real(node: Mapping[str, Any]) -> bool:
-    """Tell whether a Node is not a virtual one, by the label that tensile-kube gives them, too."""
+    """Report whether a Node is not virtual, by a label that tensile-kube's virtual nodes have, too."""
     return (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL
 
 
@@ -41,21 +41,21 @@ def node_object(
     allocatable: Mapping[str, str],
     conditions: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """The Node as it should be.
+    """Return the desired Node.
 
     Args:
         name: the virtual node's name.
         cluster_name: the lower cluster's name in the configuration.
-        labels: the user's, over ours.
-        taints: the Node's.
+        labels: the user's labels, which override ours.
+        taints: the Node's taints.
         addresses: ``status.addresses``.
-        kubelet_port: where the kubelet API listens.
-        lower_nodes: ``labels`` and ``nodeInfo`` of the lower nodes, as ``Capacity.nodes`` gives them.
+        kubelet_port: port of the kubelet API.
+        lower_nodes: ``labels`` and ``nodeInfo`` of the lower nodes, as ``Capacity.nodes`` returns them.
         kubelet_version: the lower cluster's version.
         release: our own version; empty: unknown.
         capacity: quantities.
         allocatable: quantities.
-        conditions: as ``node_conditions`` gives them.
+        conditions: as ``node_conditions`` returns them.
     """
     info = {field: _common(lower_nodes, field) for field in _INFO}
     info["operatingSystem"] = info["operatingSystem"] or "linux"
@@ -108,7 +108,7 @@ def node_conditions(
     now: datetime,
     previous: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Ready, and the pressures a kubelet reports; transition times change only with the status."""
+    """Return Ready and the pressure conditions of a kubelet. A transition time changes only with the status."""
     moment = timestamps.rfc3339(now)
     before = {condition["type"]: condition for condition in previous}
     wanted = [("Ready", "True" if ready else "False", reason, message)]
@@ -131,13 +131,13 @@ def node_conditions(
 
 
 def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a strategic merge patch of labels and of our record of them; None when nothing differs.
+    """Return a strategic merge patch for labels and our record of them; None if nothing differs.
 
-    A label of the configuration that is no longer there is removed, unless somebody has given it another value: the
-    annotation ``applied`` says which labels came from the configuration.
+    A label that is no longer in the configuration is removed unless its value was changed on the Node. The
+    annotation ``applied`` records which labels came from the configuration.
 
-    Taints are written at registration only: afterwards they belong to the user and the control plane (cordon,
-    not-ready, drain), as a kubelet's do.
+    Like a kubelet, we write taints at registration only. Afterwards they belong to the user and the control
+    plane (cordon, not-ready, drain).
     """
     before, wanted = current["metadata"], desired["metadata"]
     there = before.get("labels") or {}
@@ -158,9 +158,9 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
 def node_status_patch(
     current: Mapping[str, Any], desired: Mapping[str, Any], *, heartbeat: bool
 ) -> dict[str, Any] | None:
-    """A strategic merge patch for ``nodes/status``; None when nothing differs and no heartbeat is due.
+    """Return a strategic merge patch for ``nodes/status``; None if nothing differs and no heartbeat is due.
 
-    Conditions of others survive: the list is merged by type.
+    The patch keeps conditions that others set, because the list is merged by type.
     """
     there, wanted = current.get("status") or {}, desired["status"]
     change: dict[str, Any] = {}
@@ -188,7 +188,7 @@ def node_status_patch(
 
 
 def _same_quantity(resource: str, one: str | None, other: str) -> bool:
-    """Whether two texts are one quantity: the API server writes 10000 as 10k."""
+    """Report whether two texts are the same quantity. The API server writes 10000 as 10k."""
     return one == other or (one is not None and quantity.of(resource, one) == quantity.of(resource, other))
 
 
@@ -204,14 +204,14 @@ def _same_conditions(current: Sequence[Mapping[str, Any]], wanted: Sequence[Mapp
 
 
 def _common(lower_nodes: Sequence[Mapping[str, Any]], field: str) -> str:
-    """The value most lower nodes have; ties go to the first seen."""
+    """Return the most frequent value among the lower nodes; in a tie, the first seen."""
     values = Counter(node["nodeInfo"].get(field) or "" for node in lower_nodes)
     values.pop("", None)
     return values.most_common(1)[0][0] if values else ""
 
 
 def _shared_labels(lower_nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Region and zone, where all lower nodes agree on them."""
+    """Return the region and zone labels that all lower nodes share."""
     shared = {}
     for key in _SHARED_LABELS:
         values = {node["labels"].get(key) for node in lower_nodes}

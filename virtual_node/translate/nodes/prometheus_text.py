@@ -1,9 +1,10 @@
-"""Prometheus text of several lower kubelets, made into that of one virtual node. Pure.
+"""Merge the Prometheus text of several lower kubelets into that of one virtual node.
 
-Lines about our pods get the upper names; all others go, for a cluster's other pods are nobody's business above. Node
-counters are not here: they are sums (``node_usage``). Lines of one metric stay together, as the format demands.
+Samples of owned pods get the upper names. All others are dropped because the upper cluster must not see the
+lower cluster's other pods. Node counters are not handled here because they are sums (``usage``). Samples of
+one metric stay together, as the format requires.
 
-A kubelet's ``/metrics/cadvisor`` has ten thousand lines: they are searched, not parsed.
+A kubelet's ``/metrics/cadvisor`` has ten thousand lines. To save CPU time they are searched, not parsed.
 
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -16,13 +17,13 @@ from dataclasses import dataclass, field
 
 _LARGEST = 1e18
 _LATEST = 4e12
-"""Milliseconds: the year 2096."""
+"""Latest accepted timestamp, in milliseconds: the year 2096."""
 _NODE_METRIC = re.compile(r"(node_\w+)(?:\{[^}]*\})? (\S+)(?: (\d+))?$")
 
 
 @dataclass(frozen=True, slots=True)
 class PodNames:
-    """What an upper pod is called."""
+    """Namespace, name and uid of an upper pod."""
 
     namespace: str
     name: str
@@ -30,19 +31,19 @@ class PodNames:
 
 
 Pods = Mapping[tuple[str, str], PodNames]
-"""Lower namespace and name → upper pod."""
+"""Upper pod by namespace and name of its lower pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exposition:
-    """Lines by metric family: ``# HELP`` and ``# TYPE``, and samples."""
+    """Lines by metric family: ``# HELP`` and ``# TYPE`` lines, and samples."""
 
     headers: dict[str, list[str]] = field(default_factory=dict)
     samples: dict[str, list[str]] = field(default_factory=dict)
 
 
 def ours(text: str, pods: Pods) -> Exposition:
-    """What one lower kubelet says about our pods, under the upper names."""
+    """Return a lower kubelet's samples about owned pods, with the upper names."""
     found = Exposition()
     for line in text.splitlines():
         if line.startswith("#"):
@@ -59,7 +60,7 @@ def ours(text: str, pods: Pods) -> Exposition:
 
 
 def render(parts: Iterable[Exposition]) -> str:
-    """One exposition of what several lower kubelets say."""
+    """Return the merged text of several expositions."""
     families: dict[str, list[str]] = {}
     for part in parts:
         for family, samples in part.samples.items():
@@ -68,7 +69,7 @@ def render(parts: Iterable[Exposition]) -> str:
 
 
 def translate(line: str, pods: Pods) -> str | None:
-    """A sample with the upper names; None when it is not about one of our pods."""
+    """Return a sample with the upper names; None if it is not about an owned pod."""
     namespace, pod = _find(line, 'namespace="'), _find(line, 'pod="')
     if not namespace or not pod:
         return None
@@ -85,7 +86,7 @@ def translate(line: str, pods: Pods) -> str | None:
 
 
 def node_samples(text: str) -> dict[str, tuple[float, int]]:
-    """A kubelet's ``node_…`` samples: value and timestamp in ms (0: none)."""
+    """Return value and timestamp (ms; 0: none) of a kubelet's ``node_…`` samples."""
     found: dict[str, tuple[float, int]] = {}
     for line in text.splitlines():
         if line.startswith("node_") and (match := _NODE_METRIC.match(line)):
@@ -96,12 +97,12 @@ def node_samples(text: str) -> dict[str, tuple[float, int]]:
 
 
 def is_plausible(value: float, at: float) -> bool:
-    """Return whether a sample's value and time (ms) can be counted with: a lower kubelet may send any number."""
+    """Report whether a sample's value and timestamp (ms) are usable; a lower kubelet may send any number."""
     return abs(value) < _LARGEST and 0 <= at < _LATEST
 
 
 def node_exposition(cpu_seconds: float, memory_bytes: float, *, at: int) -> str:
-    """A virtual node's own samples; ``at`` in ms."""
+    """Return a virtual node's own samples; ``at`` is their timestamp in ms."""
     return (
         "# HELP node_cpu_usage_seconds_total CPU seconds used by the lower nodes since they were first seen\n"
         "# TYPE node_cpu_usage_seconds_total counter\n"
@@ -113,7 +114,7 @@ def node_exposition(cpu_seconds: float, memory_bytes: float, *, at: int) -> str:
 
 
 def _find(line: str, marker: str) -> int:
-    """Where the value of a label begins; 0: there is none. ``marker`` is the label's name with ``="``."""
+    """Return the index of a label's value, or 0 if missing. ``marker`` is the label's name with ``="``."""
     at = line.find(marker)
     while at > 0 and line[at - 1] not in "{, ":
         at = line.find(marker, at + 1)
@@ -121,12 +122,12 @@ def _find(line: str, marker: str) -> int:
 
 
 def _value(line: str, begin: int) -> str:
-    """The value that begins there. Names of objects, which we look for, have no escapes."""
+    """Return the label value that begins at an index. Names of objects contain no escapes."""
     return line[begin : line.find('"', begin)]
 
 
 def _family(name: str) -> str:
-    """The metric that a histogram's or summary's sample belongs to."""
+    """Return the metric family of a histogram's or summary's sample."""
     for suffix in ("_bucket", "_sum", "_count"):
         if name.endswith(suffix):
             return name.removesuffix(suffix)

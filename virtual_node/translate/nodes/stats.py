@@ -1,4 +1,4 @@
-"""The kubelet's Summary API (``/stats/summary``) of several lower nodes as that of one virtual node. Pure.
+"""Merge the kubelet Summary API (``/stats/summary``) of several lower nodes into that of one virtual node.
 
 Source: k8s.io/kubelet/pkg/apis/stats/v1alpha1.
 """
@@ -41,13 +41,13 @@ _SUMMED = {
 def summary(
     summaries: Sequence[Mapping[str, Any]], pods: Pods, *, node_name: str, cpu_seconds: float | None = None
 ) -> dict[str, Any]:
-    """One Summary.
+    """Return the virtual node's Summary.
 
     Args:
-        summaries: of the lower nodes.
-        pods: ours.
+        summaries: Summaries of the lower nodes.
+        pods: owned pods.
         node_name: the virtual node.
-        cpu_seconds: the node's CPU counter, kept monotonic by the caller; None: the plain sum.
+        cpu_seconds: the node's CPU counter, kept monotonic by the caller; None: the sum of the counters.
     """
     nodes = [one.get("node") or {} for one in summaries]
     node: dict[str, Any] = {"nodeName": node_name}
@@ -63,9 +63,9 @@ def summary(
 
 
 def from_resource_metrics(text: str, node_name: str) -> dict[str, Any]:
-    """A lower node's Summary out of its ``/metrics/resource``, where it cannot give one itself.
+    """Build a lower node's Summary from its ``/metrics/resource``, in place of the Summary API.
 
-    Usage of CPU and memory only: that is all these metrics know.
+    It contains CPU and memory usage only because these metrics have nothing else.
     """
     node: dict[str, Any] = {"nodeName": node_name}
     pods: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
@@ -116,7 +116,7 @@ def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, 
 
 
 def _volume(volume: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
-    """A volume's usage, its claim in the upper namespace."""
+    """Return a volume's usage with its claim in the upper namespace."""
     if "pvcRef" not in volume:
         return volume
     return {**volume, "pvcRef": {**volume["pvcRef"], "namespace": namespace}}

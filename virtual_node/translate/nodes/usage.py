@@ -1,9 +1,9 @@
-"""A virtual node's usage as the sum over its lower nodes, with counters that never go backwards.
+"""A virtual node's usage: the sum over its lower nodes, as counters that never decrease.
 
-A sum of counters drops when a node leaves and jumps when one joins, and a reader takes either for usage. So a node
-counts from when it was first seen: what it had used before is left out (but for the nodes of the first round, or the
-counter would begin at 0, which metrics-server takes for no answer), what it used until it left stays in, and a counter
-that starts anew (a reboot) goes on where it was.
+A sum of counters drops when a node leaves and jumps when a node joins, and readers would take both for usage.
+Therefore a node counts from when it was first seen. Its earlier usage is excluded, except for the nodes of
+the first round: without them the counter would start at 0, which metrics-server treats as missing. Usage of a
+node that left stays included. After a counter reset (a reboot) the sum continues from its last value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 _LEAST = 0.001
-"""Where a counter begins at the least: whatever runs has used some."""
+"""Minimum start value of a counter, because metrics-server ignores a counter at 0."""
 
 
 @dataclass(slots=True)
@@ -29,10 +29,10 @@ class CounterSum:
         self._past: float | None = None
 
     def update(self, values: Mapping[str, float]) -> float:
-        """The sum now.
+        """Update the counters and return the sum.
 
         Args:
-            values: the counter by node; a node that is missing has left, or did not answer.
+            values: the counter by node. A node that is missing has left or did not answer.
         """
         past = sum(values.values()) if self._past is None else self._past
         for node in [node for node in self._nodes if node not in values]:
@@ -52,22 +52,22 @@ class CounterSum:
 
 
 class RateIntegral:
-    """A counter out of rates, where the lower cluster tells only how fast something is used (metrics.k8s.io)."""
+    """Counters computed from usage rates, for lower clusters that report rates only (metrics.k8s.io)."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, float]] = {}
 
     def update(self, key: str, rate: float, *, at: float, window: float) -> float:
-        """The counter of a key.
+        """Add a rate sample and return the counter of its key.
 
-        It begins with what was used in the first sample's window, and never at 0: metrics-server takes a container
-        at 0 for one that gave no answer, and drops its whole pod.
+        The counter starts with the usage in the first sample's window and never at 0. metrics-server treats a
+        container at 0 as missing and drops its whole pod.
 
         Args:
-            key: whose.
+            key: what the rate belongs to.
             rate: units per second, as of ``at``.
             at: Unix time of the sample, in seconds.
-            window: seconds that the rate is the mean of.
+            window: seconds over which the rate is averaged.
         """
         total, before = self._known.get(key, (max(_LEAST, rate * window), at))
         total += rate * max(0.0, at - before)
@@ -75,5 +75,5 @@ class RateIntegral:
         return total
 
     def keep(self, keys: Collection[str]) -> None:
-        """Forget all others."""
+        """Remove all keys except these."""
         self._known = {key: value for key, value in self._known.items() if key in keys}

@@ -1,4 +1,4 @@
-"""ConfigMaps and Secrets as they are copied below."""
+"""Copies of ConfigMaps and Secrets in the lower cluster."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from virtual_node.translate.base.ownership import ownership_labels
 
 _CONTENT = ("data", "binaryData", "immutable", "type")
 _NOT_OF_COPIES = (names.ANNOTATION_PLACEHOLDER, names.LABEL_TOKEN_OF, names.ANNOTATION_TOKEN_EXPIRES)
-"""Keys that a copy must not have. A placeholder has the first; earlier releases copied the others from users' objects."""
+"""Keys that a copy must not have. The first marks a placeholder; earlier releases copied the others from
+users' objects."""
 _TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 - a type, not a token
 
 
 def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
-    """The object to create below for an upper ConfigMap or Secret.
+    """Return the lower object to create for an upper ConfigMap or Secret.
 
-    A legacy token Secret becomes an ordinary one: its type would make the lower cluster's token controller
-    delete it, for its account is not there.
+    A legacy token Secret becomes an Opaque one. The lower cluster's token controller deletes Secrets of the
+    token type whose ServiceAccount does not exist there.
     """
     metadata = upper["metadata"]
     kept = {
@@ -55,7 +56,7 @@ def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
 
 
 def placeholder(kind: str, *, upper_namespace: str, options: PodOptions) -> dict[str, Any]:
-    """Return an object without data that holds a lower name while the upper cluster has no such object.
+    """Return an object without data that reserves a lower name while the upper cluster has no such object.
 
     The caller sets its name.
 
@@ -81,9 +82,9 @@ def placeholder(kind: str, *, upper_namespace: str, options: PodOptions) -> dict
 
 
 def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A merge patch that makes a lower copy equal to the desired one; None when it is.
+    """Return a merge patch that makes a lower copy equal to the desired one; None if it is equal.
 
-    Keys of labels and annotations that others added below are left alone; data is wholly ours.
+    Labels and annotations that others added in the lower cluster are kept. Data that others added is removed.
     """
     patch: dict[str, Any] = {}
     for field in ("data", "binaryData"):
@@ -100,7 +101,7 @@ def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str
         current, wanted = lower["metadata"].get(field) or {}, desired["metadata"].get(field) or {}
         change = {key: value for key, value in wanted.items() if current.get(key) != value}
         if field == "labels" and names.LABEL_NODE in change and names.LABEL_NODE in current:
-            # Copies are shared by the virtual nodes of one upper cluster: the first one's name stays.
+            # The virtual nodes of one upper cluster share copies: the first one's name stays.
             del change[names.LABEL_NODE]
         change |= {key: None for key in _NOT_OF_COPIES if key in current and key not in wanted}
         if change:

@@ -1,4 +1,7 @@
-"""What a lower namespace carries, and what in it is somebody else's. Which one it is says ``api.namespace_map``."""
+"""Labels and annotations of a lower namespace, and unmanaged objects in it.
+
+``api.namespace_map`` maps its name.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,28 @@ from virtual_node.translate.base import ownership
 
 
 class Named(ownership.Marked, Protocol):
-    """A lower object with its marks and its name."""
+    """A lower object with labels, annotations and name."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The object's name."""
 
 
 _CARRIED_PREFIXES = ("pod-security.kubernetes.io/",)
-"""Labels that decide what the pods of a namespace may do: without them an upper pod that Pod Security admitted
-would be refused below, or the other way round. https://kubernetes.io/docs/concepts/security/pod-security-admission/"""
+"""Prefixes of labels that decide what the pods of a namespace may do. Without them the lower cluster could
+refuse a pod that Pod Security admitted in the upper cluster, or the reverse.
+https://kubernetes.io/docs/concepts/security/pod-security-admission/"""
 _COUNT_NOT = {("", "events"), ("events.k8s.io", "events"), ("metrics.k8s.io", "pods"), ("", "endpoints")}
-"""Resources that speak of other objects, which count themselves."""
+"""Resources that only describe other objects, which are counted themselves."""
 
 
 def lower_namespace(
     upper: Mapping[str, Any] | None, *, name: str, upper_name: str, cluster_id: str
 ) -> dict[str, Any]:
-    """The Namespace to create below.
+    """Return the lower Namespace to create.
 
     Args:
-        upper: the upper Namespace as far as it is known.
+        upper: the upper Namespace; None: unknown.
         name: the lower name.
         upper_name: the upper name.
         cluster_id: the upper cluster's identity, for the ownership label.
@@ -53,15 +57,16 @@ def lower_namespace(
 
 
 def upper_name(lower: Named) -> str:
-    """Return the upper namespace that one of our lower namespaces was made for."""
+    """Return the upper namespace that an owned lower namespace was created for."""
     recorded = lower.annotations.get(names.ANNOTATION_MADE_FOR, "").partition("/")[2]
     return lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, recorded) or lower.name
 
 
 def marks(lower: ownership.Marked) -> list[tuple[str, str]]:
-    """Return the upper clusters, each with an upper namespace, that a lower namespace names as its origin.
+    """Return upper cluster and upper namespace from each of a lower namespace's two ownership marks.
 
-    Empty if virtual-node did not create it. They agree, unless somebody changed one. An empty name: that was removed.
+    The list is empty if virtual-node did not create the namespace. The marks agree unless one of them was
+    changed. An empty namespace means that its annotation was removed.
     """
     found = []
     if cluster_id := lower.labels.get(names.LABEL_UPPER_CLUSTER):
@@ -73,13 +78,13 @@ def marks(lower: ownership.Marked) -> list[tuple[str, str]]:
 
 
 def upper_names(lower: Named) -> list[str]:
-    """Return what the marks of one of our lower namespaces call its upper one: two names if somebody changed a mark."""
+    """Return the upper namespaces in an owned lower namespace's marks: two if one mark was changed."""
     _, _, name = lower.annotations.get(names.ANNOTATION_MADE_FOR, "").partition("/")
     return list(dict.fromkeys(one for one in (upper_name(lower), name) if one))
 
 
 def marks_patch(lower: ownership.Marked, *, upper_name: str, cluster_id: str) -> dict[str, Any] | None:
-    """Return a merge patch that puts back the marks of one of our namespaces, or None if it has them."""
+    """Return a merge patch that restores the marks of an owned namespace; None if they are complete."""
     marks = lower_namespace(None, name="", upper_name=upper_name, cluster_id=cluster_id)["metadata"]
     del marks["name"], marks["annotations"][names.ANNOTATION_APPLIED]
     current = {"labels": lower.labels, "annotations": lower.annotations}
@@ -91,14 +96,14 @@ def marks_patch(lower: ownership.Marked, *, upper_name: str, cluster_id: str) ->
 
 
 def namespace_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that makes the carried labels of one of our namespaces follow the upper one, or None.
+    """Return a merge patch that copies the carried labels to an owned namespace; None if they are current.
 
-    A mode (``enforce``, ``audit``, ``warn``) whose label or version label differs from what we set, or was removed,
-    belongs to the lower administrator from then on: we never weaken it and never take it away.
+    If the label or version label of a mode (``enforce``, ``audit``, ``warn``) was changed or removed in the
+    lower cluster, the mode belongs to the lower administrator from then on. It is never weakened or removed.
     """
     wanted, present = _carried(upper), _carried(lower)
     ours = label_record.recorded(lower["metadata"])
-    if ours is None:  # made by a release that kept no record
+    if ours is None:  # created by a release without the record
         ours = {key: value for key, value in present.items() if wanted.get(key) == value}
     theirs = {_mode(key) for key in {*present, *ours} if present.get(key) != ours.get(key)}
     change = {
@@ -117,14 +122,16 @@ def namespace_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[
 def others(
     objects: Iterable[Mapping[str, Any]], *, group: str, resource: str, cluster_id: str, upper_name: str
 ) -> list[str]:
-    """Return the names of objects that neither we, for one upper namespace, nor Kubernetes put into a lower one.
+    """Return the names of objects in a lower namespace that neither we nor Kubernetes created.
+
+    Objects that we created for another upper namespace are included.
 
     Args:
-        objects: of one resource.
-        group: its API group.
-        resource: its plural name.
+        objects: objects of one resource.
+        group: their API group.
+        resource: their plural name.
         cluster_id: the upper cluster's identity.
-        upper_name: the upper namespace that the lower one was made for.
+        upper_name: the upper namespace that the lower one was created for.
     """
     return [
         item["metadata"]["name"]
@@ -155,5 +162,5 @@ def _carried(namespace: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _mode(key: str) -> str:
-    """Return the label of a Pod Security mode, for that label and for its version label."""
+    """Return the mode label for a Pod Security mode label or its version label."""
     return key.removesuffix("-version")

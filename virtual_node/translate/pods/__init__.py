@@ -1,1 +1,1 @@
-"""Pods: the lower pod, updates of it, and the status of the upper one."""
+"""Translation of pods: the lower pod, its updates, and the status of the upper pod."""

@@ -1,4 +1,4 @@
-"""The ConfigMaps and Secrets that a pod names, wherever a pod may name one."""
+"""The ConfigMaps and Secrets that a pod's spec references, in all fields that can reference one."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ _SECRET_REFERENCES = ("cephfs", "rbd", "cinder", "flexVolume", "scaleIO", "stora
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """One object that a pod needs before it can start."""
+    """A ConfigMap or Secret that a pod references."""
 
     kind: str
     """``ConfigMap`` or ``Secret``."""
     name: str
     optional: bool = False
     volume: str = ""
-    """The volume that names it; empty: an environment variable or a pull secret does."""
+    """The volume that references it; empty: an environment variable or a pull secret does."""
 
 
 def dependencies(pod: Mapping[str, Any]) -> list[Dependency]:
-    """What a pod names, each object once, in the order of first mention; mandatory wins over optional.
+    """Return the ConfigMaps and Secrets that a pod references, each once, in order of first reference.
 
-    Left out: the root CA of the token volume and image pull secrets are not mandatory for a kubelet, so a pull
-    secret counts as optional and the CA is seen to by ``service_account``.
+    An object is mandatory if one of its references is. Pull secrets are optional because a kubelet starts a
+    pod without them. The root CA ConfigMap of the injected token volume is left out because
+    ``service_account`` handles it.
     """
     found: dict[tuple[str, str], Dependency] = {}
     for need in _mentions(pod["spec"]):

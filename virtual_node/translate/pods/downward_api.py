@@ -1,14 +1,14 @@
-"""The downward API: what a pod reads about itself is what the upper cluster would say.
+"""The downward API of lower pods: containers see the values of the upper pod.
 
-The lower kubelet fills these fields from the lower pod. Where the lower pod says the same (name, IPs, single
-labels and annotations, resources) the reference is left to it. Where it does not:
+The lower kubelet fills these fields from the lower pod. If the lower pod has the same value (name, IPs,
+single labels and annotations, resources) the reference is kept. If the value differs:
 
-- In the environment a value that cannot change (uid, namespace, node, account) becomes a literal.
-- In a volume the reference is turned to an annotation of the lower pod that holds the upper value. The kubelet
-  follows annotations, so a label that changes above changes the file below.
+- In the environment, a value that cannot change (uid, namespace, node, ServiceAccount) becomes a literal.
+- In a volume, the reference is changed to an annotation of the lower pod that holds the upper value. The
+  kubelet follows changes of annotations, so a changed upper label changes the file in the container.
 
-``resourceFieldRef`` without a limit means the allocatable of the node that runs the pod: the lower one's, which is
-the one that a heap should be sized by.
+``resourceFieldRef`` without a limit means the allocatable of the node that runs the pod. That is the lower
+node, which is the right base for a heap size.
 
 Source: kubelet ``pkg/fieldpath``, ``pkg/volume/downwardapi``.
 """
@@ -24,7 +24,7 @@ ANNOTATION_UID = f"{names.DOMAIN}/downward-uid"
 ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"
 ANNOTATION_ANNOTATIONS = f"{names.DOMAIN}/downward-annotations"
 _LONGEST = 100 * 1024
-"""Bytes of annotations that are repeated; an object may have 256 KiB of them in all."""
+"""Maximum size in bytes of annotations that are copied; all annotations of an object may have 256 KiB."""
 _SIMPLE_ESCAPES = {
     "\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v",
     "\\": r"\\", '"': r"\"",
@@ -34,12 +34,12 @@ _SIMPLE_ESCAPES = {
 def literal(
     variable: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str] = ()
 ) -> Mapping[str, Any]:
-    """An environment variable as the lower pod is to have it.
+    """Return an environment variable of the lower pod, with upper values where the lower ones differ.
 
     Args:
-        variable: of a container of the upper pod.
+        variable: variable of a container of the upper pod.
         upper: the upper pod.
-        tripped: keys of the labels that are not carried below.
+        tripped: keys of the labels that are not copied to the lower cluster.
     """
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
     match path:
@@ -64,7 +64,7 @@ def literal(
 def volumes(
     spec_volumes: Sequence[Mapping[str, Any]], upper: Mapping[str, Any]
 ) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
-    """A pod's volumes with their downward API items turned to annotations, and those annotations.
+    """Return a pod's volumes with downward API items that read annotations, and these annotations.
 
     Args:
         spec_volumes: the lower pod's volumes.
@@ -90,12 +90,12 @@ def volumes(
 
 
 def format_map(values: Mapping[str, str]) -> str:
-    """Labels or annotations as the kubelet writes them to a file: sorted ``key="value"`` lines."""
+    """Return labels or annotations as the kubelet writes them to a file: sorted ``key="value"`` lines."""
     return "\n".join(f"{key}={quote(value)}" for key, value in sorted(values.items()))
 
 
 def quote(text: str) -> str:
-    """A string as Go's ``%q`` prints it."""
+    """Return a string as Go's ``%q`` prints it."""
     parts = []
     for character in text:
         if character in _SIMPLE_ESCAPES:
@@ -149,7 +149,7 @@ def _annotation_for(path: str, upper: Mapping[str, Any]) -> tuple[str, str] | No
 
 
 def _subscript(path: str) -> tuple[str, str] | None:
-    """``metadata.labels['app']`` → (labels, app)."""
+    """Split ``metadata.labels['app']`` into ``labels`` and ``app``; None for other paths."""
     for kind in ("labels", "annotations"):
         prefix = f"metadata.{kind}['"
         if path.startswith(prefix) and path.endswith("']"):

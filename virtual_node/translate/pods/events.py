@@ -1,4 +1,4 @@
-"""A lower pod's event as it appears on the upper pod."""
+"""Translation of a lower pod's events to events of the upper pod."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _CARRIED = (
 def upper_event(
     lower_event: Mapping[str, Any], upper_pod: Mapping[str, Any], *, node_name: str, namespace: str
 ) -> dict[str, Any]:
-    """The event to write upstream.
+    """Return the event to create in the upper cluster.
 
-    Its name derives from the lower event's uid, so that seeing an event again never makes a second one.
+    Its name derives from the lower event's uid, so that repeated watch events never create a second one.
 
     Args:
         lower_event: a core/v1 Event about the lower pod.
-        upper_pod: the pod it is about, upstream.
+        upper_pod: the upper pod.
         node_name: the virtual node, shown as the source's host.
         namespace: the upper pod's namespace.
     """

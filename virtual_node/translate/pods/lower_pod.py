@@ -1,7 +1,7 @@
-"""An upper pod as it is created in the lower cluster.
+"""Translation of an upper pod to the pod to create in the lower cluster.
 
-What is *about the upper cluster* stays there: its node, its scheduling, its priority, its owners, its identity.
-What is *about the workload* is carried to the letter, fields unknown to us included.
+What describes the *upper cluster* is not copied: node, scheduling, priority, owners, identity. What describes
+the *workload* is copied unchanged, including unknown fields.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _CONTAINER_KINDS = ("containers", "initContainers")
 
 
 def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
-    """The pod to create below for an upper pod.
+    """Return the lower pod to create for an upper pod.
 
-    For its scheduling see ``lower_spec``.
+    ``lower_spec`` describes its scheduling.
     """
     metadata = upper["metadata"]
     carried, tripped = tripping.trip(metadata.get("labels"), options.ignore_labels)
@@ -64,7 +64,7 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
 
 
 def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[Mapping[str, Any]]:
-    """The ephemeral containers to add below for those of an upper pod."""
+    """Return an upper pod's ephemeral containers, translated for the lower pod."""
     above = upper["spec"]
     _, tripped = tripping.trip(upper["metadata"].get("labels"), options.ignore_labels)
     spec = {
@@ -81,7 +81,7 @@ def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[
 
 
 def _digest(spec: Mapping[str, Any]) -> str:
-    """A short name for what may change on a running pod and is asked of the lower one: the same while that is."""
+    """Return a hash of the requested spec fields that can change on a running pod."""
     asked = [
         [(one["name"], one.get("image"), one.get("resources")) for one in spec.get(kind) or ()]
         for kind in _CONTAINER_KINDS
@@ -114,7 +114,7 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
 def _literal_fields(
     container: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str]
 ) -> Mapping[str, Any]:
-    """Environment that the lower kubelet would fill with lower values becomes the upper value."""
+    """Replace environment references whose lower value would differ by their upper value."""
     env = container.get("env")
     if not env or not any("valueFrom" in variable for variable in env):
         return container

@@ -1,7 +1,7 @@
-"""Pools: several virtual nodes share a lower cluster, each stands for the lower nodes with certain labels.
+"""Node pools: virtual nodes that share a lower cluster, each for the lower nodes with certain labels.
 
-What a virtual node's pods ask of lower nodes is kept to its pool by nodeSelector. A pod that selects nodes of another
-pool is never moved into this one: no node has both labels, as no node of a pool has another value for one of them.
+A nodeSelector keeps the pods of a virtual node in its pool. A pod that selects nodes of another pool is never
+moved into this one, because no node of this pool has the label values that the pod selects.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def keep_to(spec: dict[str, Any], pool: Mapping[str, str]) -> None:
-    """Have a lower pod run on nodes of the pool only, in place.
+    """Restrict a lower pod, in place, to nodes of the pool.
 
     Args:
-        spec: the lower pod's.
+        spec: the lower pod's spec.
         pool: labels of the pool's nodes; empty: all nodes of the cluster belong to it.
     """
     if pool:
@@ -22,10 +22,12 @@ def keep_to(spec: dict[str, Any], pool: Mapping[str, str]) -> None:
 
 
 def contradiction(spec: Mapping[str, Any], pool: Mapping[str, str], *, node_name: str, cluster: str) -> str:
-    """Why no node of the pool can take a lower pod: one label, two values. Empty: nothing contradicts.
+    """Return why no node of the pool can run a lower pod; empty: nodeSelector and pool do not conflict.
+
+    They conflict if both require the same label with different values.
 
     Args:
-        spec: the lower pod's, before ``keep_to``.
+        spec: the lower pod's spec, before ``keep_to``.
         pool: labels of the pool's nodes.
         node_name: the virtual node.
         cluster: the lower cluster.

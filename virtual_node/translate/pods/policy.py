@@ -1,6 +1,7 @@
-"""Which changes of a running pod the policy of its lower cluster allows. Pure.
+"""Decide which changes of a running pod the policy of its lower cluster allows.
 
-A change may not add a violation. What a running pod did before the policy forbade it is no reason to refuse other changes.
+A change may not add a violation. Violations that a running pod already has are no reason to refuse other
+changes.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ def allowed_changes(
 ) -> tuple[PodChanges, list[Violation]]:
     """Return the changes that the policy allows, and the violations of the others.
 
-    Debug containers are judged one by one, because users cannot take a refused one back. All other changes of the spec
-    are one; it stays unnoted on the lower pod, so that it is tried again. Annotations are judged one by one, and may always
-    be removed.
+    Debug containers are checked one by one because users cannot remove a refused one. All other changes of
+    the spec are allowed or refused together. A refused spec change is not recorded on the lower pod, so it is
+    tried again. Annotations are checked one by one, and their removal is always allowed.
 
     Args:
-        lower: the lower pod as it is.
-        changes: as ``pod_patch`` gives them.
-        rules: those for the pod's upper namespace.
+        lower: the current lower pod.
+        changes: as ``pod_patch`` returns them.
+        rules: the rules for the pod's upper namespace.
     """
     before: list[Violation] | None = None
 
@@ -73,9 +74,10 @@ def allowed_changes(
 def _opens_control_plane(
     current: Mapping[str, Any], changed: Mapping[str, Any], rules: Effective
 ) -> list[Violation]:
-    """Return a violation if new tolerations would let a pod that has no node yet onto control-plane nodes.
+    """Return a violation if new tolerations would let a pod without a node run on control-plane nodes.
 
-    A new pod with such tolerations gets an affinity against these nodes; the affinity of an existing pod is final.
+    A new pod with such tolerations gets an affinity against these nodes, but the affinity of an existing pod
+    cannot change.
     """
     spec = {**current, **changed}
     if "tolerations" not in changed or spec.get("nodeName") or keep_off_control_plane(spec, rules) == spec:
@@ -86,7 +88,7 @@ def _opens_control_plane(
 
 
 def _patched(current: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a spec that a patch of ``pod_patch`` changes, as they are afterwards."""
+    """Return the new values of the spec fields that a patch of ``pod_patch`` changes."""
     changed: dict[str, Any] = {}
     for field, value in patch.items():
         if field in {"containers", "initContainers"}:

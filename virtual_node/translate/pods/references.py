@@ -1,8 +1,9 @@
-"""References of a pod to other objects that are neither copied to the lower cluster nor replaced there. Pure.
+"""References of a pod to other objects that are neither copied to the lower cluster nor replaced there.
 
-A name in a pod's spec means an object of the upper cluster. Carried to the lower cluster as it is, it would mean another
-object. So each reference to an object is copied with its object (``dependencies``, ``claims``), dropped with its field
-(``pod_down``), or refused here. ``tests/unit/virtual_node/translate/pods/test_references.py`` says which, field by field.
+A name in a pod's spec refers to an object of the upper cluster. If it were copied unchanged, it would refer
+to a different object in the lower cluster. Therefore each reference is copied with its object
+(``dependencies``, ``volumes``), dropped with its field (``lower_pod``) or refused here.
+``tests/unit/virtual_node/translate/pods/test_references.py`` lists the treatment of each field.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 
 def not_mirrored(pod: Mapping[str, Any]) -> str:
-    """Return the first reference to an object that the lower cluster does not get; empty when there is none."""
+    """Return the first reference to an object that the lower cluster does not get; empty if there is none."""
     spec = pod["spec"]
     if spec.get("resourceClaims"):
         return "resourceClaims"

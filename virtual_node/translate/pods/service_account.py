@@ -1,9 +1,10 @@
-"""A pod's identity: token volumes rewritten so that tokens of the upper cluster reach the pod below.
+"""A pod's identity: token volumes are rewritten so that lower pods get tokens of the upper cluster.
 
-The API server's admission gives every pod a projected volume ``kube-api-access-…`` of three sources: a bound
-token, the cluster's CA and the namespace. Below, the token would be the lower cluster's. So each token source
-becomes a key of a Secret that we fill by TokenRequest upstream, and the CA comes from a copy of the upper
-cluster's ConfigMap under a name of its own (each cluster has a ``kube-root-ca.crt`` in every namespace).
+The API server's admission gives every pod a projected volume ``kube-api-access-…`` with three sources: a
+bound token, the cluster's CA and the namespace. In the lower cluster the token would be the lower cluster's.
+Therefore each token source becomes a key of a Secret that we fill by TokenRequest in the upper cluster. The
+CA comes from a copy of the upper cluster's ConfigMap with a different name, because each cluster has a
+``kube-root-ca.crt`` in every namespace.
 """
 
 from __future__ import annotations
@@ -23,46 +24,47 @@ _DEFAULT_EXPIRATION = 3600
 
 @dataclass(frozen=True, slots=True)
 class TokenRequestSpec:
-    """One token that a pod's volumes ask for."""
+    """A token that a pod's volumes request."""
 
     audience: str
-    """Empty: the upper apiserver itself."""
+    """Audience of the token; empty: the upper apiserver."""
     expiration_seconds: int
     key: str
-    """Key of the Secret that carries the token below."""
+    """Key of the lower Secret that holds the token."""
 
 
 def root_ca_name(cluster_id: str) -> str:
-    """Name below of the copy of the upper cluster's root CA ConfigMap."""
+    """Return the name of the lower copy of the upper cluster's root CA ConfigMap."""
     return f"{ROOT_CA}-{hashlib.sha256(cluster_id.encode()).hexdigest()[:8]}"
 
 
 def token_secret_name(pod: Mapping[str, Any]) -> str:
-    """Name below of the Secret with a pod's tokens: stable, and never longer than a name may be."""
+    """Return the name of the lower Secret with a pod's tokens. It is stable and has a valid length."""
     metadata = pod["metadata"]
     return access_volume.token_secret_name(metadata["name"], metadata["uid"])
 
 
 def token_owner(name: str, labels: Mapping[str, str]) -> str:
-    """Return the uid of the upper pod whose tokens a lower Secret of ours holds; empty: it is no token Secret.
+    """Return the uid of the upper pod whose tokens an owned lower Secret holds; empty: not a token Secret.
 
-    The label alone does not count: earlier releases copied such a label of a user's Secret.
+    The label alone is not sufficient because earlier releases copied such a label from users' Secrets.
     """
     uid = labels.get(names.LABEL_TOKEN_OF, "")
     return uid if uid and name.endswith(f"-token-{uid[:8]}") else ""
 
 
 def is_token_secret_of(name: str, labels: Mapping[str, str], uid: str) -> bool:
-    """Return whether a lower Secret of ours holds that upper pod's tokens: each of two labels suffices.
+    """Report whether an owned lower Secret holds that upper pod's tokens. One of two labels suffices.
 
-    No copy has the pod's uid in its labels, whatever its original is called.
+    Copies of users' Secrets are never accepted, whatever their name, because they do not have the pod's uid
+    in these labels.
     """
     is_named_so = name.endswith(f"-token-{uid[:8]}")
     return is_named_so and uid in {labels.get(names.LABEL_TOKEN_OF), labels.get(names.LABEL_UPPER_UID)}
 
 
 def fingerprint(secret: Mapping[str, Any]) -> frozenset[int]:
-    """Return hashes of a token Secret's content, labels and annotations."""
+    """Return hashes of a token Secret's data, labels and annotations."""
     metadata = secret["metadata"]
     parts = (("data", secret), ("labels", metadata), ("annotations", metadata))
     return frozenset(
@@ -71,7 +73,7 @@ def fingerprint(secret: Mapping[str, Any]) -> frozenset[int]:
 
 
 def token_requests(pod: Mapping[str, Any]) -> list[TokenRequestSpec]:
-    """The tokens that a pod's volumes ask for, in order; empty when it wants none."""
+    """Return the tokens that a pod's volumes request, in order."""
     found: list[TokenRequestSpec] = []
     for source in _token_sources(pod["spec"]):
         found.append(
@@ -85,7 +87,7 @@ def token_requests(pod: Mapping[str, Any]) -> list[TokenRequestSpec]:
 
 
 def token_volume(pod: Mapping[str, Any]) -> str:
-    """The first volume that asks for a token; empty when none does."""
+    """Return the name of the first volume that requests a token; empty: none does."""
     for volume in pod["spec"].get("volumes") or ():
         if any("serviceAccountToken" in one for one in (volume.get("projected") or {}).get("sources") or ()):
             return str(volume["name"])
@@ -95,11 +97,11 @@ def token_volume(pod: Mapping[str, Any]) -> str:
 def token_secret(
     pod: Mapping[str, Any], tokens: Mapping[str, str], *, labels: Mapping[str, str], namespace: str
 ) -> dict[str, Any]:
-    """The lower Secret with a pod's tokens.
+    """Return the lower Secret with a pod's tokens.
 
     Args:
         pod: the upper pod.
-        tokens: token by key, as ``token_requests`` names the keys.
+        tokens: token by key; ``token_requests`` returns the keys.
         labels: ownership labels.
         namespace: the lower namespace.
     """
@@ -145,7 +147,7 @@ def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], *, cluster
 
 
 def with_upper_root_ca(spec: dict[str, Any], *, cluster_id: str) -> None:
-    """Rewrite references to the root CA ConfigMap in a spec, in place, to the copy of the upper cluster's."""
+    """Rewrite references to the root CA ConfigMap, in place, to the copy of the upper cluster's."""
     name = root_ca_name(cluster_id)
 
     def renamed(source: Mapping[str, Any], field: str) -> Mapping[str, Any]:
@@ -184,7 +186,7 @@ def _with_sources(
 
 
 def with_lower_identity(spec: dict[str, Any]) -> None:
-    """Rewrite a lower pod spec, in place, so that the lower cluster's admission supplies an identity."""
+    """Rewrite a lower pod spec, in place, so that the lower cluster's admission adds an identity."""
     injected = {volume["name"] for volume in spec.get("volumes") or () if is_injected(volume)}
     injected |= _legacy_token_volumes(spec)
     if injected:
@@ -195,7 +197,7 @@ def with_lower_identity(spec: dict[str, Any]) -> None:
 
 
 def is_injected(volume: Mapping[str, Any]) -> bool:
-    """Whether admission, not the user, made this volume."""
+    """Report whether admission, not the user, added this volume."""
     return volume["name"].startswith(access_volume.PREFIX) and any(
         "serviceAccountToken" in source for source in (volume.get("projected") or {}).get("sources") or ()
     )
@@ -209,7 +211,7 @@ def _token_sources(spec: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def _legacy_token_volumes(spec: Mapping[str, Any]) -> set[str]:
-    """Secret volumes mounted where tokens belong: how admission did it before Kubernetes 1.22."""
+    """Return the Secret volumes mounted at the token path, as admission added them before Kubernetes 1.22."""
     mounted = {
         mount["name"]
         for container in (spec.get("containers") or ())

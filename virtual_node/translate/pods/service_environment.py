@@ -1,7 +1,8 @@
-"""Service variables, as a kubelet gives them to containers: ``REDIS_SERVICE_HOST`` and the Docker links.
+"""Service variables that a kubelet sets in containers: ``REDIS_SERVICE_HOST`` and the Docker links.
 
-A kubelet knows its own cluster's Services; a mirrored pod wants the upper ones, at addresses that lead somewhere
-from where it runs. What the user sets (``env``, ``envFrom``) wins over these, and they may be used in ``$(…)``.
+A kubelet knows the Services of its own cluster only, but a mirrored pod needs the upper ones, at addresses
+that it can reach. Variables that the user sets (``env``, ``envFrom``) override these, and can refer to them
+as ``$(…)``.
 
 Source: kubelet ``pkg/kubelet/envvars``, ``getServiceEnvVarMap``.
 """
@@ -22,15 +23,15 @@ def service_variables(
     address: Callable[[Mapping[str, Any]], str],
     master: tuple[str, int] | None = None,
 ) -> dict[str, str]:
-    """The variables that a pod gets.
+    """Return the service variables of a pod by name.
 
     Args:
-        services: of the pod's namespace, in any order; others are skipped.
-        namespace: the pod's.
+        services: Services in any order; those of other namespaces are skipped.
+        namespace: the pod's namespace.
         links: the pod's enableServiceLinks.
-        address: the clusterIP of a Service as it can be reached from the pod; empty: it has none.
-        master: host and port of the apiserver that ``KUBERNETES_SERVICE_HOST`` and its kin shall name; None:
-            they are left to the lower kubelet, which names the lower cluster's.
+        address: returns the clusterIP of a Service that the pod can reach; empty: it has none.
+        master: host and port of the apiserver for ``KUBERNETES_SERVICE_HOST`` and related variables. None:
+            the lower kubelet sets them to the lower cluster's apiserver.
     """
     variables: dict[str, str] = {}
     if master is not None:
@@ -56,12 +57,12 @@ def service_variables(
 def with_variables(
     container: Mapping[str, Any], variables: Mapping[str, str], env_from: Collection[str] = ()
 ) -> Mapping[str, Any]:
-    """A container with service variables before its own.
+    """Return a container with service variables before its own variables.
 
     Args:
-        container: of the lower pod.
-        variables: as ``service_variables`` gives them.
-        env_from: names that its ``envFrom`` sources define; they win too.
+        container: a container of the lower pod.
+        variables: as ``service_variables`` returns them.
+        env_from: names that its ``envFrom`` sources define; they are not overridden.
     """
     own = {variable["name"] for variable in container.get("env") or ()}
     added = [

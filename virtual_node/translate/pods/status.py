@@ -1,6 +1,6 @@
-"""A lower pod's status as the upper pod shows it.
+"""Translation of a lower pod's status to the upper pod's status.
 
-Source: kubelet ``pkg/kubelet/status`` (readiness gates, patches) and core/v1 PodStatus' patch strategies.
+Source: kubelet ``pkg/kubelet/status`` (readiness gates, patches) and patch strategies of core/v1 PodStatus.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ FINISHED = ("Succeeded", "Failed")
 
 _UPPER_OWN = (
     "nominatedNodeName",  # a node
-    "resourceClaimStatuses",  # claims: objects of one cluster
+    "resourceClaimStatuses",  # claims are objects of one cluster
     "extendedResourceClaimStatus",
     "observedGeneration",  # set from the upper pod's generation
 )
-"""Fields that mean something in one cluster only: the upper control plane's stay, the lower one's stay below."""
+"""Fields whose values are valid in one cluster only. The upper pod keeps those of the upper control plane,
+and those of the lower cluster are not copied."""
 _KUBELET_CONDITIONS = frozenset(
     {
         "PodScheduled",
@@ -32,33 +33,34 @@ _KUBELET_CONDITIONS = frozenset(
         names.CONDITION_ADMITTED,
     }
 )
-"""Conditions that speak of the lower pod: they go with what they say, where those of others stay. DisruptionTarget
-is none of them: the upper control plane sets it, too (eviction, preemption), and a Job's podFailurePolicy reads it.
-Source: kubelet ``PodConditionByKubelet``, ``PodConditionSharedByKubelet``."""
+"""Conditions that describe the lower pod. They are removed with the lower condition, but other conditions of
+the upper pod stay. DisruptionTarget is not included because the upper control plane sets it, too (eviction,
+preemption), and a Job's podFailurePolicy reads it. Source: kubelet ``PodConditionByKubelet``,
+``PodConditionSharedByKubelet``."""
 _MERGED_LISTS = {"conditions": "type"}
 _REPLACED_LISTS = ("podIPs", "hostIPs")
 
 
 def is_finished(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod has ended for good."""
+    """Report whether a pod has phase Succeeded or Failed."""
     return (pod.get("status") or {}).get("phase") in FINISHED
 
 
 def upper_status(
     lower: Mapping[str, Any], upper: Mapping[str, Any], *, reached: int | None = None
 ) -> dict[str, Any]:
-    """The status that the upper pod should have.
+    """Return the status that the upper pod should have.
 
-    An unabridged copy of the lower one, fields unknown to us included, but for what names lower objects and for the
-    QoS class, which the API server lets nobody change: a LimitRange below may make it another one.
-    Conditions that others set on the upper pod stay (readiness gates among them), and Ready takes the gates
-    into account, as a kubelet would.
+    It is a complete copy of the lower status, including unknown fields, except for fields that name lower
+    objects and the QoS class. The API server does not allow changes of the QoS class, but a lower LimitRange
+    may change it. Conditions that others set on the upper pod stay, including readiness gates. As in a
+    kubelet, Ready depends on the readiness gates.
 
     Args:
-        lower: the lower pod: its generation and status.
-        upper: the upper pod: its generation, readiness gates and status.
-        reached: generation of the lower pod at which it has what the upper pod asks for now; 0: it has not yet.
-            None: its present one.
+        lower: the lower pod with generation and status.
+        upper: the upper pod with generation, readiness gates and status.
+        reached: generation of the lower pod that has the current upper spec; 0: the lower pod does not have
+            it yet; None: the lower pod's current generation.
     """
     below, above = lower.get("status") or {}, upper.get("status") or {}
     generation = upper["metadata"].get("generation")
@@ -83,15 +85,15 @@ def status_patch(
     uid: str,
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any] | None:
-    """A strategic merge patch for ``pods/status`` that turns one status into another; None when equal.
+    """Return a strategic merge patch for ``pods/status`` that turns one status into another; None if equal.
 
-    Conditions are merged by type, so that one set by somebody else between our read and our write survives.
+    Conditions are merged by type, so a condition set by others between our read and our write is kept.
 
     Args:
         current: the upper pod's status.
-        desired: as ``upper_status`` gives it.
-        uid: the upper pod's; a precondition: another pod of that name is not touched.
-        annotations: written along.
+        desired: as ``upper_status`` returns it.
+        uid: the upper pod's uid, as a precondition: another pod of the same name is not changed.
+        annotations: annotations to set in the same patch.
     """
     change: dict[str, Any] = {}
     for field, value in desired.items():
@@ -119,7 +121,7 @@ def status_patch(
 
 
 def _has_observed(said: Mapping[str, Any], reached: int) -> bool:
-    """Whether what a lower kubelet says (a status, a condition) is about what the upper pod asks for now."""
+    """Report whether a lower status or condition was observed for the current upper spec."""
     return bool(reached) and (said.get("observedGeneration") or 0) >= reached
 
 
@@ -159,7 +161,7 @@ def _conditions(
 def _unready_gates(
     gates: Sequence[Mapping[str, Any]], conditions: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """The kubelet's own sentences about gates that are not open."""
+    """Return the kubelet's message for each readiness gate that is not True."""
     found = []
     for gate in gates:
         kind = gate["conditionType"]

@@ -1,6 +1,6 @@
-"""Statuses of upper pods that we have to word ourselves: nothing below speaks for the pod, or nothing any more.
+"""Statuses of upper pods that we create ourselves because no lower pod has a status for them.
 
-Each is a whole status, made of the pod's present one; ``pod_status.status_patch`` makes a patch of it.
+Each is a complete status, based on the pod's current one. ``status.status_patch`` makes a patch of it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _SIGKILL = 137
 
 
 def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
-    """The status of a pod whose lower half vanished: Failed, and every container that ran is terminated.
+    """Return the status of a pod whose lower pod disappeared: Failed, with all started containers terminated.
 
-    Worded as the kubelet words containers whose fate it does not know.
+    The texts are the kubelet's for containers with an unknown state.
     """
     status = dict(upper.get("status") or {})
     status |= {"phase": "Failed", "reason": reason, "message": message}
@@ -43,13 +43,13 @@ def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) 
 
 
 def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: str = "") -> dict[str, Any]:
-    """The status of a pod that cannot be created below yet: Pending, its containers waiting for a reason.
+    """Return the status of a pod without a lower pod yet: Pending, with waiting containers.
 
     Args:
         upper: the upper pod.
         reason: why the containers wait, such as CreateContainerConfigError.
-        message: in full.
-        pod_reason: shown as the pod's own reason too; empty: only the containers have one.
+        message: the complete message.
+        pod_reason: reason in the pod's status too; empty: only the containers have one.
     """
     status = dict(upper.get("status") or {})
     status["phase"] = "Pending"
@@ -74,32 +74,35 @@ def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: 
 
 
 def refused(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
-    """The status of a pod that the lower cluster refuses to take: Pending, with a condition that says why.
+    """Return the status of a pod that the lower cluster refuses: Pending, with a condition that gives the reason.
 
     Args:
         upper: the upper pod.
-        reason: ExceededQuota, Forbidden, Invalid, NotAllowed, …, for the condition.
-        message: in full.
-        now: when it was refused.
+        reason: reason of the condition: ExceededQuota, Forbidden, Invalid, NotAllowed, …
+        message: the complete message.
+        now: time of the refusal.
     """
     status = pending(upper, reason="ProviderFailed", message=message, pod_reason="ProviderFailed")
     return _with_condition(status, kind=names.CONDITION_ADMITTED, reason=reason, message=message, now=now)
 
 
 def unschedulable(upper: Mapping[str, Any], *, message: str, now: datetime) -> dict[str, Any]:
-    """The status of a pod that no lower node can take: Pending, in the words of a scheduler.
+    """Return the status of a pod that fits no lower node: Pending, with a scheduler's Unschedulable condition.
 
     Args:
         upper: the upper pod.
-        message: why no lower node can.
-        now: when that was found.
+        message: why it fits no lower node.
+        now: time of the result.
     """
     status = {**(upper.get("status") or {}), "phase": "Pending"}
     return _with_condition(status, kind="PodScheduled", reason="Unschedulable", message=message, now=now)
 
 
 def refusal_reason(status: int, reason: str, message: str) -> str:
-    """One word for why an apiserver refused a pod: its own, but for quota, which it only tells in prose."""
+    """Return an apiserver's reason for refusing a pod, or our own for quota and Pod Security.
+
+    For these two only the apiserver's message gives the cause.
+    """
     if "exceeded quota" in message:
         return "ExceededQuota"
     if "violates PodSecurity" in message:
@@ -110,7 +113,7 @@ def refusal_reason(status: int, reason: str, message: str) -> str:
 def _with_condition(
     status: dict[str, Any], *, kind: str, reason: str, message: str, now: datetime
 ) -> dict[str, Any]:
-    """The status with a condition that is False; since when it is, if it was before."""
+    """Return the status with a condition that is False. If it was False before, it keeps its transition time."""
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     old = conditions.get(kind) or {}
     conditions[kind] = {

@@ -1,8 +1,9 @@
-"""What has to change on a lower pod so that it is what its upper pod asks for now.
+"""Changes of a lower pod that make it match its upper pod.
 
-Kubernetes lets little of a running pod change: labels, annotations, images, activeDeadlineSeconds, added
-tolerations; resources through ``pods/resize``; ephemeral containers through ``pods/ephemeralcontainers``. What
-others added below (sidecars, CNI annotations, labels) is left alone: we remember which keys are ours.
+Kubernetes allows few changes of a running pod: labels, annotations, images, activeDeadlineSeconds and added
+tolerations, resources (``pods/resize``) and ephemeral containers (``pods/ephemeralcontainers``). An
+annotation records which keys are ours, so what others added in the lower cluster (sidecars, CNI annotations,
+labels) stays.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from virtual_node.translate.pods.lower_pod import ephemeral_containers
 
 @dataclass(frozen=True, slots=True)
 class PodChanges:
-    """Strategic merge patches for a lower pod; None where nothing changes."""
+    """Strategic merge patches for a lower pod; None: no change."""
 
     metadata_and_spec: dict[str, Any] | None = None
     resize: dict[str, Any] | None = None
@@ -30,10 +31,10 @@ class PodChanges:
 def pod_patch(
     lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions
 ) -> PodChanges:
-    """Compare a lower pod with what ``lower_pod`` would create today.
+    """Return the patches that turn a lower pod into the one that ``lower_pod`` would create now.
 
     Args:
-        lower: the lower pod as it is.
+        lower: the current lower pod.
         desired: the result of ``lower_pod``.
         upper: the upper pod.
         options: translation options.
@@ -53,29 +54,29 @@ def pod_patch(
 def has_been_asked(
     lower: Mapping[str, Any], desired: Mapping[str, Any], *, is_as_created: bool = False
 ) -> bool:
-    """Whether the lower pod was made, or last changed, for the very images and resources that are wanted now.
+    """Report whether the desired spec was already requested, when the lower pod was created or last changed.
 
-    Where it differs all the same, admission below has changed it (a registry mirror, a LimitRange, an autoscaler):
-    to insist would restart its containers.
+    If the lower pod still differs, lower admission changed it (a registry mirror, a LimitRange, an
+    autoscaler). Sending the same change again would restart its containers.
 
     Args:
         lower: the lower pod.
         desired: the result of ``lower_pod``.
-        is_as_created: nothing in the upper spec has ever changed. Then one without a note of what was asked for, as
-            earlier releases made them, was made for the very same.
+        is_as_created: whether the upper spec has never changed. Then a lower pod without a record of the
+            requested spec, as earlier releases created them, was created with the desired one.
     """
     asked = _applied(lower["metadata"]).get("spec")
     return is_as_created if asked is None else asked == _applied(desired["metadata"]).get("spec")
 
 
 def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
-    """A patch of ``pod_patch`` that does not note the spec as asked for: what is missing is to be tried again.
+    """Return a patch of ``pod_patch`` without the record of the requested spec, so that it is tried again.
 
-    The note stays as the lower pod has it. Where the patch changes images, it names neither what was asked for before
-    nor what is wanted now: whichever of the two is wanted next is a change.
+    The lower pod's record stays unchanged. If the patch changes images, the new record matches neither the
+    previous nor the desired spec, so that each of them counts as a change later.
 
     Args:
-        patch: of metadata and spec; may be empty.
+        patch: patch of metadata and spec; may be empty.
         current: the lower pod's annotations.
     """
     metadata = patch.get("metadata") or {}
@@ -95,14 +96,15 @@ def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[s
 def without_annotations(
     patch: Mapping[str, Any], keys: Collection[str], current: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a patch of ``pod_patch`` that does not set some annotations, and does not newly note them as ours.
+    """Return a patch of ``pod_patch`` that does not set some annotations and does not record them newly as ours.
 
-    An annotation that is noted as ours is removed when the upper pod loses it. So one that a program of the lower cluster
-    has set must not be noted, and one that was carried earlier must stay noted.
+    An annotation that is recorded as ours is removed when the upper pod loses it. Therefore one that a
+    program of the lower cluster has set must not be recorded, and one that was carried earlier must stay
+    recorded.
 
     Args:
-        patch: of metadata and spec.
-        keys: the annotations; empty: the patch stays as it is.
+        patch: patch of metadata and spec.
+        keys: the annotations; empty: the patch is returned unchanged.
         current: the lower pod's annotations.
     """
     if not keys:
@@ -125,7 +127,7 @@ def without_annotations(
 def _applied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = decode((metadata.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))
-    except ValueError:  # somebody's meddling; it is written anew
+    except ValueError:  # changed by others; the next patch writes it again
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -166,13 +168,13 @@ def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[st
     tolerations = lower.get("tolerations") or []
     added = [toleration for toleration in desired.get("tolerations") or () if toleration not in tolerations]
     if added:
-        # The list is atomic in a strategic merge patch: what is there must be repeated.
+        # The list is atomic in a strategic merge patch, so existing entries must be repeated.
         patch["tolerations"] = [*tolerations, *added]
     return patch
 
 
 def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """In-place resize: cpu and memory of containers that both pods have (KEP-1287), and of the pod (KEP-5419)."""
+    """Return an in-place resize: cpu and memory of common containers (KEP-1287) and of the pod (KEP-5419)."""
     patch: dict[str, Any] = {}
     for kind in ("containers", "initContainers"):
         current = {container["name"]: container for container in lower.get(kind) or ()}

@@ -1,4 +1,4 @@
-"""The claims that a pod's volumes name. Pure."""
+"""The PersistentVolumeClaims that a pod's volumes use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def claim_names(pod: Mapping[str, Any]) -> list[str]:
-    """The claims that a pod's volumes name, each once; a generic ephemeral volume's is ``<pod>-<volume>``."""
+    """Return the claims of a pod's volumes, each once; a generic ephemeral volume's is ``<pod>-<volume>``."""
     found: dict[str, None] = {}
     for volume in pod["spec"].get("volumes") or ():
         if claim := volume.get("persistentVolumeClaim"):
@@ -18,9 +18,10 @@ def claim_names(pod: Mapping[str, Any]) -> list[str]:
 
 
 def with_claims(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:
-    """Rewrite generic ephemeral volumes of a lower pod spec, in place, to the claims that the upper cluster made.
+    """Rewrite generic ephemeral volumes of a lower pod spec, in place, to claims that the upper cluster created.
 
-    The claim's owner is the upper pod; left as it is, the lower cluster would make another one.
+    The upper pod owns such a claim. If the volume stayed as it is, the lower cluster would create another
+    claim.
     """
     volumes = spec.get("volumes")
     if not volumes or not any("ephemeral" in volume for volume in volumes):

@@ -1,1 +1,1 @@
-"""One line about a pod for people; used by the commands and by the page."""
+"""A one-line summary of a pod, for the commands and the web page."""

@@ -1,6 +1,6 @@
-"""What a person wants to know of one pod, in a line: pure functions over pod objects.
+"""A one-line summary of a pod for people.
 
-Source: kubectl's printer (``pkg/printers/internalversion/printers.go``) for the status word.
+Source: kubectl's printer (``pkg/printers/internalversion/printers.go``) for the STATUS column.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _FINISHED = ("Succeeded", "Failed")
 
 
 def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A pod in a table.
+    """Return a pod as a row of a table.
 
     Args:
         upper: the upper pod.
-        lower: its lower pod; None: there is none (yet).
+        lower: its lower pod; None: it does not exist (yet).
 
     Returns:
-        namespace, name, node, lowerNamespace, lowerNode, status (as kubectl prints it), why (empty when all is
-        well), ready (``1/2``), restarts, created (RFC 3339), trouble (bool).
+        namespace, name, node, lowerNamespace, lowerNode, status (as kubectl prints it), why (empty: no
+        problem), ready (``1/2``), restarts, created (RFC 3339), trouble (bool).
     """
     metadata, spec, status = upper["metadata"], upper["spec"], upper.get("status") or {}
     word, why = status_word(upper)
@@ -62,7 +62,7 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
 
 
 def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:
-    """The STATUS column of ``kubectl get pods``, and the message behind it."""
+    """Return the STATUS column of ``kubectl get pods`` and its message."""
     status = pod.get("status") or {}
     conditions = {one["type"]: one for one in status.get("conditions") or ()}
     word, why = status.get("reason") or status.get("phase") or "Unknown", status.get("message") or ""
@@ -89,7 +89,7 @@ def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _initializing(pod: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The word and message of the init container that is at work or has failed; None: they are through."""
+    """Return status and message of the init container that runs or has failed; None: all have completed."""
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     sidecars = _sidecars(spec)
     for number, container in enumerate(status.get("initContainerStatuses") or ()):
@@ -97,7 +97,7 @@ def _initializing(pod: Mapping[str, Any]) -> tuple[str, str] | None:
         ended, waiting = state.get("terminated"), state.get("waiting") or {}
         if ended and ended.get("exitCode") == 0:
             continue
-        # An ordinary init container that runs is "started" too.
+        # Ordinary init containers have "started" too while they run.
         if container.get("name") in sidecars and container.get("started"):
             continue
         if ended:
@@ -109,14 +109,14 @@ def _initializing(pod: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _is_initialized(status: Mapping[str, Any]) -> bool:
-    """Whether the init containers were through once; a sidecar may have ended since."""
+    """Report whether the init containers completed once; a sidecar may have ended since."""
     return any(
         one["type"] == "Initialized" and one.get("status") == "True" for one in status.get("conditions") or ()
     )
 
 
 def _sidecars(spec: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the init containers that go on beside the others (KEP-753)."""
+    """Return the names of sidecars: init containers with restartPolicy Always (KEP-753)."""
     return frozenset(
         container["name"]
         for container in spec.get("initContainers") or ()
@@ -139,7 +139,7 @@ def _condition_message(status: Mapping[str, Any]) -> str:
 
 
 def _exits(status: Mapping[str, Any]) -> str:
-    """What containers have ended with, where that was an error; those that ended last time are waiting now."""
+    """Return the nonzero exit codes of containers; for a waiting container, of its last run."""
     found = []
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         state = one.get("state") or {}

@@ -1,9 +1,9 @@
-"""Where a Service's traffic goes, as it is told below: EndpointSlices, or Endpoints for older clusters.
+"""Endpoints of a Service in the lower cluster: EndpointSlices, or Endpoints for older clusters.
 
-Pods have the addresses that their own cluster gave them, so on a flat network the upper cluster's endpoints are
-good in every cluster. What names things of the upper cluster (nodes, zones, pods) is translated where this lower
-cluster runs the pod, and dropped where another one does: a hint that means nothing here would make kube-proxy
-leave the endpoint out.
+Pods have addresses of their own cluster. On a flat network the upper cluster's endpoints are therefore valid
+in every cluster. Names of upper objects (nodes, zones, pods) are translated if this lower cluster runs the
+pod, and dropped otherwise, because kube-proxy ignores an endpoint with a hint that is not valid in its
+cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from virtual_node.translate.services.services import metadata_patch, mirror_labe
 LABEL_SERVICE = "kubernetes.io/service-name"
 LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGED_BY = "virtual-node.io"
-"""Other controllers leave slices of this manager alone.
+"""Other controllers do not change slices of this manager.
 https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#management"""
 ANNOTATION_TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
 LABEL_SKIP_MIRROR = "endpointslice.kubernetes.io/skip-mirror"
@@ -31,31 +31,33 @@ _LEGACY_FAMILIES = frozenset({"IPv4", "IPv6"})
 
 @dataclass(frozen=True, slots=True)
 class LowerPod:
-    """The pod of this lower cluster that stands for an upper one."""
+    """The pod of this lower cluster that mirrors an upper pod."""
 
     namespace: str
     name: str
     uid: str
     node_name: str
-    """The lower node; empty while it has none."""
+    """The lower node; empty: not scheduled yet."""
 
 
 FindPod = Callable[[str, str, str], LowerPod | None]
-"""By namespace, name and uid (may be empty) of an upper pod; None where another cluster or process runs it."""
+"""Returns the lower pod for namespace, name and uid (may be empty) of an upper pod; None: another cluster or
+process runs it."""
 Known = Mapping[tuple[str, str], LowerPod]
-"""By address and pod name. Two processes may share a lower cluster, and each knows only its own pods: what a copy says
-of the others' stays, or the two would undo each other's writes for ever."""
+"""Lower pods by address and pod name. Two processes may share a lower cluster, and each knows only its own
+pods. What a copy contains about the other's pods is kept, or each process would undo the other's writes
+repeatedly."""
 _NOBODY: Known = MappingProxyType({})
 
 
 def slice_name(service: str, uid: str, cluster_id: str) -> str:
-    """The name of a slice below: the same every time, and nobody else's."""
+    """Return the name of a lower slice: deterministic, and unique to an upper slice."""
     digest = hashlib.sha256(f"{cluster_id}/{uid}".encode()).hexdigest()[:_HASH]
     return f"{service}-{digest}"
 
 
 def known_pods(lower: Mapping[str, Any]) -> Known:
-    """The pods that a slice or Endpoints below names."""
+    """Return the pods that a lower EndpointSlice or Endpoints references."""
     pieces = [(address, one) for one in lower.get("endpoints") or () for address in one["addresses"]]
     for subset in lower.get("subsets") or ():
         for field in ("addresses", "notReadyAddresses"):
@@ -78,15 +80,15 @@ def lower_slice(
     find_pod: FindPod,
     known: Known = _NOBODY,
 ) -> dict[str, Any]:
-    """The EndpointSlice to create below for an upper one.
+    """Return the lower EndpointSlice to create for an upper one.
 
     Args:
         upper: the upper slice.
         service: the Service's name, the same in both clusters.
         namespace: the lower namespace.
         cluster_id: the upper cluster's identity.
-        find_pod: our pod below for an upper one.
-        known: what the copy that is there says.
+        find_pod: returns our lower pod for an upper pod.
+        known: pods that the current lower slice references.
     """
     metadata = upper["metadata"]
     labels = {
@@ -114,7 +116,7 @@ def lower_slice(
 
 
 def slice_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A merge patch that makes a lower slice the desired one; None when it is."""
+    """Return a merge patch that makes a lower slice equal to the desired one; None if it is equal."""
     patch: dict[str, Any] = {
         field: desired[field]
         for field in ("endpoints", "ports")
@@ -134,10 +136,10 @@ def lower_endpoints(
     find_pod: FindPod,
     known: Known = _NOBODY,
 ) -> dict[str, Any]:
-    """The Endpoints to create below for a Service, from all its upper slices.
+    """Return the lower Endpoints to create for a Service, from all its upper slices.
 
-    Ports of one slice belong to its addresses only, so each slice is a subset. Names are not addresses there:
-    FQDN slices are left out.
+    Ports of a slice belong to its addresses only, so each slice becomes a subset. Endpoints cannot contain
+    names, so FQDN slices are skipped.
     """
     metadata = service["metadata"]
     return {
@@ -159,7 +161,7 @@ def lower_endpoints(
 
 
 def endpoints_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A merge patch that makes lower Endpoints the desired ones; None when they are."""
+    """Return a merge patch that makes lower Endpoints equal to the desired ones; None if they are equal."""
     patch: dict[str, Any] = {}
     if (lower.get("subsets") or []) != desired["subsets"]:
         patch["subsets"] = desired["subsets"]
@@ -181,7 +183,7 @@ def _endpoint(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known
 def _pod(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> LowerPod | None:
     target = upper.get("targetRef")
     if not target or target.get("kind") != "Pod" or target.get("namespace", namespace) != namespace:
-        # Users write slices, too: where another namespace's pod runs is not for them to learn.
+        # Users write slices, too: they must not learn where another namespace's pod runs.
         return None
     name = target.get("name", "")
     found = find_pod(namespace, name, target.get("uid", ""))
@@ -197,7 +199,7 @@ def _port(upper: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(items: Any) -> list[dict[str, Any]]:
-    """A list as servers give it back: the empty name of a port is written out, or not."""
+    """Return a list without empty fields, because servers may or may not include a port's empty name."""
     return [{key: value for key, value in item.items() if value not in ("", None)} for item in items or ()]
 
 

@@ -1,8 +1,8 @@
-"""A Service as it is below: the same name and ports, an address of the lower cluster's own, and no selector.
+"""The lower copy of a Service: same name and ports, an address of the lower cluster, and no selector.
 
-The endpoints are mirrored (``endpoints``), for a selector below would find only the pods of that one cluster.
-What leads into the cluster from outside (node ports, load balancers, external addresses) belongs to the upper
-cluster: below, such a Service is an ordinary one with a cluster IP.
+The endpoints are mirrored (``endpoints``) because a selector would find only the pods of this lower cluster.
+Access from outside (node ports, load balancers, external addresses) belongs to the upper cluster. In the
+lower cluster such a Service is an ordinary one with a cluster IP.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ _KEPT = (
 )
 _PORT_FIELDS = ("name", "protocol", "appProtocol", "port", "targetPort")
 _MANAGED = (*_KEPT, "type", "externalName", "ports", "selector", "externalIPs", "ipFamilyPolicy")
-"""Fields of the spec that follow the upper Service; every other one is the lower cluster's to choose."""
+"""Fields of the spec that follow the upper Service; the lower cluster chooses all others."""
 _DEFAULTS = {"sessionAffinity": "None", "internalTrafficPolicy": "Cluster", "publishNotReadyAddresses": False}
-"""What a server fills in: absent and so are the same.
+"""Defaults that a server fills in; absent fields count as equal to them.
 https://kubernetes.io/docs/reference/kubernetes-api/service-resources/service-v1/"""
 _NONE = "None"
 
 
 def is_always(namespace: str, name: str, patterns: Sequence[str]) -> bool:
-    """Whether a Service is to be below even where no pod uses it: ``namespace/name`` matches a shell pattern."""
+    """Report whether a Service is copied even if no pod uses it: ``namespace/name`` matches a shell pattern."""
     return any(fnmatch.fnmatchcase(f"{namespace}/{name}", pattern) for pattern in patterns)
 
 
 def always_mark(node: str) -> str:
-    """The annotation by which a virtual node says that it always wants a Service, pods or not."""
+    """Return the annotation key by which a virtual node marks a Service that it needs even without pods."""
     return f"{names.ALWAYS_PREFIX}{node}"
 
 
 def wanted_by(annotations: Mapping[str, str]) -> frozenset[str]:
-    """The virtual nodes that always want a Service: each installation marks what it would miss."""
+    """Return the virtual nodes that marked a Service as always needed; each installation sets its own marks."""
     return frozenset(
         key.removeprefix(names.ALWAYS_PREFIX) for key in annotations if key.startswith(names.ALWAYS_PREFIX)
     )
 
 
 def mirror_labels(cluster_id: str, uid: str) -> dict[str, str]:
-    """Ownership of what all virtual nodes of one upper cluster share."""
+    """Return the ownership labels of objects that all virtual nodes of an upper cluster share."""
     return {names.LABEL_UPPER_CLUSTER: cluster_id, names.LABEL_UPPER_UID: uid}
 
 
 def lower_service(
     upper: Mapping[str, Any], *, namespace: str, cluster_id: str, with_families: bool = True
 ) -> dict[str, Any]:
-    """The Service to create below.
+    """Return the lower Service to create.
 
     Args:
         upper: the upper Service.
         namespace: the lower namespace.
         cluster_id: the upper cluster's identity.
-        with_families: ask for the upper Service's IP families. The lower cluster may not have them; without,
-            it is left to choose.
+        with_families: request the upper Service's IP families. The lower cluster may not have them; without
+            this it chooses.
     """
     metadata, spec = upper["metadata"], upper["spec"]
     body: dict[str, Any] = {
@@ -79,7 +79,7 @@ def lower_service(
     ]
     if spec.get("type") == "ExternalName":
         below |= {"type": "ExternalName", "externalName": spec["externalName"]}
-        # Nothing is routed, and servers refuse some of these here.
+        # Traffic is not routed here, and servers refuse some of these fields.
         for field in ("internalTrafficPolicy", "trafficDistribution"):
             below.pop(field, None)
     else:
@@ -99,13 +99,14 @@ def upper_addresses(upper: Mapping[str, Any]) -> list[str]:
 
 
 def at_upper_addresses(upper: Mapping[str, Any], body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what to try to create, in this order, to have the upper Service's cluster IPs: all of them, the first one.
+    """Return the Services to try to create, in this order, with all upper cluster IPs or only the first one.
 
-    With one address for two families the server derives the first family from it, and chooses the other address.
+    With one address for two families the server derives the first family from it and chooses the other
+    address.
 
     Args:
-        upper: the upper Service; it has cluster IPs.
-        body: its copy without any.
+        upper: the upper Service, with cluster IPs.
+        body: its copy without cluster IPs.
     """
     addresses = upper_addresses(upper)
     found = [{**body, "spec": {**body["spec"], "clusterIP": addresses[0], "clusterIPs": addresses}}]
@@ -116,9 +117,10 @@ def at_upper_addresses(upper: Mapping[str, Any], body: Mapping[str, Any]) -> lis
 
 
 def address_refusal(message: str) -> str:
-    """Return why a server refused to create a Service with given cluster IPs; empty: for another reason.
+    """Return why a server refused to create a Service with given cluster IPs; empty: another reason.
 
-    The texts are those of pkg/registry/core/service/ipallocator; with ServiceCIDR objects it is the second.
+    The texts are those of pkg/registry/core/service/ipallocator. Servers with ServiceCIDR objects use the
+    second.
     """
     if "provided IP is already allocated" in message:
         return "already allocated"
@@ -130,11 +132,13 @@ def address_refusal(message: str) -> str:
 
 
 def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
-    """Whether a lower Service can become the desired one only as a new object.
+    """Report whether a lower Service must be deleted and created again to become the desired one.
 
-    Its label names an upper Service that is gone (one whose label was removed keeps its address), or it differs in what is fixed at creation: having an address
-    (https://kubernetes.io/docs/concepts/services-networking/service/#headless-services), or being a name only.
-    The first IP family is fixed, too, but above as well; below it is what the lower cluster could give.
+    Either its label names an upper Service that no longer exists, or it differs in a field that is fixed at
+    creation: having a cluster IP
+    (https://kubernetes.io/docs/concepts/services-networking/service/#headless-services) or being of type
+    ExternalName. A Service whose label was removed keeps its address. The first IP family is also fixed, but
+    the lower cluster chose it from those that it has.
     """
     old, new = lower["spec"], desired["spec"]
     uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]
@@ -147,9 +151,9 @@ def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
 
 
 def service_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A merge patch that makes a lower Service the desired one; None when it is.
+    """Return a merge patch that makes a lower Service equal to the desired one; None if it is equal.
 
-    What the lower cluster chose (addresses, their families) stays, and so do labels and annotations of others.
+    Addresses and families that the lower cluster chose are kept, and so are labels and annotations of others.
     """
     spec: dict[str, Any] = {}
     old, new = lower["spec"], desired["spec"]
@@ -183,14 +187,14 @@ def mirrored_metadata(
     labels: Mapping[str, str],
     left_out: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Metadata of a copy below: labels and annotations of the original, and whose it is.
+    """Return the metadata of a lower copy: labels and annotations of the original, plus ownership.
 
     Args:
         upper: the original's metadata.
-        name: the copy's.
-        namespace: the copy's.
-        labels: over the original's.
-        left_out: labels and annotations that are not carried.
+        name: the copy's name.
+        namespace: the copy's namespace.
+        labels: labels that override the original's.
+        left_out: labels and annotations that are not copied.
     """
     skip = {names.ANNOTATION_LAST_APPLIED, *left_out}
     carried, annotations = (
@@ -218,7 +222,7 @@ def mirrored_metadata(
 
 
 def metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a merge patch for labels and annotations; those that we set before and no more are removed."""
+    """Return a merge patch of labels and annotations; those that we set and are no longer desired are removed."""
     applied = _applied(lower.get("annotations") or {})
     patch: dict[str, Any] = {}
     for field in ("labels", "annotations"):
@@ -233,13 +237,13 @@ def metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict
 def _applied(annotations: Mapping[str, str]) -> dict[str, list[str]]:
     try:
         found = decode(annotations.get(names.ANNOTATION_APPLIED, "{}"))
-    except ValueError:  # somebody's meddling; it is written anew
+    except ValueError:  # changed by others; the next patch writes it again
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _families(spec: Mapping[str, Any], *, with_families: bool) -> dict[str, Any]:
-    """Both families where the upper Service has both and the lower cluster can; never a demand it cannot meet."""
+    """Return IP family fields that the lower cluster can satisfy: both families only if it can provide them."""
     policy, families = spec.get("ipFamilyPolicy"), spec.get("ipFamilies")
     if not policy:
         return {}

@@ -1,1 +1,1 @@
-"""PersistentVolumeClaims, PersistentVolumes and the pod that chooses a node for a volume."""
+"""PersistentVolumeClaims, PersistentVolumes and the placeholder pod that selects a node for a volume."""

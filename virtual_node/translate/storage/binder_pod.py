@@ -1,4 +1,4 @@
-"""The placeholder pod that has a lower scheduler choose a node, and so a volume, before the real pod comes. Pure."""
+"""The placeholder pod that makes a lower scheduler select a node, and thus a volume, before the real pod."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _SCHEDULING = (
     *("resources", "runtimeClassName", "priorityClassName", "hostNetwork"),
 )
 _PER_CONTAINER = ("resources", "restartPolicy", "ports")
-"""What a scheduler reads of a container: requests, whether it is a sidecar, host ports."""
+"""Fields of a container that a scheduler reads: requests, whether it is a sidecar, host ports."""
 
 
 def binder_pod(
     lower_pod: Mapping[str, Any], *, uid: str, cluster_id: str, claims: Sequence[str], image: str
 ) -> dict[str, Any]:
-    """The placeholder of a pod that waits for its claims.
+    """Return the placeholder of a pod that waits for its claims.
 
-    It asks the lower scheduler for the very same node: selectors, resources (those of sidecars and init containers
-    included), host ports, claims. It runs nothing of the pod's.
+    It requests the same node from the lower scheduler: same selectors, resources (including sidecars and init
+    containers), host ports and claims. It runs none of the pod's programs.
 
     Args:
         lower_pod: what ``lower_pod`` would create for the upper pod.
-        uid: the upper pod's.
+        uid: the upper pod's uid.
         cluster_id: the upper cluster's identity.
         claims: names of the lower claims.
-        image: something that does nothing; it is deleted before it could start.
+        image: an image that does nothing. The placeholder is deleted before it could start.
     """
     above = lower_pod["spec"]
     spec: dict[str, Any] = {field: above[field] for field in _SCHEDULING if field in above}
@@ -71,12 +71,12 @@ def binder_pod(
 
 
 def binder_name(uid: str) -> str:
-    """Name of a pod's placeholder."""
+    """Return the name of a pod's placeholder."""
     return f"volume-binder-{uid[:18]}"
 
 
 def unschedulable(pod: Mapping[str, Any], *, now: datetime, patience: float) -> str:
-    """What the lower scheduler has been saying for longer than ``patience`` seconds; empty: nothing."""
+    """Return the lower scheduler's message for a pod unschedulable for ``patience`` seconds, else empty."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] != "PodScheduled" or condition.get("status") != "False":
             continue

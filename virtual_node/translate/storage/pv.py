@@ -1,8 +1,8 @@
-"""Lower PersistentVolumes as the upper cluster sees them. Pure.
+"""Mirrors of lower PersistentVolumes in the upper cluster.
 
-A mirror's source is inert: a CSI driver that nobody serves. The upper cluster's controllers can neither attach,
-provision nor delete anything through it; what they need of a volume (capacity, modes, class, where it can be reached)
-is all there.
+A mirror's volume source is inert: a CSI driver that no node has. The upper cluster's controllers can neither
+attach, provision nor delete anything through it. The mirror has all that they need to know about a volume:
+capacity, modes, class and the nodes that can reach it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_A_SOURCE = frozenset(
 
 
 def mirror_name(cluster: str, volume: str) -> str:
-    """The mirror's name: of the cluster and the lower volume, shortened with a hash where that is too long."""
+    """Return the mirror's name from cluster and lower volume. A name that is too long is shortened with a hash."""
     name = f"{cluster}-{volume}"
     if len(name) <= _LONGEST:
         return name
@@ -33,12 +33,12 @@ def mirror_name(cluster: str, volume: str) -> str:
 
 
 def is_mirror(volume: Mapping[str, Any]) -> bool:
-    """Whether an upper volume mirrors one of any lower cluster."""
+    """Report whether an upper volume is a mirror, of any lower cluster."""
     return (volume["spec"].get("csi") or {}).get("driver") == DRIVER
 
 
 def lower_name(mirror: Mapping[str, Any], cluster: str) -> str:
-    """The lower volume that an upper one mirrors; empty: none of this cluster."""
+    """Return the name of the lower volume that an upper one mirrors; empty: none of this cluster."""
     csi = mirror["spec"].get("csi") or {}
     prefix = f"{cluster}/"
     handle = str(csi.get("volumeHandle") or "")
@@ -56,15 +56,15 @@ def upper_volume(
     storage_class: str,
     claim: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The mirror to create above.
+    """Return the mirror to create in the upper cluster.
 
     Args:
         lower: the lower volume.
         cluster: the lower cluster's name.
-        cluster_labels: labels that say whose it is.
-        nodes: the virtual nodes that can reach it.
-        storage_class: its class above.
-        claim: the upper claim that it belongs to; None: it is free.
+        cluster_labels: labels that identify the lower cluster.
+        nodes: the virtual nodes that can reach the volume.
+        storage_class: its upper StorageClass.
+        claim: the upper claim that it is bound to; None: it is free.
     """
     below = lower["spec"]
     spec: dict[str, Any] = {field: below[field] for field in _CARRIED if field in below}
@@ -91,7 +91,7 @@ def upper_volume(
 
 
 def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A merge patch for a mirror: capacity, reclaim policy, the claim of a free one, and our labels and annotations."""
+    """Return a merge patch for a mirror's capacity, reclaim policy, missing claimRef and metadata, or None."""
     metadata = {
         field: missing
         for field in ("labels", "annotations")
@@ -115,7 +115,7 @@ def _missing(current: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str,
 
 
 def claim_reference(claim: Mapping[str, Any]) -> dict[str, str]:
-    """``claimRef`` of a volume that belongs to a claim."""
+    """Return the ``claimRef`` of a volume that is bound to a claim."""
     metadata = claim["metadata"]
     return {
         "apiVersion": "v1",
@@ -127,7 +127,7 @@ def claim_reference(claim: Mapping[str, Any]) -> dict[str, str]:
 
 
 def reachable_from(volume: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-    """Whether a lower node can use a lower volume."""
+    """Report whether a lower node can use a lower volume."""
     required = (volume["spec"].get("nodeAffinity") or {}).get("required")
     if not required:
         return True
@@ -139,7 +139,7 @@ def reachable_from(volume: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
 
 
 def csi_driver() -> dict[str, Any]:
-    """Tells the upper attach-detach controller that there is nothing to attach."""
+    """Return the CSIDriver that makes the upper attach-detach controller attach nothing."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIDriver",

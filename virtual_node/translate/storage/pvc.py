@@ -1,6 +1,7 @@
-"""PersistentVolumeClaims as they are made below, and what comes back. Pure.
+"""Translation of PersistentVolumeClaims to lower claims, and of their status to the upper claims.
 
-Source: core/v1 PersistentVolumeClaim, ``pkg/controller/volume/persistentvolume`` (annotations), KEP-1790 (resize).
+Source: core/v1 PersistentVolumeClaim, ``pkg/controller/volume/persistentvolume`` (annotations), KEP-1790
+(resize).
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ def lower_claim(
     storage_class: str | None,
     volume_name: str = "",
 ) -> dict[str, Any]:
-    """The claim to create below.
+    """Return the lower claim to create.
 
     Args:
         upper: the upper claim.
         namespace: the lower namespace.
-        owner: for whom.
-        storage_class: the lower one; None: the lower cluster's default.
+        owner: upper cluster and virtual node, for the ownership labels.
+        storage_class: the lower StorageClass; None: the lower cluster's default.
         volume_name: the lower volume that it must be bound to; empty: any.
     """
     metadata, above = upper["metadata"], upper["spec"]
@@ -69,7 +70,7 @@ def lower_claim(
 
 
 def selected_node(claim: Mapping[str, Any]) -> str:
-    """The node that the scheduler has chosen for a claim's first consumer; empty: none yet."""
+    """Return the node that the scheduler selected for a claim's first consumer; empty: none yet."""
     return str((claim["metadata"].get("annotations") or {}).get(SELECTED_NODE) or "")
 
 
@@ -79,9 +80,9 @@ def source_claims(claim: Mapping[str, Any]) -> list[str]:
 
 
 def foreign_source(claim: Mapping[str, Any]) -> str:
-    """Return a data source that is not a claim of the same namespace (``VolumeSnapshot nightly``); empty: there is none.
+    """Return a data source that is not a claim of the same namespace (``VolumeSnapshot nightly``), or empty.
 
-    In the lower cluster its name would mean an object that we did not make, with data of others.
+    In the lower cluster its name would refer to an object that we did not create, with data of others.
     """
     return next((f"{one.get('kind')} {one.get('name')}" for one in _sources(claim) if not _is_claim(one)), "")
 
@@ -96,22 +97,22 @@ def _is_claim(source: Mapping[str, Any]) -> bool:
 
 
 def is_bound(claim: Mapping[str, Any]) -> bool:
-    """Whether a claim has its volume."""
+    """Report whether a claim is bound to its volume."""
     return bool((claim.get("status") or {}).get("phase") == "Bound")
 
 
 def never_bound(claim: Mapping[str, Any]) -> bool:
-    """Whether a claim has never had a volume: nothing is lost with it."""
+    """Report whether a claim has never had a volume, so that deleting it loses no data."""
     return not claim["spec"].get("volumeName") and not is_bound(claim)
 
 
 def may_go_below(upper: Mapping[str, Any]) -> bool:
-    """Whether a claim that is being deleted has no user left."""
+    """Report whether no pod uses a claim any more, so that its lower claim may be deleted."""
     return PROTECTION not in (upper["metadata"].get("finalizers") or ())
 
 
 def claim_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A merge patch for a lower claim that is to grow, or that has lost our annotations; None when it is as wanted."""
+    """Return a merge patch that expands a lower claim or restores our annotations; None if nothing changes."""
     patch: dict[str, Any] = {}
     wanted = _request(upper)
     if wanted and quantity.amount(wanted) > quantity.amount(_request(lower) or "0"):
@@ -123,7 +124,7 @@ def claim_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str,
 
 
 def status_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A merge patch for an upper claim's status once both are bound: capacity, and how a resize is going."""
+    """Return a merge patch of an upper claim's capacity and resize progress; None unless both are bound."""
     if not (is_bound(upper) and is_bound(lower)):
         return None
     above, below = upper.get("status") or {}, lower.get("status") or {}
@@ -142,7 +143,7 @@ def status_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str
 def finalizers_patch(
     claim: Mapping[str, Any], *, add: Collection[str] = (), remove: Collection[str] = ()
 ) -> dict[str, Any] | None:
-    """A merge patch of a claim's finalizers, conditional on its resourceVersion; None when nothing changes."""
+    """Return a merge patch for finalizers that requires the claim's resourceVersion; None if nothing changes."""
     metadata = claim["metadata"]
     present = metadata.get("finalizers") or []
     wanted = [one for one in present if one not in remove] + [one for one in add if one not in present]
