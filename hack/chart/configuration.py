@@ -12,6 +12,7 @@ from multi_scheduler.agents.by_node import NodeSettings
 from multi_scheduler.agents.congestion import CongestionSettings
 from multi_scheduler.agents.cost import CostSettings
 from multi_scheduler.agents.fragmentation import FragmentationSettings
+from multi_scheduler.agents.learned import LearnedSettings
 from multi_scheduler.agents.load import LoadSettings
 from multi_scheduler.agents.pigeon import PigeonSettings
 from multi_scheduler.agents.safe import SafeSettings
@@ -25,6 +26,7 @@ AGENTS: Mapping[str, type[msgspec.Struct]] = {
     "cost": CostSettings,
     "fit": FitSettings,
     "fragmentation": FragmentationSettings,
+    "learned": LearnedSettings,
     "load": LoadSettings,
     "pigeon": PigeonSettings,
     "pressure": NodeSettings,

@@ -1,4 +1,4 @@
-"""``python -m hack.placement trace|risk|plots``: evaluates placement and draws the plots of the documentation."""
+"""``python -m hack.placement trace|risk|learning|plots``: evaluates placement and draws the plots of the documentation."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def main() -> None:
     trace.add_argument("--seeds", type=int, default=10)
     trace.add_argument("--workers", type=int, default=1)
     trace.add_argument("policies", nargs="*", help="all, if none is named")
-    risks = commands.add_parser("risk", help="simulate usage and overload")
-    risks.add_argument("--out", type=Path, default=RESULTS / "risk.jsonl")
-    risks.add_argument("--seeds", type=int, default=10)
-    risks.add_argument("--workers", type=int, default=1)
+    for name, text in (("risk", "simulate usage and overload"), ("learning", "evaluate the learned agent")):
+        other = commands.add_parser(name, help=text)
+        other.add_argument("--out", type=Path, default=RESULTS / f"{name}.jsonl")
+        other.add_argument("--seeds", type=int, default=10)
+        other.add_argument("--workers", type=int, default=1)
     commands.add_parser("plots", help="draw the plots of the documentation, and print its tables")
     arguments = parser.parse_args()
     if arguments.command == "trace":
@@ -38,6 +39,8 @@ def main() -> None:
         )
     elif arguments.command == "risk":
         campaign.run_risk(arguments.out, seeds=arguments.seeds, workers=arguments.workers)
+    elif arguments.command == "learning":
+        campaign.run_learning(arguments.out, seeds=arguments.seeds, workers=arguments.workers)
     else:
         report.write()
 

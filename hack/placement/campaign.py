@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hack.placement import records, risk
+from hack.placement import learning, records, risk
 from hack.placement.cluster import Lower
 from hack.placement.simulate import Run, simulate
 from hack.placement.trace import GPU, arrivals, read_nodes, read_tasks
@@ -83,6 +83,13 @@ def run_risk(out: Path, *, seeds: int, workers: int) -> None:
     _all(risk.run, [run for run in found if run not in done], out, workers)
 
 
+def run_learning(out: Path, *, seeds: int, workers: int) -> None:
+    """Add the runs that are missing to a file of results."""
+    done = {(one["scenario"], one["seed"]) for one in records.read(out)}
+    found = [(name, seed) for name in learning.SCENARIOS for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
+    _all(learning.run, [run for run in found if run not in done], out, workers)
+
+
 def _all(
     function: Callable[..., dict[str, Any]], arguments: Sequence[Sequence[Any]], out: Path, workers: int
 ) -> None:
@@ -90,7 +97,7 @@ def _all(
         for future in as_completed([pool.submit(function, *one) for one in arguments]):
             record = future.result()
             records.add(out, record)
-            print(*(value for value in record.values() if not isinstance(value, list)), flush=True)
+            print(*(value for value in record.values() if isinstance(value, str | int | float)), flush=True)
     records.tidy(out)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hack.placement import records, risk
+from hack.placement import learning_report, records, risk
 from hack.placement.bars import THEMES, Bar, Chart, Row, draw
 from hack.placement.campaign import CLUSTERS, LOWER, ONE_CLUSTER, PUBLISHED, SEVERAL
 from hack.placement.records import RESULTS
@@ -48,6 +48,9 @@ def render(page: str) -> dict[Path, str]:
         page = _put(page, name, _table(chart))
     page = _put(page, "throttled", _throttled(overload))
     page = _put(page, "variants", _variants())
+    learnt = records.read(RESULTS / "learning.jsonl")
+    page = _put(page, "learned", learning_report.estimates(learnt))
+    page = _put(page, "learned, in parts", learning_report.parts(learnt))
     found[PAGE] = page
     return found
 

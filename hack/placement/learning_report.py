@@ -1,0 +1,53 @@
+"""Tables of the evaluation of the learned agent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hack.placement.learning import POLICIES, SCENARIOS
+
+Record = Mapping[str, Any]
+
+
+def estimates(found: Sequence[Record]) -> str:
+    """Return true values and both estimates, by scenario and policy."""
+    lines = ["| clusters | policy | true | IPS | DR |", "|---|---|---|---|---|"]
+    for scenario in SCENARIOS:
+        runs = [one["policies"] for one in found if one["scenario"] == scenario]
+        for policy in POLICIES:
+            ones = [run[policy] for run in runs]
+            lines.append(
+                f"| {scenario} | {_NAMES.get(policy, policy)} | {_mean([one['true'] for one in ones]):.3f} | "
+                f"{_estimate(ones, 'ips')} | {_estimate(ones, 'dr')} |"
+            )
+        online = _mean([run["online"]["true"] for run in runs])
+        lines.append(f"| {scenario} | learned, as it chose | {online:.3f} | – | – |")
+    return "\n".join(lines)
+
+
+_NAMES = {"learned": "learned, model of the first half"}
+
+
+def parts(found: Sequence[Record]) -> str:
+    """Return what the agent got in parts of the second half, beside the choice of the emptiest cluster."""
+    lines = ["| clusters | decisions | learned | least-allocated | seeds lost |", "|---|---|---|---|---|"]
+    for scenario in SCENARIOS:
+        runs = [one["segments"] for one in found if one["scenario"] == scenario]
+        for name in runs[0] if runs else ():
+            pairs = [run[name] for run in runs]
+            lost = sum(own < other for own, other in pairs)
+            own, other = (_mean([pair[place] for pair in pairs]) for place in (0, 1))
+            lines.append(f"| {scenario} | {name} | {own:.3f} | {other:.3f} | {lost} of {len(pairs)} |")
+    return "\n".join(lines)
+
+
+def _estimate(ones: Sequence[Record], kind: str) -> str:
+    mean = _mean([one[kind][0] for one in ones])
+    half = _mean([(one[kind][2] - one[kind][1]) / 2 for one in ones])
+    covered = sum(one[kind][1] <= one["true"] <= one[kind][2] for one in ones)
+    return f"{mean:.3f} ± {half:.3f}, {covered} of {len(ones)}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(1, len(values))

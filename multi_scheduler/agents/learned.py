@@ -1,0 +1,178 @@
+"""The learned agent: prefers the virtual nodes where pods like this one have started quickly and have not failed.
+
+It ranks only nodes that passed the filters of all agents. Every decision is logged with the probability with which it was
+made (its propensity), for evaluation afterwards. In mode Shadow it decides and learns, and scores nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from controller_runtime import log, resources
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.objects import Object
+from multi_scheduler.agent import Agent, AgentContext, VirtualNode
+from multi_scheduler.agents.by_node import read_settings
+from multi_scheduler.bound_pods import PENDING
+from multi_scheduler.formulas.numbers import NEUTRAL, clamp
+from multi_scheduler.learned.bandit import Bandit
+from multi_scheduler.learned.files import Files
+from multi_scheduler.learned.memory import Decision, Memory
+
+_FEATURES = 9
+_LARGE_CPU = 16_000
+_SAVE_SECONDS = 30.0
+_ENDED = 1000
+
+
+class LearnedSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """The agent's configuration."""
+
+    mode: Literal["Shadow", "Active"] = "Shadow"
+    """Shadow: decide, log and learn, without an effect on scores."""
+    exploration: Annotated[float, Meta(ge=0.01, le=1)] = 0.05
+    """Share of decisions that are uniformly random."""
+    discount: Annotated[float, Meta(gt=0.5, lt=1)] = 0.998
+    """Weight of the past at each new reward."""
+    start_seconds: Annotated[float, Meta(ge=1)] = 600.0
+    """A pod that does not run this long after it was bound has failed."""
+    watch_seconds: Annotated[float, Meta(ge=1)] = 1800.0
+    """How long after binding a failure or an eviction counts."""
+    state: str = ""
+    """File in which the state survives restarts. Empty: it does not."""
+    decisions: str = ""
+    """File to which decisions and rewards are written as JSON lines. Empty: none."""
+
+
+class LearnedAgent(Agent):
+    """Discounted linear Thompson sampling over the nodes that are left."""
+
+    def __init__(self, context: AgentContext) -> None:
+        """Read the settings and the state.
+
+        Raises:
+            ConfigError: a setting is wrong, or there are no bound pods to learn from.
+        """
+        self._settings = read_settings(context, LearnedSettings)
+        self._view, self._upper = context.use_view(), context.upper
+        if context.bound_pods is None:
+            raise ConfigError(f"agents[{context.name}]: there is no informer of bound pods")
+        self._log = log.get_logger(component=context.name)
+        self.memory = Memory(
+            Bandit(_FEATURES, discount=self._settings.discount, exploration=self._settings.exploration)
+        )
+        self._files = Files(self._settings.state, self._settings.decisions, self._log)
+        self._files.restore(self.memory)
+        self._ended: asyncio.Queue[Object] = asyncio.Queue(_ENDED)
+        context.bound_pods.add_handler(
+            on_add=lambda pod, _initial: self._bound(pod),
+            on_update=lambda _old, pod: self._bound(pod),
+            on_delete=self._gone,
+        )
+
+    async def run(self) -> None:
+        """Read how pods have ended, and save the state, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow_ended())
+                group.create_task(self._keep())
+        finally:
+            self._files.save(self.memory)
+
+    async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float] | None:
+        """Rank the nodes; None in mode Shadow."""
+        if not nodes:
+            return None
+        kind = _kind(pod)
+        features = [self._features(pod, node, kind) for node in nodes]
+        choice = self.memory.bandit.choose(features)
+        names = [node.name for node in nodes]
+        uid = pod["metadata"].get("uid", "")
+        self.memory.decided(uid, Decision(names, features, choice.propensities, kind))
+        self._files.write(
+            uid=uid, nodes=names, features=features, propensities=choice.propensities, best=names[choice.best],
+            mode=self._settings.mode,
+        )  # fmt: skip
+        return dict(zip(names, choice.scores, strict=True)) if self._settings.mode == "Active" else None
+
+    def _features(self, pod: Mapping[str, Any], node: VirtualNode, kind: str) -> list[float]:
+        total, used = self._view.whole(pod, node)
+        shares = [used[one] / total[one] if total.get(one) else NEUTRAL for one in ("cpu", "memory")]
+        cpu = deviation = NEUTRAL
+        is_pressed = False
+        likely = self._view.nodes(pod, node)[:1]
+        if likely and (usage := likely[0].usage) is not None:
+            capacity = likely[0].allocatable.get("cpu", 0)
+            is_pressed = usage.is_pressed
+            if usage.cpu is not None and capacity:
+                cpu, deviation = usage.cpu.mean / capacity, usage.cpu.deviation / capacity
+        predicted = self._view.prediction(pod, node)
+        asked = predicted.wanted.requests.get("cpu", 0) if predicted is not None else 0
+        recent = self.memory.recent(node.name, kind)
+        found = (*shares, cpu, deviation, float(is_pressed), asked / _LARGE_CPU, *recent)
+        return [1.0, *(clamp(one) for one in found)]
+
+    def _bound(self, pod: Object) -> None:
+        if not self.memory.bound(pod.uid, (pod.spec or {}).get("nodeName", ""), time.monotonic()):
+            return
+        if (pod.status or {}).get("phase", "") != PENDING:
+            self._rewarded(pod.uid, self.memory.runs(pod.uid, time.monotonic()))
+
+    def _gone(self, pod: Object) -> None:
+        if pod.uid in self.memory.pending:
+            with contextlib.suppress(asyncio.QueueFull):
+                self._ended.put_nowait(pod)
+
+    async def _follow_ended(self) -> None:
+        """Learn how pods have ended: deleted ones teach nothing, failed and evicted ones do."""
+        while True:
+            pod = await self._ended.get()
+            try:
+                found = await self._upper.list(
+                    resources.PODS, namespace=pod.namespace, field_selector=f"metadata.name={pod.name}"
+                )
+            except ApiError as error:
+                self._log.info("a pod's end is not known", pod=pod.key, error=str(error))
+                continue
+            finally:
+                self._ended.task_done()
+            phases = [(one.status or {}).get("phase") for one in found.items if one.uid == pod.uid]
+            if phases == ["Failed"]:
+                self._rewarded(pod.uid, self.memory.failed(pod.uid))
+            elif phases == ["Succeeded"]:
+                self._rewarded(pod.uid, self.memory.runs(pod.uid, time.monotonic()))
+            self.memory.forget(pod.uid)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(_SAVE_SECONDS)
+            self.sweep(time.monotonic())
+            self._files.save(self.memory)
+
+    def sweep(self, now: float) -> None:
+        """Count pods that did not start in time as failed, and forget those that have run for long enough."""
+        for uid, decision in list(self.memory.pending.items()):
+            age = now - decision.bound if decision.node else 0.0
+            if not decision.is_running and age > self._settings.start_seconds:
+                self._rewarded(uid, self.memory.failed(uid))
+            elif age > self._settings.watch_seconds:
+                self.memory.forget(uid)
+
+    def _rewarded(self, uid: str, reward: float | None) -> None:
+        if reward is not None:
+            self._files.write(uid=uid, reward=reward)
+
+
+def _kind(pod: Mapping[str, Any]) -> str:
+    """Return what pods of one application have in common."""
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    name = labels.get("app.kubernetes.io/name") or labels.get("app") or metadata.get("generateName") or ""
+    return f"{metadata.get('namespace', '')}/{name}"

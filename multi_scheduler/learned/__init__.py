@@ -1,0 +1,1 @@
+"""Learns from what became of pods which virtual nodes to prefer."""

@@ -1,0 +1,131 @@
+"""A contextual bandit: discounted linear Thompson sampling. Pure.
+
+Rewards are taken to be linear in the features of a choice, plus noise. Older rewards count less, so that the bandit
+follows clusters that change. Each choice is drawn from known probabilities (propensities), which makes it possible to
+estimate afterwards what other policies would have got from the same decisions.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import mul
+
+Vector = Sequence[float]
+_DRAWS = 24
+"""Sampled models by which propensities are estimated. The choice is drawn from the estimate, so it is exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A ranking of candidates."""
+
+    best: int
+    scores: list[float]
+    """From 0 to 1, 1 for the best."""
+    propensities: list[float]
+    """Probability of each candidate to have been the best."""
+
+
+class Bandit:
+    """One linear model.
+
+    Args:
+        size: number of features.
+        discount: weight of the past at each reward.
+        exploration: share of choices that are uniformly random, which bounds propensities from below.
+        spread: width of the sampled models, as a multiple of the posterior's.
+        seed: of the random choices; None: different ones in every process.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        discount: float = 0.998,
+        exploration: float = 0.05,
+        spread: float = 0.3,
+        seed: int | None = None,
+    ) -> None:
+        self.size = size
+        self._discount, self._exploration, self._spread = discount, exploration, spread
+        self._random = random.Random(seed)  # noqa: S311 - not for secrets
+        self.precision = [[float(row == column) for column in range(size)] for row in range(size)]
+        self.weighted = [0.0] * size
+        """Sum of rewards times features."""
+        self.rewards = 0
+        self._draws: list[list[float]] = []
+        self._mean: list[float] = []
+
+    def add(self, features: Vector, reward: float) -> None:
+        """Learn the reward, from 0 to 1, of a choice with these features."""
+        keep, prior = self._discount, 1 - self._discount
+        for row, values in enumerate(self.precision):
+            for column in range(self.size):
+                values[column] = keep * values[column] + features[row] * features[column]
+            values[row] += prior
+            self.weighted[row] = keep * self.weighted[row] + reward * features[row]
+        self.rewards += 1
+        self._draws = []
+
+    def choose(self, candidates: Sequence[Vector]) -> Choice:
+        """Rank candidates by their features; there must be one."""
+        self._sample()
+        wins = [0] * len(candidates)
+        for model in self._draws:
+            values = [sum(map(mul, model, features)) for features in candidates]
+            wins[values.index(max(values))] += 1
+        rest = self._exploration / len(candidates)
+        propensities = [(1 - self._exploration) * count / len(self._draws) + rest for count in wins]
+        [best] = self._random.choices(range(len(candidates)), propensities)
+        values = [self.expected(features) for features in candidates]
+        low, high = min(values), max(values)
+        scores = [0.9 * (value - low) / (high - low) if high > low else 0.5 for value in values]
+        scores[best] = 1.0
+        return Choice(best, scores, propensities)
+
+    def expected(self, features: Vector) -> float:
+        """Return the reward that is expected of a choice."""
+        self._sample()
+        return float(sum(map(mul, self._mean, features)))
+
+    def _sample(self) -> None:
+        """Draw models from the posterior, unless nothing was learnt since the last ones."""
+        if self._draws:
+            return
+        lower = _cholesky(self.precision)
+        self._mean = _backward(lower, _forward(lower, self.weighted))
+        for _ in range(_DRAWS):
+            noise = _backward(lower, [self._random.gauss(0, self._spread) for _ in range(self.size)])
+            self._draws.append([one + more for one, more in zip(self._mean, noise, strict=True)])
+
+
+def _cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
+    """Return the lower triangle whose product with its transpose is a positive definite matrix."""
+    lower = [[0.0] * len(matrix) for _ in matrix]
+    for row, values in enumerate(matrix):
+        for column in range(row + 1):
+            rest = values[column] - sum(map(mul, lower[row][:column], lower[column][:column]))
+            lower[row][column] = (
+                math.sqrt(max(rest, 1e-12)) if row == column else rest / lower[column][column]
+            )
+    return lower
+
+
+def _forward(lower: Sequence[Vector], right: Vector) -> list[float]:
+    found: list[float] = []
+    for row, value in enumerate(right):
+        found.append((value - sum(map(mul, lower[row][:row], found))) / lower[row][row])
+    return found
+
+
+def _backward(lower: Sequence[Vector], right: Vector) -> list[float]:
+    """Solve with the transpose."""
+    found = list(right)
+    for row in range(len(found) - 1, -1, -1):
+        found[row] = (
+            found[row] - sum(lower[below][row] * found[below] for below in range(row + 1, len(found)))
+        ) / lower[row][row]
+    return found

@@ -1,0 +1,69 @@
+"""The learned agent's files: its state, and the log of its decisions. A file that cannot be written stops nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+from multi_scheduler.learned.memory import Memory
+
+_LOG_BYTES = 16 * 1024 * 1024
+"""Size at which the log is renamed to ``….1``, in place of the one before."""
+
+
+class Files:
+    """Both files.
+
+    Args:
+        state: path of the state; empty: there is none.
+        decisions: path of the log; empty: there is none.
+        log: for files that cannot be read or written.
+    """
+
+    def __init__(self, state: str, decisions: str, log: FilteringBoundLogger) -> None:
+        self._state = Path(state) if state else None
+        self._decisions = Path(decisions) if decisions else None
+        self._log = log
+        self._saved = 0
+
+    def write(self, **record: Any) -> None:
+        """Append a decision or a reward to the log."""
+        path = self._decisions
+        if path is None:
+            return
+        try:
+            if path.exists() and path.stat().st_size > _LOG_BYTES:
+                path.replace(f"{path}.1")
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"time": time.time(), **record}, separators=(",", ":")) + "\n")
+        except OSError as error:
+            self._log.warning("a decision is not logged", file=str(path), error=str(error))
+
+    def restore(self, memory: Memory) -> None:
+        """Continue from the saved state, if it can be read."""
+        if self._state is None:
+            return
+        try:
+            memory.restore(json.loads(self._state.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            self._log.warning("learning starts anew", file=str(self._state), error=str(error))
+        self._saved = memory.bandit.rewards
+
+    def save(self, memory: Memory) -> None:
+        """Save the state if it has changed; a crash leaves the old or the new one."""
+        path = self._state
+        if path is None or self._saved == memory.bandit.rewards:
+            return
+        try:
+            fresh = path.with_name(f"{path.name}.new")
+            fresh.write_text(json.dumps(memory.state()), encoding="utf-8")
+            fresh.replace(path)
+            self._saved = memory.bandit.rewards
+        except OSError as error:
+            self._log.warning("the state is not saved", file=str(path), error=str(error))
