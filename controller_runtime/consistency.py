@@ -1,7 +1,8 @@
-"""Own-write consistency: no key is reconciled from a cache that is older than our last write for it (KEP-5647).
+"""Own-write consistency: a key is not reconciled from a cache older than our last write for it (KEP-5647).
 
-A controller notes what it writes while it works on a key. Until the caches of these resources show the writes, the key
-is put off: what would be decided now was decided already. Versions of one resource are numbers that grow (KEP-5504).
+A controller records the writes of each key's reconciliation. The key waits until the caches of the written
+resources show the writes, because an older cache would lead to the same decision again. Versions of one
+resource are increasing numbers (KEP-5504).
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ _SKIPS = Counter(
     ["name"],
 )
 _PATIENCE = 30.0
-"""Seconds after which a key is reconciled all the same: its watch is held up, or the server was restored from a backup."""
+"""Seconds after which a key is reconciled anyway: its watch is delayed, or the server was restored from a
+backup."""
 
 
 class Cache(Protocol):
-    """What follows a resource."""
+    """A cache that follows a resource."""
 
     @property
     def store(self) -> Store:
-        """Its objects."""
+        """Return its objects."""
 
     @property
     def resource_version(self) -> str:
-        """The last version that it has read."""
+        """Return the last version that it has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,13 @@ class _Write:
 
 _Writes = dict[tuple[int, str, str], _Write]
 _CACHES: dict[tuple[int, str], set[Cache]] = {}
-"""By client and resource, the caches that are kept current at the moment."""
+"""The active caches by client and resource."""
 _current: ContextVar[_Writes | None] = ContextVar("own-writes", default=None)
 
 
 @contextlib.contextmanager
 def following(client: object, resource: Resource, cache: Cache) -> Iterator[None]:
-    """Count a cache among those that must show our writes, as long as it follows a resource through a client."""
+    """Register a cache that must show our writes, while it follows a resource through a client."""
     what = (id(client), resource.qualified)
     caches = _CACHES.setdefault(what, set())
     caches.add(cache)
@@ -77,7 +79,7 @@ def following(client: object, resource: Resource, cache: Cache) -> Iterator[None
 
 
 def wrote(client: object, resource: Resource, answer: Mapping[str, Any]) -> None:
-    """Note the answer to a write for the key that the current task works on, if it works on one."""
+    """Record the answer to a write for the key that the current task reconciles, if any."""
     writes, metadata = _current.get(), answer.get("metadata") or {}
     caches = _CACHES.get((id(client), resource.qualified))
     version = _number(metadata.get("resourceVersion") or "")
@@ -98,7 +100,7 @@ class OwnWrites(Generic[K]):
 
     @contextlib.contextmanager
     def noting(self, key: K) -> Iterator[None]:
-        """Note the writes of the current task for a key."""
+        """Record the writes of the current task for a key."""
         writes = self._writes.get(key, {})
         token = _current.set(writes)
         try:
@@ -123,5 +125,5 @@ class OwnWrites(Generic[K]):
 
 
 def _number(version: str) -> int:
-    """A resourceVersion as a number; 0 where it is none."""
+    """Return a resourceVersion as a number; 0 if it is not a number."""
     return int(version) if version.isascii() and version.isdigit() else 0

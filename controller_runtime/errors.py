@@ -1,6 +1,6 @@
-"""What can go wrong when talking to a cluster, as exceptions that carry the server's own Status.
+"""Errors of requests to a cluster, as exceptions that carry the server's Status.
 
-Errors are mapped once, in ``transport``; nothing above it sees an aiohttp exception.
+Errors are mapped once, in ``transport``, so callers never see an aiohttp exception.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 class ConfigError(Exception):
-    """A kubeconfig, flag or configuration file that only the user can mend. The text names file and field."""
+    """A kubeconfig, flag or configuration file that the user must correct. The text names file and field."""
 
 
 class ApiError(Exception):
-    """An answer of the apiserver other than success.
+    """An error answer of the API server, or no answer.
 
     Attributes:
-        code: HTTP status; 0 when there was no answer.
+        code: HTTP status; 0: no answer.
         reason: the Status' machine-readable reason, such as ``NotFound``.
-        message: the Status' message, or the body's beginning where it was no Status.
-        status: the decoded Status object; empty when the body was none.
-        retry_after: seconds after which the server asks to be tried again; None when it does not ask.
+        message: the Status' message, or the start of a body that is not a Status.
+        status: the decoded Status object; empty if the body was none.
+        retry_after: seconds after which the server asks for a retry; None: it does not.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ApiError(Exception):
 
 
 class BadRequest(ApiError):  # noqa: N818 - Kubernetes' own names for reasons
-    """400: the request cannot be understood."""
+    """400: the request is malformed."""
 
 
 class Unauthorized(ApiError):  # noqa: N818
@@ -63,19 +63,19 @@ class Unauthorized(ApiError):  # noqa: N818
 
 
 class Forbidden(ApiError):  # noqa: N818
-    """403: the credentials are good, the right is missing (or a quota or admission says no)."""
+    """403: the credentials are valid, but the permission is missing (or a quota or admission refuses)."""
 
 
 class NotFound(ApiError):  # noqa: N818
-    """404: there is no such object."""
+    """404: the object does not exist."""
 
 
 class Conflict(ApiError):  # noqa: N818
-    """409: a resourceVersion or UID precondition does not hold."""
+    """409: a resourceVersion or UID precondition does not match."""
 
 
 class AlreadyExists(ApiError):  # noqa: N818
-    """409 with reason AlreadyExists: the name is taken."""
+    """409 with reason AlreadyExists: an object with this name exists."""
 
 
 class Expired(ApiError):  # noqa: N818
@@ -95,19 +95,19 @@ class Unavailable(ApiError):  # noqa: N818
 
 
 class ServerTimeout(Unavailable):
-    """504: the server gave up waiting."""
+    """504: the server timed out."""
 
 
 class ConnectionFailed(Unavailable):
-    """No HTTP answer at all: refused, reset, silent, TLS. The cause is chained."""
+    """No HTTP answer: refused, reset, silent, TLS. The cause is chained."""
 
 
 class ResponseTooLarge(Unavailable):
-    """The server's response exceeds a limit of ours, so it was not read or not decoded."""
+    """The server's response exceeds one of our limits, so it was not read or not decoded."""
 
 
 class NotConnected(ConnectionFailed):
-    """No connection, or no TLS on it: the server never saw the request."""
+    """No connection, or no TLS on it: the server never received the request."""
 
 
 _BY_REASON: dict[str, type[ApiError]] = {
@@ -130,18 +130,18 @@ _BY_CODE: dict[int, type[ApiError]] = {
 
 _EXCERPT = 300
 _LONGEST_MESSAGE = 4096
-"""Characters kept of a server's message, which goes into logs, events and statuses."""
+"""Characters kept of a server's message, which is written to logs, events and statuses."""
 _LONGEST_PAUSE = 3600.0
-"""Seconds; a server that asks for more would never be asked again."""
+"""Maximum seconds of Retry-After; a longer delay would mean that the request is never repeated."""
 
 
 def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
-    """The exception for an HTTP error answer.
+    """Return the exception for an HTTP error answer.
 
     Args:
         code: the HTTP status.
         body: a Status object, other text (a proxy's page), or nothing.
-        headers: of the answer, with any capitalisation that ``get("Retry-After")`` finds.
+        headers: of the answer; ``get("Retry-After")`` must find the header in any capitalization.
     """
     try:
         decoded = decode(body) if body else {}
@@ -156,13 +156,13 @@ def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> A
 def error_from_status(
     status: dict[str, Any], *, code: int = 0, message: str = "", retry_after: float | None = None
 ) -> ApiError:
-    """The exception for a Status object, as a watch's ERROR event carries one.
+    """Return the exception for a Status object, such as that of a watch's ERROR event.
 
     Args:
         status: the Status, or empty.
-        code: the HTTP status; the Status' own code by default.
-        message: instead of the Status' own.
-        retry_after: seconds; the Status' ``details.retryAfterSeconds`` by default.
+        code: the HTTP status; 0: the Status' own code.
+        message: replaces the Status' own message; empty: the Status' own.
+        retry_after: seconds; None: the Status' ``details.retryAfterSeconds``.
     """
     if not code:
         own = status.get("code")
@@ -180,15 +180,15 @@ def error_from_status(
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether the same request may succeed later without the caller changing anything.
+    """Report whether the same request may succeed later without a change by the caller.
 
-    A Conflict is, for whoever reads the object again before; quota admission answers it to creations too.
+    A Conflict may, if the caller reads the object again first; quota admission also returns it for creations.
     """
     return isinstance(error, (Unavailable, TooManyRequests, Conflict, TimeoutError))
 
 
 def _from_headers(headers: Mapping[str, str]) -> float | None:
-    """RFC 9110's Retry-After: seconds, or a date."""
+    """Return the seconds of RFC 9110's Retry-After, which is a number or a date; None without a valid one."""
     text = headers.get("Retry-After")
     if not text:
         return None
@@ -209,9 +209,9 @@ def _from_details(status: dict[str, Any]) -> float | None:
 
 
 def without_frames(error: _Error) -> _Error:
-    """Return an error that will be kept, freed of its tracebacks and those of its causes.
+    """Return an error to keep, without its tracebacks and those of its causes.
 
-    Their frames keep what was being read: ten MiB for each informer of a server that sends too much.
+    Their frames hold the data being read: ten MiB for each informer of a server that sends too much.
     """
     one: BaseException | None = error
     while one is not None:

@@ -1,14 +1,14 @@
-"""Structured logs of a daemon: JSON for machines, columns for people, one renderer for all of the process.
+"""Structured logs of a daemon: JSON or columns, with one renderer for the process.
 
-``configure`` is called once, at start; every module says ``get_logger(component=…)`` and binds the cluster where
-it knows one. Records of the standard library's ``logging`` (asyncio, aiohttp) take the same way out. Three
-promises:
+``configure`` is called once, at start. Every module calls ``get_logger(component=…)`` and binds the cluster
+if it has one. Records of the standard library's ``logging`` (asyncio, aiohttp) are rendered the same way.
+Three guarantees:
 
-- Logging never fails its caller: a broken pipe, a full non-blocking pipe or a value that cannot be encoded costs
-  at most the line.
-- Secrets stay out, and no value makes a line long or slow: ``redaction``.
-- Level names are those of logrus and the JSON keys too (``time level msg``), because tensile-kube's users have
-  them in their flags and log pipelines.
+- Logging never fails its caller: a broken pipe, a full non-blocking pipe or a value that cannot be encoded loses at
+  most the line.
+- Lines have no secrets, and no value makes a line long or slow: ``redaction``.
+- Level names and JSON keys are those of logrus (``time level msg``), because tensile-kube's users have them in their
+  flags and log pipelines.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEVELS: Mapping[str, int] = {
 """logrus' level names and their number in ``logging``."""
 
 _KLOG_DEBUG = 4
-"""klog verbosity from which Kubernetes' own components speak of debugging."""
+"""klog verbosity at which Kubernetes components log debug messages."""
 _LEVEL_NAMES = {
     TRACE: "trace",
     logging.DEBUG: "debug",
@@ -56,10 +56,10 @@ _LEVEL_NAMES = {
 
 
 class ByteStream(Protocol):
-    """Where lines go: an unbuffered binary file such as ``open(2, "wb", buffering=0)``."""
+    """The destination of lines: an unbuffered binary file such as ``open(2, "wb", buffering=0)``."""
 
     def write(self, data: bytes, /) -> int | None:
-        """Write some of the bytes; the number taken, None when the stream would block."""
+        """Write some of the bytes; return the number written, None when the stream would block."""
 
 
 def configure(
@@ -69,13 +69,13 @@ def configure(
     klog_v: int | None = None,
     stream: ByteStream | None = None,
 ) -> None:
-    """Set up logging of the whole process, the standard library's included. Calling it again starts afresh.
+    """Configure logging of the process, including the standard library's. A later call replaces it.
 
     Args:
         level: one of ``LEVELS``, in any case. ``trace`` is ``debug`` plus the debug lines of libraries.
-        format: ``json``, ``console``, or ``auto``: console when standard error is a terminal.
+        format: ``json``, ``console``, or ``auto``: console if standard error is a terminal.
         klog_v: klog's ``-v``; 4 and more means at least ``debug``.
-        stream: where to write; standard error when not given.
+        stream: the destination; None: standard error.
 
     Raises:
         ConfigError: unknown level or format.
@@ -102,23 +102,23 @@ def configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(max(number, logging.DEBUG)),
         logger_factory=lambda *_: sink,
-        # A cached logger would keep an earlier configuration; binding anew costs a microsecond.
+        # A cached logger would keep an earlier configuration; binding again costs a microsecond.
         cache_logger_on_first_use=False,
     )
     _adopt_standard_library(processors, sink, number)
 
 
 def get_logger(**bound: object) -> FilteringBoundLogger:
-    """A logger with values bound to every line, such as ``component="pods", cluster="gpu-west"``.
+    """Return a logger with values bound to every line, such as ``component="pods", cluster="gpu-west"``.
 
-    May be called at import: it takes on the configuration when it first logs.
+    May be called at import, because it uses the configuration of its first log call.
     """
     logger: FilteringBoundLogger = structlog.get_logger(**bound)
     return logger
 
 
 class _Sink:
-    """Writes whole lines and swallows whatever the stream says about it."""
+    """Writes complete lines and ignores errors of the stream."""
 
     def __init__(self, stream: ByteStream | None) -> None:
         self._stream = stream
@@ -130,10 +130,10 @@ class _Sink:
         try:
             while rest:
                 taken = self._stream.write(bytes(rest))
-                if taken is None:  # a non-blocking stream is full: better a lost line than a stalled loop
+                if taken is None:  # a non-blocking stream is full: a lost line is better than a stalled loop
                     return
                 rest = rest[taken:]
-        except (OSError, ValueError):  # the reader has gone, or the stream is closed
+        except (OSError, ValueError):  # the reader is gone, or the stream is closed
             return
 
     def __getattr__(self, name: str) -> Callable[[bytes], None]:
@@ -144,10 +144,10 @@ class _Sink:
 
 
 def _standard_error() -> ByteStream | None:
-    """Standard error without Python's buffer, which would fail once more at exit after a broken pipe."""
+    """Return standard error without Python's buffer, which would fail again at exit after a broken pipe."""
     try:
         return open(sys.stderr.fileno(), "wb", buffering=0, closefd=False)
-    except (AttributeError, OSError, ValueError):  # no standard error, or one replaced by something else
+    except (AttributeError, OSError, ValueError):  # no standard error, or a replacement without a file
         return getattr(sys.stderr, "buffer", None)
 
 
@@ -169,7 +169,7 @@ class _StandardLibraryHandler(logging.Handler):
             for processor in self._processors:
                 line = processor(None, _level_name(record.levelno), line)
             self._sink.write(line)
-        except Exception:  # noqa: BLE001 - a bad format string somewhere must not end the caller
+        except Exception:  # noqa: BLE001 - an invalid format string must not fail the caller
             self._sink.write(f"cannot render a log record of {record.name}: {record.msg!r}".encode())
 
 
@@ -186,7 +186,7 @@ def _adopt_standard_library(processors: list[Processor], sink: _Sink, level: int
 
 
 def _no_clients_doing(record: logging.LogRecord) -> bool:
-    """Leave out what aiohttp's server has tracebacks for: clients that have left, and port scans that speak no HTTP."""
+    """Exclude errors that aiohttp's server logs for closed connections and for port scans."""
     kind = (record.exc_info and record.exc_info[0]) or Exception
     theirs = issubclass(kind, ConnectionError) or kind.__module__ == "aiohttp.http_exceptions"
     return not theirs or record.name != "aiohttp.server"
@@ -217,12 +217,12 @@ def _json_line(_logger: WrappedLogger, _method: str, event: EventDict) -> bytes:
     try:
         return msgspec.json.encode(event, enc_hook=str)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        # Lone surrogates and keys that JSON does not have: slower, but the line is kept.
+        # Lone surrogates and keys that JSON does not allow: slower, but the line is kept.
         return json.dumps({str(key): str(value) for key, value in event.items()}).encode()
 
 
 class _Console:
-    """structlog's columns. Tracebacks are plain: rich ones print local variables, secrets included."""
+    """structlog's columns. Tracebacks are plain, because rich ones print local variables, including secrets."""
 
     def __init__(self, *, colors: bool) -> None:
         self._render = structlog.dev.ConsoleRenderer(

@@ -1,9 +1,9 @@
-"""The object that informers cache: metadata decoded, everything else kept as JSON until somebody reads it.
+"""The object that informers cache: metadata is decoded, other fields stay JSON until they are read.
 
-A cache of plain dicts costs five times the memory and makes every full garbage collection a pause of a tenth
-of a second per 5,000 pods, because each nested dict and list is tracked. Bytes are not. Decoding on read costs
-about ten microseconds a pod and has a second virtue: every reader gets dicts of its own, so nothing in a cache
-can be changed by accident and nobody has to copy defensively.
+A cache of plain dicts takes five times the memory and makes every full garbage collection a pause of a tenth
+of a second per 5,000 pods, because each nested dict and list is tracked. Bytes are not tracked. Decoding on
+read takes about ten microseconds per pod and returns new dicts to every reader, so a cache cannot be changed
+by accident and no defensive copies are needed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NOTHING = msgspec.Raw()
 
 
 class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, eq=False):
-    """``metadata`` of an object, without managedFields and selfLink, which nothing here needs.
+    """``metadata`` of an object, without managedFields and selfLink, which are not used.
 
-    Read-only by contract: informers hand the same one to everybody.
+    Read-only by contract: informers share it with all readers.
     """
 
     name: str = ""
@@ -42,7 +42,7 @@ class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, e
 
     @property
     def owner_references(self) -> list[dict[str, Any]]:
-        """The owners, decoded afresh."""
+        """Return the owners, decoded at each call."""
         if not bytes(self.raw_owner_references):
             return []
         owners: list[dict[str, Any]] = decode(self.raw_owner_references)
@@ -50,10 +50,10 @@ class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, e
 
 
 class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """One object as a server sent it. Never changes; a newer state is another Object.
+    """One object as a server sent it. Immutable; a newer state is another Object.
 
-    Compared by identity; for contents there are ``has_spec_equal`` and ``has_status_equal``. Made by
-    ``decode_object`` and ``from_dict``, and by ``wire`` of what servers send.
+    Compared by identity; use ``has_spec_equal`` and ``has_status_equal`` for contents. Created by
+    ``decode_object``, ``from_dict``, and ``client.decoding`` for server responses.
 
     Attributes:
         metadata: the decoded metadata; treat it as read-only.
@@ -70,72 +70,72 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def key(self) -> str:
-        """``namespace/name``, or ``name`` of a cluster-scoped object: the cache key, as in client-go."""
+        """Return ``namespace/name``, or ``name`` for a cluster-scoped object: the cache key, as in client-go."""
         metadata = self.metadata
         return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
 
     @property
     def name(self) -> str:
-        """``metadata.name``."""
+        """Return ``metadata.name``."""
         return self.metadata.name
 
     @property
     def namespace(self) -> str:
-        """``metadata.namespace``; empty for cluster-scoped objects."""
+        """Return ``metadata.namespace``; empty for cluster-scoped objects."""
         return self.metadata.namespace
 
     @property
     def uid(self) -> str:
-        """``metadata.uid``."""
+        """Return ``metadata.uid``."""
         return self.metadata.uid
 
     @property
     def resource_version(self) -> str:
-        """``metadata.resourceVersion``; opaque."""
+        """Return ``metadata.resourceVersion``; opaque."""
         return self.metadata.resource_version
 
     @property
     def labels(self) -> dict[str, str]:
-        """``metadata.labels``; read-only."""
+        """Return ``metadata.labels``; read-only."""
         return self.metadata.labels
 
     @property
     def annotations(self) -> dict[str, str]:
-        """``metadata.annotations``; read-only."""
+        """Return ``metadata.annotations``; read-only."""
         return self.metadata.annotations
 
     @property
     def spec(self) -> Any:
-        """``spec``, decoded afresh: bind it to a local before reading it twice. None when absent."""
+        """Return ``spec``, decoded at each call, so store it before reading it twice. None if absent."""
         return None if self._spec is None else decode(self._spec)
 
     @property
     def status(self) -> Any:
-        """``status``, decoded afresh. None when absent."""
+        """Return ``status``, decoded at each call. None if absent."""
         return None if self._status is None else decode(self._status)
 
     def field(self, name: str) -> Any:
-        """Any top-level field but metadata, decoded afresh. None when absent."""
+        """Return a top-level field other than metadata, decoded at each call. None if absent."""
         raw = self._raw_fields().get(name)
         return None if raw is None else decode(raw)
 
     @property
     def size(self) -> int:
-        """Bytes of the object as JSON, metadata included."""
+        """Return the bytes of the object as JSON, including metadata."""
         return len(msgspec.json.encode(self.metadata)) + sum(map(len, self._raw_fields().values()))
 
     def has_spec_equal(self, other: Object) -> bool:
-        """Whether both specs are the same JSON; compares bytes, decodes nothing."""
+        """Report whether both specs are the same JSON; compares bytes without decoding."""
         return self._spec == other._spec
 
     def has_status_equal(self, other: Object) -> bool:
-        """Whether both statuses are the same JSON."""
+        """Report whether both statuses are the same JSON."""
         return self._status == other._status
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole object as a fresh plain dict: apiVersion, kind, metadata, spec, status, the rest.
+        """Return the complete object as a new plain dict: apiVersion, kind, metadata, spec, status, the rest.
 
-        Fields of the metadata that are empty, zero or null are left out, as servers do.
+        Empty, zero or null fields of the metadata are omitted, as by servers.
         """
         whole: dict[str, Any] = {"apiVersion": self.api_version} if self.api_version else {}
         if self.kind:
@@ -146,11 +146,11 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         return whole
 
     def without(self, *fields: str) -> Object:
-        """The same object less some top-level fields: for informer transforms that save memory."""
+        """Return the object without some top-level fields, for informer transforms that save memory."""
         return self._with({name: raw for name, raw in self._raw_fields().items() if name not in fields})
 
     def with_fields(self, **fields: Any) -> Object:
-        """The same object with some top-level fields replaced: for informer transforms."""
+        """Return the object with some top-level fields replaced, for informer transforms."""
         replaced = {name: msgspec.json.encode(value) for name, value in fields.items()}
         return self._with({**self._raw_fields(), **replaced})
 
@@ -175,7 +175,7 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
 class WatchEvent(msgspec.Struct, frozen=True, gc=False):
     """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK.
 
-    A BOOKMARK's object has nothing but a resourceVersion and annotations.
+    A BOOKMARK's object has only a resourceVersion and annotations.
     """
 
     type: str
@@ -192,11 +192,11 @@ _decode_string = decoder(str)
 
 
 def decode_object(raw: bytes | msgspec.Raw, *, api_version: str = "", kind: str = "") -> Object:
-    """Read one object.
+    """Return one object.
 
     Args:
         raw: its JSON.
-        api_version: used where the JSON has none (items of a list have none).
+        api_version: used if the JSON has none, as items of a list.
         kind: likewise.
 
     Raises:
@@ -206,7 +206,7 @@ def decode_object(raw: bytes | msgspec.Raw, *, api_version: str = "", kind: str 
 
 
 def from_dict(whole: Mapping[str, Any]) -> Object:
-    """An Object of a plain dict, such as a write's answer.
+    """Return the Object of a plain dict, such as a write's answer.
 
     Raises:
         msgspec.DecodeError: it has no metadata, or metadata of wrong types.
@@ -215,7 +215,7 @@ def from_dict(whole: Mapping[str, Any]) -> Object:
 
 
 def assemble(fields: Fields, *, api_version: str = "", kind: str = "") -> Object:
-    """The Object of its top-level fields, which are taken out of the dict.
+    """Return the Object with these top-level fields; the dict is changed.
 
     Raises:
         msgspec.DecodeError: no metadata, or metadata of wrong types.
@@ -225,11 +225,11 @@ def assemble(fields: Fields, *, api_version: str = "", kind: str = "") -> Object
         raise msgspec.ValidationError("an object without metadata")
     metadata = _metadata(raw_metadata)
     raw_version, raw_kind = fields.pop("apiVersion", None), fields.pop("kind", None)
-    # A few kinds and namespaces, thousands of objects: one string each.
+    # Interned, because thousands of objects have few kinds and namespaces.
     metadata.namespace = sys.intern(metadata.namespace)
     api_version = sys.intern(_decode_string(raw_version) if raw_version is not None else api_version)
     kind = sys.intern(_decode_string(raw_kind) if raw_kind is not None else kind)
-    # A Raw is a view that keeps the whole line or list alive; bytes of its own keep only themselves.
+    # A Raw is a view that keeps the complete line or list in memory, so the bytes are copied.
     spec, status = fields.pop("spec", None), fields.pop("status", None)
     return Object(
         metadata,
@@ -245,7 +245,7 @@ def _metadata(raw: msgspec.Raw) -> ObjectMeta:
     try:
         metadata = _decode_meta(raw)
     except msgspec.ValidationError:
-        # Some writers spell "nothing" as null, which a strict schema refuses.
+        # Some writers send null for empty fields, which a strict schema refuses.
         plain = decode(raw)
         if not isinstance(plain, dict):
             raise

@@ -1,7 +1,7 @@
-"""Makes values safe to log: secrets replaced, sizes bounded, in time linear in what is kept.
+"""Makes values safe to log: secrets are replaced and sizes limited, in time linear in the kept size.
 
-Logged values contain text that tenants and API servers write (a selector that an error message repeats, a proxy's
-error page). Text is therefore cut before any pattern sees it, and no pattern can backtrack over more than a word.
+Logged values contain text from tenants and API servers (a selector in an error message, a proxy's error
+page). So text is cut before patterns are applied, and no pattern can backtrack over more than a word.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ REDACTED = "[redacted]"
 LONGEST_VALUE = 4096
 """Characters kept of one value."""
 LONGEST_TRACEBACK = 16 * 1024
-"""Characters kept of a traceback, which has the same text as the values and the place in the code besides."""
+"""Characters kept of a traceback, which contains the text of values and the code locations."""
 LONGEST_LINE = 32 * 1024
-"""Characters of all values of one line together; each list item and mapping entry counts a few more."""
+"""Characters of all values of one line; each list item and mapping entry counts a few more."""
 
 _LONGEST_NAME = 256
 _LONGEST_SECRET_NAME = 64
-"""Characters of a name that is looked up, and then remembered: keys of logged mappings may be a tenant's."""
+"""Characters of a key that is looked up and cached, because tenants may control the keys of logged mappings."""
 _NESTING = 8
 _ITEM = 8
-"""What a value counts at least, so that a million empty ones are bounded too."""
+"""Minimum characters that a value counts, so that a million empty ones are limited, too."""
 _TRACEBACKS = frozenset({"exception", "stack"})
 _SECRET_NAMES = frozenset(
     {
@@ -49,7 +49,7 @@ _SECRET_NAMES = frozenset(
 _SECRET_TEXT = re.compile(
     r"(?P<scheme>\b(?:bearer|basic)\s++)[\w\-.~+/=]{8,}+"
     r"|-----BEGIN [A-Z ]{0,64}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,64}PRIVATE KEY-----|\Z)"
-    # A JWT, also one that was cut: the dots may be missing.
+    # A JWT, also a truncated one without its dots.
     r"|\b(?-i:eyJ)[\w-]{8,}+(?:\.[\w-]*+){0,2}",
     re.IGNORECASE | re.DOTALL,
 )

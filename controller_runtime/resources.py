@@ -1,4 +1,4 @@
-"""The API resources we talk about, and their URLs."""
+"""The API resources that we use, and their URLs."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """``v1`` or ``apps/v1``."""
+        """Return ``v1`` or ``apps/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def qualified(self) -> str:
-        """``pods`` or ``deployments.apps``, for logs and metrics."""
+        """Return ``pods`` or ``deployments.apps``, for logs and metrics."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(
         self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:
-        """The URL path of the collection, an object, or an object's subresource.
+        """Return the URL path of the collection, an object, or an object's subresource.
 
         Args:
-            namespace: of a namespaced resource; None, or empty: the collection of all namespaces. Ignored for
+            namespace: of a namespaced resource; None or empty: the collection of all namespaces. Ignored for
                 cluster-scoped resources.
             name: of an object; None: the collection.
             subresource: such as ``status``, ``binding`` or ``eviction``.
 
         Raises:
-            ValueError: a name without the namespace it needs, an empty name, or one with a slash, a dot alone
-                or two, which servers or proxies would read as another path.
+            ValueError: a name without its namespace, an empty name, a name with a slash, or ``.`` or ``..``,
+                which servers or proxies would read as another path.
         """
         for what, value in (("namespace", namespace), ("name", name)):
             if value and ("/" in value or value in {".", ".."}):

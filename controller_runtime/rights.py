@@ -1,4 +1,4 @@
-"""Rights in a cluster as a table: a component says what it asks for once, and checks, manifests and the chart read it."""
+"""Permissions in a cluster as a table: declared once by a component, used by checks, manifests and the chart."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from typing import Any
 
 READ = ("get", "list", "watch")
 OWN_NAMESPACE = "<own>"
-"""Stands for the namespace that a component is installed in."""
+"""Placeholder of the namespace that a component is installed in."""
 VIRTUAL_NODE = "<virtual-node>"
-"""Stands, in ``Right.names``, for the name of each virtual node."""
+"""Placeholder in ``Right.names`` of the name of each virtual node."""
 LEASE = "<lease>"
-"""Stands, in ``Right.names``, for the Lease by which replicas of the virtual node elect one."""
+"""Placeholder in ``Right.names`` of the Lease by which replicas of the virtual node elect a leader."""
 LEASES = "<component-lease>"
-"""Stands, in ``Right.names``, for each Lease by which replicas of any component elect one."""
+"""Placeholder in ``Right.names`` of each Lease by which replicas of any component elect a leader."""
 TOKEN_SECRET = "<token-secret>"  # noqa: S105 - a placeholder
-"""Stands, in ``Right.names``, for each Secret with a token for a lower cluster that is renewed."""
+"""Placeholder in ``Right.names`` of each Secret with a renewed token for a lower cluster."""
 WEBHOOK_CONFIGURATION = "<webhook-configuration>"
-"""Stands, in ``Right.names``, for the name of both webhook configurations."""
+"""Placeholder in ``Right.names`` of the name of both webhook configurations."""
 EXTENDER_SECRET = "<extender-secret>"  # noqa: S105 - a placeholder
-"""Stands, in ``Right.names``, for both Secrets with certificates that the extender makes; none when a user supplies them."""
+"""Placeholder in ``Right.names`` of both Secrets with the extender's own certificates; none if a user
+supplies them."""
 WEBHOOK_SECRET = "<webhook-secret>"  # noqa: S105 - a placeholder
-"""Stands, in ``Right.names``, for the Secret with the webhook's certificates; none when a user supplies them."""
+"""Placeholder in ``Right.names`` of the Secret with the webhook's certificates; none if a user supplies them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Some verbs on one resource, and what stops working without them."""
+    """Verbs on one resource, and what fails without them."""
 
     group: str
     resource: str
@@ -37,15 +38,16 @@ class Right:
     subresource: str = ""
     namespace: str = ""
     names: tuple[str, ...] = ()
-    """The only objects it is about (``resourceNames``). Empty: all. May have placeholders, see ``resolved``."""
+    """The only objects that it applies to (``resourceNames``). Empty: all. May have placeholders, see
+    ``resolved``."""
 
     @property
     def full_resource(self) -> str:
-        """``pods/log``, as RBAC rules spell it."""
+        """Return ``pods/log``, as RBAC rules write it."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
     def attributes(self) -> Iterator[dict[str, str]]:
-        """``spec.resourceAttributes`` of a SelfSubjectAccessReview, one per verb (and name)."""
+        """Yield ``spec.resourceAttributes`` of a SelfSubjectAccessReview, one per verb (and name)."""
         for verb, name in itertools.product(self.verbs, self.names or ("",)):
             attributes = {"verb": verb, "group": self.group, "resource": self.resource}
             if self.subresource:
@@ -60,14 +62,15 @@ class Right:
 def resolved(
     rights: Iterable[Right], *, names: Mapping[str, Sequence[str]], own_namespace: str = OWN_NAMESPACE
 ) -> tuple[Right, ...]:
-    """Replace placeholders by the names of one installation.
+    """Return rights with placeholders replaced by the names of one installation.
 
-    A right whose names all come from an empty list is left out: without ``resourceNames`` it would be about all objects.
+    A right whose names are all placeholders without a value is omitted, because without ``resourceNames`` it
+    would apply to all objects.
 
     Args:
         rights: a component's table.
-        names: placeholder, such as ``VIRTUAL_NODE`` → what it stands for.
-        own_namespace: what ``OWN_NAMESPACE`` stands for.
+        names: placeholder, such as ``VIRTUAL_NODE`` → its values.
+        own_namespace: the value of ``OWN_NAMESPACE``.
     """
     found = []
     for right in rights:
@@ -86,7 +89,7 @@ def _expanded(text: str, names: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def rules(rights: Iterable[Right]) -> list[dict[str, Any]]:
-    """RBAC rules that grant rights: one per group, set of verbs and set of names, in a stable order."""
+    """Return RBAC rules that grant rights: one per group, set of verbs and set of names, in a stable order."""
     found: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for right in rights:
         key = (right.group, tuple(sorted(right.verbs)), tuple(sorted(right.names)))

@@ -1,4 +1,4 @@
-"""The indexed cache behind an informer."""
+"""The indexed cache of an informer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from controller_runtime.objects import Object
 
 Objects = list[Object]
-"""An alias, because ``Store.list`` hides the built-in's name inside the class."""
+"""An alias, because ``Store.list`` hides the built-in name inside the class."""
 Keys = list[str]
 Indexer = Callable[[Object], Iterable[str]]
 
 
 class Store:
-    """Objects by key, and by the values that indexers give them.
+    """Objects by key, and by the values of indexers.
 
-    Everything is returned in the order in which it was first stored, so that the order of writes is reproducible.
+    Objects are returned in the order in which they were first stored, so that the order of writes is
+    reproducible.
     """
 
     def __init__(self, indexers: Mapping[str, Indexer] | None = None) -> None:
@@ -24,23 +25,23 @@ class Store:
         self._indexes: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self._indexers}
 
     def get(self, key: str) -> Object | None:
-        """The object of that key (``namespace/name``), or None."""
+        """Return the object with this key (``namespace/name``), or None."""
         return self._objects.get(key)
 
     def list(self) -> Objects:
-        """All objects."""
+        """Return all objects."""
         return list(self._objects.values())
 
     def keys(self) -> Keys:
-        """All keys."""
+        """Return all keys."""
         return [*self._objects]
 
     def by_index(self, index: str, value: str) -> Objects:
-        """The objects to which the indexer gives that value."""
+        """Return the objects for which the indexer returns this value."""
         return [self._objects[key] for key in self._indexes[index].get(value, ())]
 
     def index_keys(self, index: str, value: str) -> Keys:
-        """The keys of the objects to which the indexer gives that value."""
+        """Return the keys of the objects for which the indexer returns this value."""
         return list(self._indexes[index].get(value, ()))
 
     def __len__(self) -> int:
@@ -50,7 +51,7 @@ class Store:
         return key in self._objects
 
     def put(self, key: str, new: Object) -> Object | None:
-        """Store an object; returns the one it replaces."""
+        """Store an object; return the one it replaces, or None."""
         old = self._objects.get(key)
         self._objects[key] = new
         if self._indexers:
@@ -58,7 +59,7 @@ class Store:
         return old
 
     def remove(self, key: str) -> Object | None:
-        """Forget an object; returns it."""
+        """Remove an object and return it, or None."""
         old = self._objects.pop(key, None)
         if old is not None and self._indexers:
             self._reindex(key, old, None)

@@ -1,4 +1,4 @@
-"""JSON and YAML from outside, decoded with one error for everything that can be wrong with them."""
+"""Decodes external JSON and YAML, with one exception type for all defects."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def decoder(kind: type[T]) -> Callable[[Json], T]:
     """Return a function that decodes JSON texts to values of a type.
 
-    msgspec reports some defects by other errors than its own: nesting that is too deep by RecursionError, bytes that
-    are not UTF-8 by UnicodeDecodeError, text with lone surrogates by UnicodeEncodeError. The function raises
-    msgspec.DecodeError for all of them.
+    msgspec reports some defects with other errors than its own: too deep nesting as RecursionError, bytes
+    that are not UTF-8 as UnicodeDecodeError, text with lone surrogates as UnicodeEncodeError. The function
+    raises msgspec.DecodeError for all of them.
     """
     decode = msgspec.json.Decoder(kind).decode
 
@@ -44,7 +44,8 @@ def decoder(kind: type[T]) -> Callable[[Json], T]:
 
 
 decode: Callable[[Json], Any] = decoder(Any)
-"""Return the value of a JSON text; raises msgspec.DecodeError. Objects call it for every spec and status they read."""
+"""Return the value of a JSON text; raise msgspec.DecodeError. Used by objects for every spec and status that
+is read."""
 
 
 def convert(document: Any, kind: type[T], *, where: str = "") -> T:
@@ -53,10 +54,10 @@ def convert(document: Any, kind: type[T], *, where: str = "") -> T:
     Args:
         document: mappings, lists and scalars.
         kind: its type.
-        where: the document's own place in a larger one, for errors.
+        where: the document's location in a larger one, for errors.
 
     Raises:
-        ValueError: the first field that does not fit, with its path; for an unknown one, the field that may be meant.
+        ValueError: names the first invalid field and its path; for an unknown field, suggests a known one.
     """
     try:
         return msgspec.convert(document, kind)
@@ -72,12 +73,12 @@ def convert(document: Any, kind: type[T], *, where: str = "") -> T:
 
 
 def _fields_at(kind: Any, path: str) -> Iterator[msgspec.structs.FieldInfo]:
-    """Yield the fields of the struct that a path of msgspec's, such as ``.clusters[0]``, leads to."""
+    """Yield the fields of the struct that a path of msgspec, such as ``.clusters[0]``, leads to."""
     for step in _STEP.finditer(path):
         if step[1]:
             found = [field.type for field in _fields_at(kind, "") if field.encode_name == step[1]]
         else:
-            # A list's items or a mapping's values: the last argument of any of the types it may be.
+            # A list's items or a mapping's values: the last argument of any of its possible types.
             found = [get_args(one)[-1] for one in (kind, *get_args(kind)) if get_args(one)]
         kind = found[0] if found else None
     for one in (kind, *get_args(kind)):
@@ -93,7 +94,7 @@ def decode_yaml(text: str) -> Any:
     """
     try:
         _check_depth(text)
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - the safe loader, in C where it is built
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - the safe loader, in C if available
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -107,7 +108,7 @@ def decode_yaml(text: str) -> Any:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse nesting that the loader, which recurses in C, would end the process on."""
+    """Raise ValueError for nesting that would crash the loader, which recurses in C."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):

@@ -1,4 +1,4 @@
-"""Where one cluster is and who we are there."""
+"""The address of one cluster and our credentials for it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from controller_runtime.tls.key_pairs import KeyPair
 
 
 class ClusterConfig:
-    """One cluster as seen by one user.
+    """One cluster and the user to connect as.
 
     Attributes:
-        server: base URL without a trailing slash, path prefix included.
-        ssl: context for TLS servers; None for plain http. Another one after our certificate has changed: read it
-            after ``headers``, and make new connections for it.
-        namespace: the context's namespace; empty when it names none.
+        server: base URL without a trailing slash, including the path prefix.
+        ssl: context for TLS servers; None for plain http. It is replaced when our certificate changes: read
+            it after ``headers``, and make new connections for a new one.
+        namespace: the context's namespace; empty if it has none.
         context_name: the kubeconfig context; empty in-cluster.
-        proxy_url: HTTP proxy to go through; None for none.
-        tls_server_name: name to verify the certificate against instead of the host; None for the host.
-        source: where all this came from, for messages.
+        proxy_url: the HTTP proxy to use; None: none.
+        tls_server_name: the name to verify the certificate against; None: the host.
+        source: the origin of this configuration, for messages.
         host: the server's name or address.
         port: the server's port.
-        path_prefix: the path of ``server``; empty for none.
+        path_prefix: the path of ``server``; empty: none.
     """
 
     def __init__(
@@ -43,21 +43,21 @@ class ClusterConfig:
         tls_server_name: str | None = None,
         source: str = "",
     ) -> None:
-        """Set up.
+        """Create a configuration.
 
         Args:
             server: an http or https URL.
-            ssl_context: how to verify an https server; fixed.
-            tls: instead of a context, what to make one of, now and when it changes.
-            credentials: where headers come from; none by default.
+            ssl_context: a fixed TLS context for an https server.
+            tls: TLS files to make the context from, now and when they change; instead of ``ssl_context``.
+            credentials: the source of headers; None: no credentials.
             namespace: of the context.
             context_name: of the kubeconfig.
-            proxy_url: HTTP proxy.
-            tls_server_name: to verify in place of the host.
-            source: for messages.
+            proxy_url: the HTTP proxy.
+            tls_server_name: the name to verify instead of the host.
+            source: the origin of this configuration, for messages.
 
         Raises:
-            ConfigError: the server is no URL, or the TLS material cannot be used.
+            ConfigError: the server is not a URL, or the TLS files cannot be used.
         """
         self.server = server.rstrip("/")
         self.namespace = namespace
@@ -75,16 +75,16 @@ class ClusterConfig:
         self.ssl = self._tls.context() if self._tls else ssl_context
 
     async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """Headers that authenticate a request.
+        """Return the headers that authenticate a request.
 
-        Token files and certificate files are looked at again once a minute, plugins run again before what they
-        gave expires.
+        Token and certificate files are checked for changes once a minute. Plugins run again before their
+        credentials expire.
 
         Args:
-            refresh: after a 401: do not trust what is remembered.
+            refresh: whether to ignore cached credentials, after a 401.
 
         Raises:
-            ConfigError: a token file, certificate or plugin fails, and nothing usable is remembered.
+            ConfigError: a token file, certificate or plugin fails, and no usable credentials are cached.
         """
         headers = await self._credentials.headers(refresh=refresh)
         if self._tls is not None:
@@ -93,18 +93,18 @@ class ClusterConfig:
 
     @property
     def verifies_server(self) -> bool:
-        """Whether an https server has to prove who it is; true for plain http, which is a weakness of its own."""
+        """Report whether an https server's certificate is verified; True for plain http."""
         if self._tls is not None:
             return self._tls.verify
         return self.ssl is None or self.ssl.verify_mode is not ssl.CERT_NONE
 
     @property
     def has_credentials(self) -> bool:
-        """Whether requests carry a token or a password."""
+        """Report whether requests carry a token or a password."""
         return type(self._credentials) is not Credentials
 
     async def close(self) -> None:
-        """Stop a credential plugin that runs."""
+        """Stop a running credential plugin."""
         await self._credentials.close()
 
     def _renew_context(self, tls: TlsMaterial, *, refresh: bool) -> None:
@@ -121,7 +121,8 @@ class ClusterConfig:
         try:
             self.ssl = tls.context(identity)
         except ConfigError:
-            # Half-written files are whole a moment later; what we have is good until the server says otherwise.
+            # Half-written files are complete a moment later; the current context stays in use until the
+            # server refuses it.
             if identity is not self._identity:
                 raise
             self._stamp = ()
@@ -132,10 +133,10 @@ class ClusterConfig:
 
 
 def split_server(server: str, *, source: str) -> tuple[str, int, str]:
-    """Host, port and path prefix of a server's URL.
+    """Return host, port and path prefix of a server's URL.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not the URL of a server.
     """
     where = f"{source}: " if source else ""
     try:
@@ -144,7 +145,7 @@ def split_server(server: str, *, source: str) -> tuple[str, int, str]:
     except ValueError as error:
         raise ConfigError(f"{where}{server!r} is not a URL: {error}") from None
     if parts.username is not None:
-        # It would be in every message that names the server, and is not sent beside other credentials.
+        # It would appear in every message with the server, and is not sent with other credentials.
         raise ConfigError(
             f"{where}has a name in front of the host; it belongs to username and password of the user"
         )

@@ -1,4 +1,4 @@
-"""How we prove who we are to an apiserver: headers, or a client certificate, that are always fresh."""
+"""Credentials for an API server: always current headers, or a client certificate."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import KeyPair
 
 REREAD_SECONDS = 60.0
-"""Age at which a file that somebody may rotate is looked at again, as client-go does."""
+"""Age in seconds at which a file that may be rotated is read again, as in client-go."""
 
 
 class Credentials:
-    """A source of authenticating headers; this one has none (client certificates need none).
+    """A source of authenticating headers. This base class has none, as client certificates need none.
 
     Attributes:
-        certificate: a client certificate that came with the headers; None where there is none, or where the TLS
-            context has one of its own.
+        certificate: a client certificate that came with the headers; None: none, or the TLS context has its
+            own.
     """
 
     certificate: KeyPair | None = None
 
     async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """The headers to send now.
+        """Return the headers to send now.
 
         Args:
-            refresh: after a 401: do not trust what is remembered.
+            refresh: whether to ignore cached credentials, after a 401.
 
         Raises:
-            ConfigError: there is nothing to send; names the source and what is wrong with it.
+            ConfigError: there are no headers to send; the error contains the source and the reason.
         """
         return {}
 
     async def close(self) -> None:
-        """Stop what runs on our behalf."""
+        """Stop subprocesses of these credentials."""
 
 
 class StaticCredentials(Credentials):
@@ -45,19 +45,19 @@ class StaticCredentials(Credentials):
         self._headers = headers
 
     async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """Always the same."""
+        """Return the fixed headers."""
         return self._headers
 
 
 class TokenFile(Credentials):
-    """A bearer token in a file that somebody rotates, such as a pod's own."""
+    """A bearer token in a file that may be rotated, such as a pod's service account token."""
 
     def __init__(self, path: Path, *, source: str, fallback: str = "") -> None:
-        """Set up; the file is read on first use.
+        """Create credentials; the file is read on first use.
 
         Args:
-            path: the file; white space around the token does not count.
-            source: names the file's role in messages.
+            path: the file; white space around the token is ignored.
+            source: the file's role, for messages.
             fallback: the token until the file can be read.
         """
         self._path = path
@@ -66,7 +66,7 @@ class TokenFile(Credentials):
         self._read_at: float | None = None
 
     async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """The file's token, read again once a minute and after a 401; the last good one while it is unreadable."""
+        """Return the file's token, read once a minute and after a 401; if unreadable, its last valid token."""
         now = asyncio.get_running_loop().time()
         if refresh or self._read_at is None or now - self._read_at >= REREAD_SECONDS:
             try:
@@ -83,7 +83,7 @@ class TokenFile(Credentials):
 
 
 def token_problem(token: str) -> str:
-    """Why a text cannot be a bearer token; empty when it can. RFC 6750 allows less than this lets through."""
+    """Return why a text cannot be a bearer token; empty if it can. RFC 6750 is stricter."""
     if not token:
         return "is empty"
     if not token.isascii() or not token.isprintable() or " " in token:
@@ -92,5 +92,5 @@ def token_problem(token: str) -> str:
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header of a bearer token."""
+    """Return the header of a bearer token."""
     return {"Authorization": f"Bearer {token}"}

@@ -1,4 +1,4 @@
-"""Credentials that a program hands out: ``users[].user.exec`` of a kubeconfig.
+"""Credentials from a plugin program: ``users[].user.exec`` of a kubeconfig.
 
 Source: client.authentication.k8s.io/v1, and client-go's plugin/pkg/client/auth/exec.
 """
@@ -25,13 +25,14 @@ API_VERSIONS = frozenset({"client.authentication.k8s.io/v1", "client.authenticat
 
 _RUN_TIMEOUT = 60.0
 _EARLY = timedelta(seconds=60)
-"""How long before its expiry a credential is renewed; a fifth of its life where that is shorter."""
+"""Time before its expiry at which a credential is renewed; a fifth of its lifetime if that is shorter."""
 _FORCE_INTERVAL = 5.0
-"""Seconds between two runs because of 401s: a plugin that hands out what the server refuses is not hammered."""
+"""Seconds between two runs caused by 401s: limits runs of a plugin whose credentials the server refuses."""
 _EXPIRED_INTERVAL = 1.0
-"""Seconds between two runs of a plugin that hands out what has expired, as with a clock that is wrong."""
+"""Seconds between two runs of a plugin that returns expired credentials, for example because of a wrong
+clock."""
 _RETRY_INTERVAL = 10.0
-"""Seconds between two tries to renew early what is still good."""
+"""Seconds between two attempts to renew a credential that is still valid."""
 _LAST_WORDS = 300
 _MOST_OUTPUT = 4 * 1024 * 1024
 """Bytes that a plugin may write to each of its outputs."""
@@ -39,15 +40,15 @@ _MOST_OUTPUT = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """What a kubeconfig says about a plugin.
+    """A plugin as configured in a kubeconfig.
 
     Attributes:
         command: a path, or a name to look up in $PATH.
         args: its arguments.
         env: added to our own environment.
-        api_version: the version of ExecCredential it speaks.
-        cluster: for ``provideClusterInfo``: the cluster, as ExecCredential's ``spec.cluster``; None: not asked for.
-        install_hint: what to tell a user who does not have it.
+        api_version: the version of ExecCredential that it uses.
+        cluster: the ``spec.cluster`` of ExecCredential for ``provideClusterInfo``; None: not requested.
+        install_hint: a hint for users who do not have the plugin.
         source: the kubeconfig and the user, for messages.
     """
 
@@ -76,16 +77,16 @@ class _Answer(msgspec.Struct, rename="camel"):
 class ExecCredentials(Credentials):
     """Runs a plugin when there is no credential, before one expires, and after a 401.
 
-    One run at a time serves all callers; it goes on when a caller is cancelled. A credential that names no expiry
-    is good until the server refuses it.
+    All callers share one run, which continues when a caller is cancelled. A credential without an expiry is
+    used until the server refuses it.
     """
 
     def __init__(self, plugin: Plugin, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """Set up; the plugin runs on first use.
+        """Create credentials; the plugin runs on first use.
 
         Args:
-            plugin: what to run.
-            now: wall time, which expiry is measured by.
+            plugin: the plugin to run.
+            now: wall clock, compared with the expiry.
         """
         self._plugin = plugin
         self._now = now
@@ -96,7 +97,7 @@ class ExecCredentials(Credentials):
         self._ran_at = self._forced_at = self._failed_at = float("-inf")
 
     async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """The headers to send now; empty when the plugin gives a certificate only."""
+        """Return the headers to send now; empty if the plugin returns only a certificate."""
         if self._headers is not None and not refresh and not self._is_due():
             return self._headers
         moment = asyncio.get_running_loop().time()
@@ -118,7 +119,7 @@ class ExecCredentials(Credentials):
         return self._headers
 
     async def close(self) -> None:
-        """Stop a plugin that runs."""
+        """Stop a running plugin."""
         if self._run is not None:
             self._run.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConfigError):
@@ -140,13 +141,13 @@ class ExecCredentials(Credentials):
     def _ended(self, run: asyncio.Task[None]) -> None:
         self._run = None
         if not run.cancelled():
-            run.exception()  # every caller may be gone; then nobody else would look
+            run.exception()  # retrieve the exception even if all callers were cancelled
 
     async def _renew(self) -> None:
         status = _read(await _execute(self._plugin), self._plugin)
         self._headers = bearer(status.token) if status.token else {}
         pair = KeyPair(status.client_certificate_data.encode(), status.client_key_data.encode())
-        # The same pair again is no new identity: connections made with it stay.
+        # An unchanged pair is not replaced, so that connections made with it are kept.
         if pair.certificate and pair != self.certificate:
             self.certificate = pair
         self._expiry = status.expiration_timestamp
@@ -178,7 +179,7 @@ async def _execute(plugin: Plugin) -> bytes:
         raise ConfigError(f"{plugin.source}.exec.command: {plugin.command}: {reason}{hint}") from None
     try:
         async with asyncio.timeout(_RUN_TIMEOUT):
-            # Both pipes at once: a talkative plugin must not block on the one that nobody reads.
+            # Read both pipes concurrently: a plugin must not block on one that is not read.
             output, complaint, _ = await asyncio.gather(
                 _read_all(process.stdout, process), _read_all(process.stderr, process), process.wait()
             )
@@ -202,7 +203,7 @@ async def _execute(plugin: Plugin) -> bytes:
 
 
 async def _read_all(pipe: asyncio.StreamReader | None, process: asyncio.subprocess.Process) -> bytes:
-    """Read a pipe to its end; too many bytes are cut behind the limit, and end the process."""
+    """Return the content of a pipe, cut after the limit; kill the process if it writes more."""
     assert pipe is not None
     found = bytearray()
     while chunk := await pipe.read(_MOST_OUTPUT):
@@ -214,7 +215,7 @@ async def _read_all(pipe: asyncio.StreamReader | None, process: asyncio.subproce
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill a plugin with all that it has started: a wrapper's child would go on, and hold the pipes that we wait for."""
+    """Kill a plugin and its children: a wrapper's child would go on and hold the pipes that we read."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

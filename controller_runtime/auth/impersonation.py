@@ -1,4 +1,4 @@
-"""Acting as somebody else: ``users[].user.as`` of a kubeconfig, and its groups, uid and extra.
+"""User impersonation: ``users[].user.as`` of a kubeconfig, and its groups, uid and extra.
 
 Source: Kubernetes' "User impersonation", and client-go's transport/round_trippers.go.
 """
@@ -17,39 +17,39 @@ from controller_runtime.errors import ConfigError
 USER = "Impersonate-User"
 _PREFIX = "impersonate-"
 _LEGAL_IN_NAMES = "!#$&'*+-.^_`|~"
-"""What a header's name may have besides letters and digits, the percent sign left out."""
+"""Characters allowed in a header name besides letters and digits, without the percent sign."""
 
 
 class Impersonating(Credentials):
-    """Somebody's credentials, and the headers that say whom the requests are for."""
+    """Credentials of one user with the headers to impersonate another user."""
 
     def __init__(self, own: Credentials, headers: Mapping[str, str]) -> None:
-        """Set up.
+        """Create credentials.
 
         Args:
-            own: who we are; allowed to impersonate.
-            headers: as ``headers_of`` makes them; the same name may come several times.
+            own: our credentials; the user must be allowed to impersonate.
+            headers: headers from ``headers_of``; a name may occur several times.
         """
         self._own = own
         self._impersonation = headers
 
     async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """Our own headers and those of the impersonation."""
+        """Return our own headers and those of the impersonation."""
         together = CIMultiDict(await self._own.headers(refresh=refresh))
         self.certificate = self._own.certificate
         together.extend(self._impersonation)
         return together
 
     async def close(self) -> None:
-        """Stop what runs on our behalf."""
+        """Stop subprocesses of our own credentials."""
         await self._own.close()
 
 
 def headers_of(user: Section) -> Mapping[str, str]:
-    """The headers of a user's ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra``; empty when it has none.
+    """Return the headers of a user's ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra``, if any.
 
     Raises:
-        ConfigError: a field is not what it should be, or the user itself is missing.
+        ConfigError: a field is invalid, or ``as`` is missing.
     """
     headers: CIMultiDict[str] = CIMultiDict()
     name, uid, groups = user.text("as"), user.text("as-uid"), _texts(user, "as-groups")
@@ -71,7 +71,7 @@ def headers_of(user: Section) -> Mapping[str, str]:
 
 
 def merged(ours: Mapping[str, str], request: Mapping[str, str] | None) -> Mapping[str, str]:
-    """The headers of one request: its own come first, and a request that impersonates does so alone."""
+    """Return the headers of one request: its own override ours, and its impersonation replaces ours."""
     if not request:
         return ours
     together = CIMultiDict(ours)

@@ -1,10 +1,10 @@
-"""Where a cluster is and how we prove who we are there: kubeconfigs, a pod's own account, and the environment.
+"""Loads a cluster's address and credentials from kubeconfigs, a service account or the environment.
 
-What leaves this module is ``ClusterConfig``: a URL, a TLS context and headers that are always fresh.
+The result is a ``ClusterConfig``: a URL, a TLS context and headers that are always current.
 
-It is also the one module that knows kubernetes-asyncio, which signs in for ``auth-provider`` users (OpenID
-Connect). Importing that package loads 850 modules of generated models, 37 MB and half a second, so the import
-waits for the first such user; everybody else's kubeconfig is read here.
+Only this module uses kubernetes-asyncio, which signs in ``auth-provider`` users (OpenID Connect). Importing
+that package loads 850 modules of generated models (37 MB, half a second), so it is imported for the first
+such user. Other kubeconfigs are read here.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 async def load(
     path: str | None = None, *, context: str | None = None, in_cluster: bool = True, server: str | None = None
 ) -> ClusterConfig:
-    """Find and read the configuration of one cluster, and sign in where that takes a plugin.
+    """Return the configuration of one cluster; run its credential plugin if it has one.
 
     Args:
-        path: a kubeconfig, or several as in $KUBECONFIG. When given, nothing else is tried: a lower cluster must
-            never become the upper one by falling back.
+        path: a kubeconfig, or several as in $KUBECONFIG. If given, there is no fallback, because a lower
+            cluster must never become the upper one.
         context: the kubeconfig's context; None: its current one.
-        in_cluster: without a path, and without $KUBECONFIG and ~/.kube/config, use the pod's own account.
+        in_cluster: whether to use the pod's service account if there is no path, $KUBECONFIG or
+            ~/.kube/config.
         server: overrides the server's URL, as kubectl's ``--server``.
 
     Raises:
@@ -77,18 +78,19 @@ async def load(
 
 
 async def trouble(path: str, *, context: str | None = None, server: str | None = None) -> str:
-    """What is wrong with a kubeconfig as it is now; empty when it can be used.
+    """Return what is wrong with a kubeconfig; empty if it can be used.
 
-    Asked before a configuration in use is given up for a newer one: whatever is wrong with that, the old one goes on.
+    Called before a configuration in use is replaced by a newer one: if that cannot be used, the old one
+    stays.
 
     Args:
-        path: as for ``load``; nothing else is tried.
+        path: as for ``load``; there is no fallback.
         context: as for ``load``.
         server: as for ``load``.
     """
     try:
         await load(path, context=context, server=server, in_cluster=False)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this one cluster's
+    except Exception as error:  # noqa: BLE001 - any error concerns this cluster only
         return lifecycle.describe(error) or repr(error)
     return ""
 
@@ -242,14 +244,14 @@ def _cluster_info(cluster: Section, *, url: str) -> dict[str, Any]:
 
 
 class _AuthProvider(Credentials):
-    """Signs in by kubernetes-asyncio: OpenID Connect with refresh tokens, and what else it knows.
+    """Signs in with kubernetes-asyncio: OpenID Connect with refresh tokens, and its other providers.
 
     A refresh token that the issuer replaces is kept in memory only; the kubeconfig is not written.
     """
 
     def __init__(self, user: Section) -> None:
         self._source = user.at("auth-provider")
-        # The loader notes renewed tokens in this very dict and looks at their expiry on every call.
+        # The loader stores renewed tokens in this dict and checks their expiry on every call.
         self._whole: dict[str, Any] = {
             "current-context": "c",
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
@@ -261,7 +263,7 @@ class _AuthProvider(Credentials):
         self._lock = asyncio.Lock()
 
     async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """The headers to send now; expiry is looked at once a minute, one caller at a time."""
+        """Return the headers to send now; check expiry once a minute, one caller at a time."""
         if self._headers is not None and not refresh and not self._is_due():
             return self._headers
         before = self._headers

@@ -1,4 +1,4 @@
-"""Kubeconfig files, found, merged and read as kubectl does: the first to say something wins.
+"""Finds, merges and reads kubeconfig files as kubectl does: the first file that sets a value wins.
 
 Source: client-go's tools/clientcmd. Paths inside a file are relative to that file.
 """
@@ -19,12 +19,12 @@ from controller_runtime.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A mapping of a kubeconfig that knows where it stands, for messages and for relative paths.
+    """A mapping in a kubeconfig with its location, for messages and relative paths.
 
     Attributes:
         where: such as ``kubeconfig /home/me/.kube/config: users[name=me].user``.
         values: the mapping.
-        directory: the file's.
+        directory: the file's directory.
     """
 
     where: str
@@ -32,14 +32,14 @@ class Section:
     directory: Path
 
     def at(self, name: str) -> str:
-        """Where a field stands, for messages."""
+        """Return the location of a field, for messages."""
         return f"{self.where}{' ' if self.where.endswith(':') else '.'}{name}"
 
     def text(self, name: str) -> str:
-        """A string; empty when absent.
+        """Return a string field; empty if absent.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: it is not a string.
         """
         value = self.values.get(name)
         if value is None:
@@ -51,10 +51,10 @@ class Section:
         raise ConfigError(f"{self.at(name)}: must be text")
 
     def flag(self, name: str) -> bool:
-        """A boolean; False when absent.
+        """Return a boolean field; False if absent.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: it is not a boolean.
         """
         value = self.values.get(name)
         if value is None or isinstance(value, bool):
@@ -62,10 +62,10 @@ class Section:
         raise ConfigError(f"{self.at(name)}: must be true or false")
 
     def section(self, name: str) -> Section | None:
-        """A mapping inside; None when absent.
+        """Return a nested mapping; None if absent.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: it is not a mapping.
         """
         value = self.values.get(name)
         if value is None:
@@ -75,10 +75,10 @@ class Section:
         return Section(self.at(name), value, self.directory)
 
     def sections(self, name: str) -> Sequence[Section]:
-        """Mappings in a list inside; none when absent.
+        """Return the mappings of a list field; empty if absent.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: it is not a list of mappings.
         """
         found = self.values.get(name) or []
         if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
@@ -88,12 +88,12 @@ class Section:
         ]
 
     def path(self, name: str) -> Path | None:
-        """A file's path, relative ones taken from the kubeconfig's directory; None when absent."""
+        """Return the path of a file, relative to the kubeconfig's directory; None if absent."""
         text = self.text(name)
         return self.directory / text if text else None
 
     def material(self, name: str) -> Path | bytes | None:
-        """``<name>-data``, decoded, or the path in ``<name>``; None when both are absent.
+        """Return the decoded ``<name>-data``, or the path in ``<name>``; None if both are absent.
 
         Raises:
             ConfigError: the data is not base64.
@@ -109,13 +109,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One context, resolved.
+    """One resolved context.
 
     Attributes:
         name: its name.
-        namespace: its namespace; empty when it names none.
+        namespace: its namespace; empty if it has none.
         cluster: the cluster.
-        user: the user; an empty section when the context names none.
+        user: the user; an empty section if the context has none.
         source: the files, for messages.
     """
 
@@ -131,11 +131,11 @@ def read(paths: Sequence[str], *, context: str = "", must_exist: bool = False) -
 
     Args:
         paths: in order of precedence; ``~`` is expanded.
-        context: its name; empty: the current one.
-        must_exist: whether a file that is not there is an error, rather than passed over.
+        context: its name; empty: the current context.
+        must_exist: whether a missing file is an error; otherwise it is skipped.
 
     Returns:
-        The context; None when none of the files exists.
+        The context; None if none of the files exists.
 
     Raises:
         ConfigError: names the file, the field, and what is wrong.
@@ -163,12 +163,12 @@ def read(paths: Sequence[str], *, context: str = "", must_exist: bool = False) -
 
 
 def places(path: str = "") -> list[str]:
-    """Where kubeconfigs are, in order of precedence: the path, or several; empty: ``$KUBECONFIG``, ``~/.kube/config``."""
+    """Return the paths of kubeconfigs in order of precedence: ``path``, or kubectl's defaults if empty."""
     return (path or os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
 
 
 def contexts(paths: Sequence[str]) -> list[str]:
-    """The names of all contexts of kubeconfig files, in their order.
+    """Return the names of all contexts of kubeconfig files, in order.
 
     Raises:
         ConfigError: a file cannot be read.

@@ -1,7 +1,7 @@
-"""The proxy that the environment names for a server, as Go's ``golang.org/x/net/http/httpproxy`` reads it.
+"""Finds the proxy that the environment sets for a server, as Go's ``golang.org/x/net/http/httpproxy`` does.
 
-Python's ``urllib`` has the same variables and another reading: it knows no networks in $NO_PROXY, and a cluster's own
-addresses (``10.0.0.0/8``) are what people write there.
+Python's ``urllib`` reads the same variables differently: it does not support networks in $NO_PROXY, where
+users list cluster addresses (``10.0.0.0/8``).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from controller_runtime.errors import ConfigError
 
 
 def proxy_for(server: str, *, environment: Mapping[str, str]) -> str | None:
-    """The URL of the proxy to reach a server by; None: go there directly, as always to this very machine.
+    """Return the URL of the proxy for a server; None: connect directly, as always to loopback.
 
     Args:
         server: an http or https URL.
-        environment: $HTTPS_PROXY or $HTTP_PROXY, by the server's scheme, and $NO_PROXY; or in small letters.
+        environment: $HTTPS_PROXY or $HTTP_PROXY, by the server's scheme, and $NO_PROXY; also in lower case.
 
     Raises:
         ConfigError: the proxy is not an http or https URL.
@@ -39,7 +39,7 @@ def proxy_for(server: str, *, environment: Mapping[str, str]) -> str | None:
 
 
 def split_url(url: str) -> SplitResult:
-    """Return the parts of a URL; one that cannot be read has none."""
+    """Return the parts of a URL; all empty if it is invalid."""
     try:
         return urlsplit(url)
     except ValueError:
@@ -47,7 +47,7 @@ def split_url(url: str) -> SplitResult:
 
 
 def without_password(url: str) -> str:
-    """A proxy's URL for people: without the user and the password."""
+    """Return a proxy's URL without user and password, for messages."""
     scheme, separator, rest = url.rpartition("://")
     return scheme + separator + rest.rpartition("@")[2]
 
@@ -70,9 +70,10 @@ def _goes_direct(host: str, port: int, exceptions: str) -> bool:
 def _excepts(
     entry: str, host: str, port: int, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None
 ) -> bool:
-    """Whether one entry means a host: ``*``, a network, an address or a domain, the last two perhaps with a port.
+    """Report whether one entry matches a host: ``*``, a network, or an address or domain with optional port.
 
-    ``example.com`` means the name itself and everything below it, ``.example.com`` and ``*.example.com`` only the latter.
+    ``example.com`` matches the name itself and its subdomains, ``.example.com`` and ``*.example.com`` only
+    the latter.
     """
     if entry == "*":
         return True
@@ -93,7 +94,7 @@ def _excepts(
 
 
 def _split(entry: str) -> tuple[str, str]:
-    """Host and port; the port is empty where there is none."""
+    """Return host and port; the port is empty if there is none."""
     if entry.startswith("["):
         host, _, rest = entry[1:].partition("]")
         return host, rest.removeprefix(":")

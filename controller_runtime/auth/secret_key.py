@@ -14,15 +14,15 @@ from controller_runtime.errors import AlreadyExists, ConfigError, Conflict, Forb
 from controller_runtime.resources import Resource
 
 FIELD = "key"
-"""Key of the Secret's data that holds the random key."""
+"""The data field of the Secret that holds the random key."""
 _TRIES = 5
 
 
 class SecretClient(Protocol):
-    """What is needed of ``client.Client``."""
+    """The methods of ``client.Client`` that are used here."""
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
-        """Read an object."""
+        """Return an object."""
 
     async def create(
         self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None
@@ -30,18 +30,18 @@ class SecretClient(Protocol):
         """Create an object."""
 
     async def update(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace an object of the same resourceVersion."""
+        """Replace an object; its resourceVersion is the precondition."""
 
 
 class SecretKey:
     """Reads a key from a Secret; writes a random one if the Secret has none.
 
-    Nothing is cached: a key that somebody replaced while this process runs is used from the next read on. All
-    processes that name the same Secret use the same key, because the first write wins.
+    Nothing is cached, so a replaced key is used from the next read on. All processes that use the same Secret
+    have the same key, because the first write wins.
     """
 
     def __init__(self, client: SecretClient, *, namespace: str, name: str) -> None:
-        """Set up; does no request."""
+        """Create a reader; sends no request."""
         self._client = client
         self._namespace = namespace
         self._name = name
@@ -50,8 +50,9 @@ class SecretKey:
         """Return the key.
 
         Raises:
-            ConfigError: a permission is missing, or the Secret holds something else; says what to do.
-            ApiError: the API server cannot be asked now.
+            ConfigError: a permission is missing, or the Secret holds something else; the message contains the
+                next step.
+            ApiError: the API server cannot be reached.
         """
         for _ in range(_TRIES):
             try:
@@ -64,7 +65,7 @@ class SecretKey:
             except NotFound:
                 await self._create()
             except Conflict:
-                continue  # Another process has written a key.
+                continue  # another process has written a key
             except (Forbidden, Invalid) as error:
                 raise ConfigError(
                     f"{self} cannot be read or written: {error.message}. {self._remedy}"

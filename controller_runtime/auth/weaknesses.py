@@ -1,4 +1,4 @@
-"""What is weak in a connection that a kubeconfig describes: said at start, by ``check`` and by ``inspect``."""
+"""Finds weaknesses of a connection in a kubeconfig: logged at start, reported by ``check`` and ``inspect``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from controller_runtime.process.listening import is_loopback
 
 
 def weaknesses(config: ClusterConfig) -> list[tuple[str, str]]:
-    """Return each weakness of the way to an API server, with what to do about it.
+    """Return each weakness of the connection to an API server with its remedy.
 
-    A server on loopback is left out: ``kubectl proxy`` and tunnels are read over plain HTTP.
+    A server on loopback is excluded: ``kubectl proxy`` and tunnels use plain HTTP there.
     """
     found = []
     if config.server.lower().startswith("http:") and not is_loopback(config.host):
@@ -32,7 +32,7 @@ def weaknesses(config: ClusterConfig) -> list[tuple[str, str]]:
 
 
 def warn(config: ClusterConfig, *, cluster: str) -> None:
-    """Log each weakness; for the start of a program."""
+    """Log each weakness when a program starts."""
     for what, step in weaknesses(config):
         log.get_logger(component="kubeconfig").warning(
             "the way to an API server is weak", cluster=cluster, source=config.source, error=what, next=step

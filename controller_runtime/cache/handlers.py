@@ -1,4 +1,4 @@
-"""What an informer calls on changes: plain functions at once, coroutines one after the other in a task of their own."""
+"""Calls the handlers of an informer: functions directly, coroutine functions in order in a task of their own."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OnDelete = Callable[[Object], Awaitable[None] | None]
 
 
 class Source(Protocol):
-    """What handlers are attached to."""
+    """The object that handlers are attached to."""
 
     def detach(self, registration: Registration) -> None:
-        """Deliver nothing more to it."""
+        """Stop deliveries to a registration."""
 
     def handler_failed(self) -> None:
-        """A handler let an exception out, which is being handled."""
+        """Log and count the exception of a handler that is being handled."""
 
 
 class Registration:
@@ -48,14 +48,14 @@ class Registration:
         """Whether every object of the first list has been delivered."""
 
     def remove(self) -> None:
-        """Deliver nothing more, what is buffered included; a call under way is finished."""
+        """Stop deliveries, including buffered ones; a running call finishes."""
         self._removed = True
         self._source.detach(self)
         if self._buffer is not None:
-            self._buffer.put_nowait((self._nothing, ()))  # wakes the pump, which ends
+            self._buffer.put_nowait((self._nothing, ()))  # ends the pump
 
     def deliver(self, kind: str, *arguments: Any) -> None:
-        """Call a handler now, or queue the call where handlers are coroutines."""
+        """Call a handler now, or buffer the call for coroutine handlers."""
         handler = self._handlers[kind]
         if handler is None or self._removed:
             return
@@ -64,18 +64,18 @@ class Registration:
             return
         try:
             handler(*arguments)
-        except Exception:  # noqa: BLE001 - a handler's fault ends with it
+        except Exception:  # noqa: BLE001 - must not stop other handlers
             self._source.handler_failed()
 
     def mark_synced(self) -> None:
-        """The first list has been handed over up to here."""
+        """Mark the end of the first list, after the deliveries so far."""
         if self._buffer is None:
             self.has_synced = True
         else:
             self._buffer.put_nowait((self._note_synced, ()))
 
     async def pump(self) -> None:
-        """Call buffered handlers one after the other, so that a slow one delays only itself."""
+        """Call buffered handlers in order, so that a slow one delays only its own registration."""
         if self._buffer is None:
             return
         while True:
@@ -90,9 +90,9 @@ class Registration:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                # Not we were cancelled but something that the handler awaited.
+                # The handler's awaitable was cancelled, not this task.
                 self._source.handler_failed()
-            except Exception:  # noqa: BLE001 - a handler's fault ends with it
+            except Exception:  # noqa: BLE001 - must not stop later calls
                 self._source.handler_failed()
 
     def _note_synced(self) -> None:

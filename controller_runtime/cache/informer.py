@@ -1,6 +1,6 @@
-"""A cache of one resource that follows the server, and tells its handlers what changed.
+"""A cache of one resource that follows the server and calls handlers for changes.
 
-What the server says comes from a ``Reflector``. The cache is updated before the handlers of a change are called.
+A ``Reflector`` reads from the server. The cache is updated before the handlers of a change are called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HANDLER_ERRORS = Counter(
 
 
 class Informer:
-    """Keeps ``store`` equal to the server's collection and calls handlers on every change."""
+    """Keeps ``store`` equal to the server's collection and calls handlers for every change."""
 
     def __init__(
         self,
@@ -49,21 +49,21 @@ class Informer:
         name: str = "",
         is_minor: bool = False,
     ) -> None:
-        """Set up; ``run`` starts it.
+        """Create an informer; ``run`` starts it.
 
         Args:
             client: the cluster.
-            resource: what to follow.
-            namespace: only there; None: everywhere.
+            resource: the resource to follow.
+            namespace: the namespace to follow; None: all.
             label_selector: as kubectl's ``-l``.
             field_selector: as kubectl's ``--field-selector``.
-            indexers: by index name, the values an object is found under.
-            transform: called on every object before it is stored; drops what nobody needs.
+            indexers: by index name, a function that returns an object's index values.
+            transform: called on every object before it is stored; removes fields that are not needed.
             resync_period: seconds between two re-deliveries of the whole cache to the handlers; 0: never.
-            page_size: objects per page of a list; 0: all at once.
-            name: in logs and metrics; the resource by default.
-            is_minor: once it has something, it comes after the others when many wait for a server to be back; for
-                what is followed object by object.
+            page_size: objects per page of a list; 0: no paging.
+            name: in logs and metrics; empty: the resource.
+            is_minor: after its first list it yields to other informers while they wait for a server; for
+                informers of single objects.
         """
         self.resource = resource
         self.store = Store({key: _guarded(indexer) for key, indexer in (indexers or {}).items()})
@@ -85,7 +85,7 @@ class Informer:
         )
         self._resync_period = max(1.0, resync_period) if resync_period else 0.0
         self._registrations: tuple[Registration, ...] = ()
-        """Replaced, never changed: handlers come and go while it is walked."""
+        """Replaced, never changed in place: handlers may be added or removed during an iteration."""
         self._synced = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._log = structlog.get_logger(informer=self.name, cluster=client.cluster)
@@ -99,10 +99,10 @@ class Informer:
         on_update: OnUpdate | None = None,
         on_delete: OnDelete | None = None,
     ) -> Registration:
-        """Be told of changes; what is cached already comes as adds.
+        """Register handlers for changes; already cached objects are delivered as adds.
 
-        Plain functions are called at once and must not block; an exception is logged and counted. Coroutine
-        functions have a buffer and a task of their own.
+        Plain functions are called directly and must not block; their exceptions are logged and counted.
+        Coroutine functions have a buffer and a task of their own.
 
         Args:
             on_add: called with the object and whether it is part of the first list.
@@ -121,11 +121,11 @@ class Informer:
 
     @property
     def has_synced(self) -> bool:
-        """Whether the first list has been stored completely."""
+        """Report whether the first list has been stored completely."""
         return self._synced.is_set()
 
-    async def wait_synced(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - answers instead of raising
-        """Wait for the first list; False when it did not come within ``timeout`` seconds."""
+    async def wait_synced(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - returns False instead of raising
+        """Wait for the first list; return False if it did not arrive within ``timeout`` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._synced.wait()
@@ -135,23 +135,24 @@ class Informer:
 
     @property
     def resource_version(self) -> str:
-        """The last version that was read; empty: none yet."""
+        """Return the last resourceVersion that was read; empty: none yet."""
         return self._reflector.resource_version
 
     @property
     def age(self) -> float:
-        """Seconds since the server was last heard; infinite before the first time."""
+        """Return the seconds since the server last answered; infinite before the first answer."""
         return self._reflector.age
 
     @property
     def last_error(self) -> Exception | None:
-        """Why the server cannot be followed at the moment; None when it can."""
+        """Return why the server cannot be followed at the moment; None if it can."""
         return self._reflector.last_error
 
     async def run(self) -> None:
-        """Follow the server until cancelled; trouble is waited out with back-off."""
+        """Follow the server until cancelled; retry failures with back-off."""
         gauge = _OBJECTS.labels(self._client.cluster, self.name)
-        # The metric lives as long as the process; it is not to keep the cache of a cluster that is followed no longer.
+        # The metric lives as long as the process and must not keep the cache of a cluster that is no longer
+        # followed.
         found = weakref.ref(self.store)
         gauge.set_function(lambda: 0 if (store := found()) is None else len(store))
         async with asyncio.TaskGroup() as group:
@@ -167,18 +168,18 @@ class Informer:
                 self._group = None
 
     def detach(self, registration: Registration) -> None:
-        """Deliver nothing more to a registration."""
+        """Stop deliveries to a registration."""
         self._registrations = tuple(other for other in self._registrations if other is not registration)
 
     def handler_failed(self) -> None:
-        """A handler let an exception out; it is the handler's fault and ends with it."""
+        """Log and count the exception of a handler; the informer continues."""
         _HANDLER_ERRORS.labels(self._client.cluster, self.name).inc()
         self._log.exception("event handler failed")
 
     # --- what the reflector brings ------------------------------------------------------------------
 
     async def replace(self, items: list[Object]) -> None:
-        """Take over a whole list; whoever is cached and not in it is gone."""
+        """Store a complete list; remove cached objects that are not in it."""
         initial = not self.has_synced
         slicer = Slicer()
         gone = dict.fromkeys(self.store.keys())
@@ -195,7 +196,7 @@ class Informer:
                 registration.mark_synced()
 
     def change(self, kind: str, changed: Object) -> None:
-        """Take over one change; its kind is ADDED, MODIFIED or DELETED."""
+        """Store one change; its kind is ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
             self._remove(changed.key, changed)
         else:
@@ -205,7 +206,7 @@ class Informer:
         key = new.key
         old = self.store.get(key)
         if old is not None and old.uid != new.uid:
-            # Another object took the name inside a gap: for whoever keys by uid these are two events.
+            # The object was replaced during a watch gap. Handlers that use the UID as key need two events.
             self._remove(key, None)
             old = None
         if old is not None and old.resource_version == new.resource_version:
@@ -228,7 +229,7 @@ class Informer:
             registration.deliver("delete", final)
 
     async def _resync(self) -> None:
-        """Deliver the whole cache again now and then; asks the server nothing."""
+        """Deliver the complete cache as updates every resync period, without a request to the server."""
         while True:
             await asyncio.sleep(self._resync_period)
             slicer = Slicer()
@@ -245,8 +246,8 @@ class Informer:
 def _guarded(function: Callable[[Object], T]) -> Callable[[Object], T]:
     """Return the function with its errors raised as ApiError, which the reflector reports and retries.
 
-    A server that sends malformed objects must not end the process that follows other servers, too. The object is not
-    skipped: to a reader, one that is missing is one that was deleted.
+    A server that sends malformed objects must not end the process, which follows other servers, too. The
+    object is not skipped, because readers would treat it as deleted.
     """
 
     def call(found: Object) -> T:

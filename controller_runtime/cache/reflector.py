@@ -1,7 +1,7 @@
-"""Follows one collection: list, then watch from the list's version, for ever.
+"""Follows one collection: lists it, then watches it from the list's version until cancelled.
 
-A watch that ends is resumed from the last version seen, without a list. 410 Gone means that history is missing:
-list again.
+A watch that ends is resumed from the last version seen, without a list. 410 Gone means that history is
+missing, so the collection is listed again.
 """
 
 from __future__ import annotations
@@ -28,39 +28,42 @@ _RESTARTS = Counter(
 )
 
 _TELL_AFTER = (5.0, 60.0)
-"""Seconds of trouble after which people are told: a server that is restarted is none of their business."""
+"""Seconds of failures after which a warning is logged. Restarts of a server are shorter and not logged."""
 _WATCH_SECONDS = (300.0, 600.0)
 _SILENCE_GRACE = 30.0
 _BOOKMARK_SILENCE = 180.0
-"""Seconds of silence after a bookmark that mean that nobody is there: apiservers send one a minute where they send any.
+"""Seconds without any event after a bookmark that mean a dead connection. API servers that send bookmarks
+send one a minute.
 
-client-go's HTTP/2 pings find out sooner. TCP's own probes do not: a proxy or load balancer answers them itself."""
+client-go's HTTP/2 pings detect this earlier. TCP probes do not, because a proxy or load balancer answers
+them."""
 _SHORT = 1.0
-"""Seconds; a watch that ends sooner without a word is a failure, as in client-go, or it would be repeated in a loop."""
+"""Seconds; a watch that ends earlier without an event is a failure, as in client-go, because it would be
+repeated in a loop."""
 
 _FREE_SHORTS = 3
 
 
 class _Silent(ConnectionFailed):
-    """A watch that brings not even bookmarks any more."""
+    """A watch that no longer brings even bookmarks."""
 
 
 class Sink(Protocol):
-    """Who keeps what the reflector reads."""
+    """The receiver of the objects that the reflector reads."""
 
     async def replace(self, items: list[Object]) -> None:
-        """Take over a whole list."""
+        """Store a complete list."""
 
     def change(self, kind: str, changed: Object) -> None:
-        """Take over one change; its kind is ADDED, MODIFIED or DELETED."""
+        """Store one change; its kind is ADDED, MODIFIED or DELETED."""
 
 
 class Reflector:
     """Reads a collection and its changes into a sink.
 
     Attributes:
-        resource_version: the last one seen; empty: the collection must be listed.
-        last_error: why the server cannot be followed at the moment; None when it can.
+        resource_version: the last version seen; empty: the collection must be listed.
+        last_error: why the server cannot be followed at the moment; None if it can.
     """
 
     def __init__(
@@ -75,17 +78,17 @@ class Reflector:
         name: str,
         is_minor: bool = False,
     ) -> None:
-        """Set up.
+        """Create a reflector; ``run`` starts it.
 
         Args:
             client: the cluster.
-            resource: what to follow.
-            sink: where to.
+            resource: the resource to follow.
+            sink: receives the objects.
             selection: namespace and selectors, as ``Client.list`` takes them.
-            transform: called on every object before the sink has it; None: they are taken as they come.
-            page_size: objects per page of a list; 0: all at once.
+            transform: called on every object before the sink receives it; None: no change.
+            page_size: objects per page of a list; 0: no paging.
             name: in logs and metrics.
-            is_minor: once it has something, it comes after the others when many wait for a server to be back.
+            is_minor: after its first list it yields to other reflectors while they wait for a server.
         """
         self.resource_version = ""
         self.last_error: Exception | None = None
@@ -103,13 +106,13 @@ class Reflector:
 
     @property
     def age(self) -> float:
-        """Seconds since the server was last heard; infinite before the first time."""
+        """Return the seconds since the server last answered; infinite before the first answer."""
         if self._contact is None:
             return float("inf")
         return asyncio.get_running_loop().time() - self._contact
 
     async def run(self) -> None:
-        """Follow the server until cancelled; trouble is waited out with back-off."""
+        """Follow the server until cancelled; retry failures with back-off."""
         loop = asyncio.get_running_loop()
         outage = self._client.outage
         patience = WatchBackoff()
@@ -118,7 +121,7 @@ class Reflector:
         while True:
             if not is_answered:
                 self.last_error = self.last_error or outage.error
-                # Somebody may wait for the first list, as a pod does for its Secret.
+                # The first list is never minor: it may block, for example, a pod that waits for its Secret.
                 await outage.turn(is_minor=self._is_minor and self._contact is not None)
             is_answered = False
             patience.begins(loop.time())
@@ -136,7 +139,7 @@ class Reflector:
                 outage.found_nobody(trouble)
             elif isinstance(trouble, ApiError):
                 outage.answered()
-                is_answered = True  # has stood in line; a 410 is to be followed by its list
+                is_answered = True  # has already queued; the list after a 410 must not wait again
             _RESTARTS.labels(self._client.cluster, self._name, _reason(trouble)).inc()
             doubts = doubts + 1 if _may_be_the_version(trouble) else 0
             if is_history_missing(trouble) or doubts > 1:
@@ -166,7 +169,7 @@ class Reflector:
         self._client.outage.answered()
         await self._sink.replace(listed.items)
         self.resource_version = listed.resource_version
-        self._sends_bookmarks = False  # until one comes: this may be another server
+        self._sends_bookmarks = False  # until a bookmark arrives: this may be another server
         self.last_error = None
 
     async def _watch(self) -> None:
@@ -185,7 +188,7 @@ class Reflector:
         try:
             async with contextlib.aclosing(batches), asyncio.timeout(self._patience()) as silence:
                 async for batch in batches:
-                    if is_empty:  # the first has nothing but the news that the server has begun to answer
+                    if is_empty:  # the first batch is empty: the server has accepted the watch
                         self._client.outage.answered()
                         is_empty = not batch
                     self._heard()
@@ -207,7 +210,7 @@ class Reflector:
         else:
             changed = event.object if self._transform is None else self._transform(event.object)
             self._sink.change(event.type, changed)
-        # Last, so that a failure above is met by reading the event again.
+        # Set last, so that the event is read again if a line before this fails.
         self.resource_version = event.object.resource_version
 
     def _patience(self) -> float | None:
@@ -218,24 +221,25 @@ class Reflector:
 
 
 def _after_short(shorts: int) -> float:
-    """Seconds to wait after watches in a row that brought something and ended at once; a few need no pause."""
+    """Return the seconds to wait after this number of consecutive short watches; the first few need no pause."""
     return (
         backoff.exponential(shorts - _FREE_SHORTS, base=0.1, maximum=10.0) if shorts >= _FREE_SHORTS else 0.0
     )
 
 
 def _reason(error: Exception) -> str:
-    """Why a watch is started again, in metrics."""
+    """Return the reason label of the restart metric."""
     if is_history_missing(error):
         return "expired"
     return "disconnected" if isinstance(error, ConnectionFailed) else type(error).__name__
 
 
 def _may_be_the_version(error: Exception) -> bool:
-    """Whether a list may mend what repeating the watch does not: the server cannot go on from the version that we know.
+    """Report whether a list may solve an error that repeating the watch does not.
 
-    It may be unable to read it, or what follows it; or it was restored from a backup and has yet to reach it: then a
-    watch is accepted and brings nothing, not even bookmarks. client-go lists after nearly every error of a watch; here,
-    after the second in a row of those that a list may mend.
+    The server may be unable to continue from our version: it may be unable to read the version or what
+    follows it. Or it was restored from a backup and has not reached our version yet: then it accepts a watch
+    and sends nothing, not even bookmarks. client-go lists after nearly every error of a watch. Here the
+    second of these errors in a row causes a list.
     """
     return isinstance(error, _Silent) or (isinstance(error, ApiError) and error.code in {400, 500})

@@ -1,12 +1,13 @@
-"""How long a broken list or watch waits: as client-go's reflector does where a server may suffer from us, else less.
+"""Delays after a failed list or watch: client-go's if the server may be overloaded, otherwise shorter.
 
-client-go waits 0.8 s doubled up to 30 s after every failure, so that an informer comes back up to a minute after its
-server did. Three kinds of trouble are told apart here, the last two with a ladder of their own:
+client-go waits 0.8 s, doubled up to 30 s after every failure, so an informer recovers up to a minute after
+its server. Here three kinds of failures are distinguished, the last two with a back-off of their own:
 
-- Nobody accepted the connection: no pause of its own. All who find that out stand in one line (``outage``).
-- What we know is not what the server can go on from (410, or a version from the future), as after a restart: one
-  list mends it, so the first is due at once. A server whose versions always expire is not listed in a loop.
-- Everything else, an overloaded server first of all: client-go's pauses, and never less than Retry-After.
+- No connection: no delay here, because these watches queue (``reconnect_queue``).
+- The server cannot continue from our version (410, or a version from the future), as after a restart. One list solves
+  it, so the first is sent at once. Later ones are delayed, so a server whose versions always expire is not listed in
+  a loop.
+- Everything else, such as an overloaded server: client-go's delays, and never less than Retry-After.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from controller_runtime.errors import ApiError, ConnectionFailed, Expired, NotCo
 from controller_runtime.util import backoff
 
 _QUIET = 120.0
-"""Seconds without trouble of a kind after which its ladder begins anew."""
+"""Seconds without a failure of a kind after which its back-off restarts."""
 _RESUME = 0.05
-"""Seconds after the first break of a watch: many break for nothing more than a proxy's idle time."""
+"""Seconds after the first break of a watch: most breaks are only a proxy's idle timeout."""
 _SPREAD = 0.2
-"""Seconds over which the lists of many informers begin that have all been told at once that history is missing."""
+"""Seconds over which the lists of many informers are spread when all learn at once that history is missing."""
 
 
 class WatchBackoff:
-    """The pauses of one reflector.
+    """The delays of one reflector.
 
     Attributes:
         attempts: failures in a row, of any kind.
-        since: when the first of them was, in the loop's seconds.
+        since: time of the first of them, in the loop's seconds.
     """
 
     def __init__(self) -> None:
@@ -41,15 +42,19 @@ class WatchBackoff:
         self._trouble = _Ladder(base=0.8, maximum=30.0)
 
     def begins(self, now: float) -> None:
-        """An attempt begins, in the loop's seconds: pause and place in line since the last failure were no quiet."""
+        """Record the start of an attempt; time spent waiting does not count as time without failures.
+
+        Args:
+            now: the loop's seconds.
+        """
         if self._waits:
             self._waits, self._last = False, now
 
     def pause(self, error: Exception, *, now: float, is_watch: bool) -> float:
-        """Seconds until the next attempt.
+        """Return the seconds until the next attempt.
 
         Args:
-            error: why the last one failed.
+            error: why the last attempt failed.
             now: the loop's seconds.
             is_watch: whether the next attempt is a watch rather than a list.
         """
@@ -58,7 +63,7 @@ class WatchBackoff:
         self.attempts += 1
         self._last = now
         self._waits = True
-        jitter = 1 + random.random()  # noqa: S311 - spreads those told the same
+        jitter = 1 + random.random()  # noqa: S311 - spreads clients that failed at the same time
         if is_history_missing(error):
             steps = self._history.step(now)
             return steps * jitter if self._history.failures > 1 else _SPREAD * (jitter - 1)
@@ -72,7 +77,7 @@ class WatchBackoff:
 
 
 class _Ladder:
-    """Doubling pauses that begin anew after quiet."""
+    """Doubling delays that restart after a time without failures."""
 
     def __init__(self, *, base: float, maximum: float) -> None:
         self.failures = 0
@@ -81,7 +86,7 @@ class _Ladder:
         self._last = float("-inf")
 
     def step(self, now: float) -> float:
-        """Count a failure; seconds to wait for it, jitter left out."""
+        """Count a failure and return the seconds to wait, without jitter."""
         if now - self._last > _QUIET:
             self.failures = 0
         self._last = now
@@ -90,12 +95,12 @@ class _Ladder:
 
 
 def is_history_missing(error: Exception) -> bool:
-    """Whether the collection must be listed: what we know is not what the server goes on from."""
+    """Report whether the collection must be listed, because the server cannot continue from our version."""
     return isinstance(error, Expired) or _is_from_the_future(error)
 
 
 def _is_from_the_future(error: Exception) -> bool:
-    """Whether the server has yet to reach our version, as one does that was restored from a backup."""
+    """Report whether the server has not reached our version yet, as after a restore from a backup."""
     details = error.status.get("details") if isinstance(error, ApiError) else None
     causes = details.get("causes") if isinstance(details, dict) else None
     return isinstance(causes, list) and any(

@@ -1,4 +1,4 @@
-"""Talks to one apiserver: raw JSON verbs over a ``Transport``, which paces, retries and maps errors."""
+"""A client for one API server: raw JSON verbs over a ``Transport``, which paces, retries and maps errors."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from controller_runtime.util.yielding import Slicer
 __all__ = ["Batch", "Client", "ObjectList", "PatchType"]
 
 _WATCH_GRACE = 30.0
-"""Seconds of silence beyond a watch's own time-out after which its connection counts as dead."""
+"""Seconds of silence beyond a watch's own timeout after which its connection counts as dead."""
 _DEFAULT_WATCH = 300.0
 _BATCH = 64
-"""Events decoded at once; those of one read could be thousands, which takes tens of milliseconds."""
+"""Events decoded at once. One read can bring thousands, which take tens of milliseconds."""
 
 Lines = list[bytes]
 Objects = list[Object]
 Batch = list[WatchEvent]
-"""Aliases, because ``Client.list`` hides the built-in's name inside the class."""
+"""Aliases, because ``Client.list`` hides the built-in name inside the class."""
 
 
 class WatchOptions(TypedDict, total=False):
-    """What ``Client.watch`` hands on to ``Client.watch_batches``."""
+    """Options that ``Client.watch`` passes to ``Client.watch_batches``."""
 
     namespace: str | None
     label_selector: str | None
@@ -52,7 +52,7 @@ class WatchOptions(TypedDict, total=False):
 
 
 class Client(ObjectVerbs):
-    """One aiohttp session to one apiserver, kept alive and paced by a token bucket."""
+    """A client for one API server, with kept-alive connections and a rate limit (token bucket)."""
 
     def __init__(
         self,
@@ -65,15 +65,15 @@ class Client(ObjectVerbs):
         cluster: str = "",
         limits: Limits | None = None,
     ) -> None:
-        """Set up; connections open on first use.
+        """Create a client; connections open on first use.
 
         Args:
             config: the cluster and our credentials.
-            qps: requests per second over time; 0: unlimited. Every resource gets its turn: a thousand pods to
+            qps: requests per second over time; 0: unlimited. Resources take turns, so a thousand pods to
                 create do not delay a lease.
-            burst: requests at once.
-            user_agent: names us in the server's audit log; up to a slash, it is our field manager.
-            timeout: seconds a request may take, retries included, waiting for the rate limit left out.
+            burst: requests that may be sent at once.
+            user_agent: our name in the server's audit log; the part before a slash is our field manager.
+            timeout: seconds a request may take, including retries but not the wait for the rate limit.
             cluster: the cluster's name in logs and metrics.
             limits: of the server's responses; None: the defaults.
         """
@@ -82,8 +82,8 @@ class Client(ObjectVerbs):
         self.bucket = TokenBucket(qps, burst)
         self.outage = Outage()
         self.turn = asyncio.Lock()
-        """Held while a page of a list or a batch of events is decoded and handled, so that a server that floods us in
-        many connections takes no more of each pass of the event loop than with one."""
+        """Held while a page of a list or a batch of events is decoded and handled. A server that sends data
+        on many connections then takes no more of an event loop pass than with one."""
         transport = Transport(
             config,
             bucket=self.bucket,
@@ -106,7 +106,7 @@ class Client(ObjectVerbs):
         return self._transport.served_certificate
 
     async def __aenter__(self) -> Self:
-        """Use as a context manager, or call ``close``."""
+        """Return the client; leaving the block closes it."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -114,7 +114,7 @@ class Client(ObjectVerbs):
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; requests under way, and later ones, fail."""
+        """Close all connections; current and later requests fail."""
         await self._transport.close()
 
     async def list(
@@ -128,22 +128,23 @@ class Client(ObjectVerbs):
         resource_version: str | None = None,
         transform: Callable[[Object], Object] | None = None,
     ) -> ObjectList:
-        """Read a whole collection, page by page.
+        """Return a complete collection, read page by page.
 
-        See ``ListPages`` for what happens when a continue token expires or a page is too large.
+        ``ListPages`` handles an expired continue token and a page that is too large.
 
         Args:
-            resource: what to read.
-            namespace: only there; None: everywhere.
+            resource: the resource to list.
+            namespace: the namespace to list; None: all.
             label_selector: as kubectl's ``-l``.
             field_selector: as kubectl's ``--field-selector``.
-            limit: objects per page; 0: all at once.
-            resource_version: as the API's parameter; None: the newest.
-            transform: called on every object as its page comes: what it drops is never in memory for the whole list.
+            limit: objects per page; 0: no paging.
+            resource_version: the API parameter; None: the newest.
+            transform: called on every object of a page when it arrives, so that removed fields never fill
+                memory.
 
         Raises:
             ResponseTooLarge: a single object exceeds a limit.
-            ApiError: anything else.
+            ApiError: any other failure.
         """
         path = resource.path(namespace=namespace)
         params = _selectors(label_selector, field_selector)
@@ -190,7 +191,7 @@ class Client(ObjectVerbs):
     async def watch(
         self, resource: Resource, **options: Unpack[WatchOptions]
     ) -> AsyncGenerator[WatchEvent, None]:
-        """Follow a collection, event by event; see ``watch_batches``."""
+        """Watch a collection and yield single events; see ``watch_batches``."""
         async with contextlib.aclosing(self.watch_batches(resource, **options)) as batches:
             async for batch in batches:
                 for event in batch:
@@ -208,16 +209,16 @@ class Client(ObjectVerbs):
         allow_bookmarks: bool = True,
         read_timeout: float | None = None,
     ) -> AsyncGenerator[Batch, None]:
-        """Follow a collection; yields what each read from the network brought.
+        """Watch a collection and yield the events of each network read as one batch.
 
-        The first batch is empty: the server has accepted the watch, which may have nothing to say for a minute.
-        Ends when the server closes the watch, as it does after ``timeout_seconds``.
+        The first batch is empty: the server has accepted the watch, and the first event may take a minute.
+        The iterator ends when the server closes the watch, usually after ``timeout_seconds``.
 
         Raises:
             Expired: the resourceVersion is too old; list again.
-            ConnectionFailed: the connection broke, or was silent for ``read_timeout`` seconds.
+            ConnectionFailed: the connection broke or was silent for ``read_timeout`` seconds.
             ResponseTooLarge: an event exceeds a limit.
-            ApiError: the server refuses, or reports an error in mid-stream.
+            ApiError: the server refused the watch or sent an error event.
         """
         params = _selectors(label_selector, field_selector)
         params["watch"] = "1"
@@ -254,14 +255,14 @@ class Client(ObjectVerbs):
                 raise ConnectionFailed(f"{self.config.server}: the watch ended in the middle of an event")
 
     async def version(self, *, timeout: float = 5.0) -> dict[str, Any]:  # noqa: ASYNC109 - of the request
-        """The server's ``/version``."""
+        """Return the content of the server's ``/version``."""
         return await self.read("/version", timeout=timeout)
 
     async def ping(self, *, timeout: float) -> None:  # noqa: ASYNC109 - of the request
-        """Is the server ready to serve? Falls back to ``/version`` where ``/readyz`` is not for us.
+        """Check that the server is ready; without permission for ``/readyz``, request ``/version`` instead.
 
         Raises:
-            ApiError: it is not.
+            ApiError: the server is not ready.
         """
         try:
             await self._transport.request("GET", "/readyz", timeout=timeout)
@@ -277,7 +278,7 @@ class Client(ObjectVerbs):
             raise self._transport.failure(error) from error
 
     def _events(self, lines: Lines, what: str) -> tuple[Batch, ApiError | None]:
-        """The events up to the first that is an error, and that error."""
+        """Return the events before the first error, and that error or None."""
         events: Batch = []
         try:
             for line in lines:

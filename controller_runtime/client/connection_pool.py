@@ -1,4 +1,4 @@
-"""Kept-alive connections to one apiserver under one identity."""
+"""Kept-alive connections to one API server with one client identity."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ from controller_runtime.auth.connection import ClusterConfig
 from controller_runtime.client.response_handler import CpuMeter, MeteredResponseHandler
 
 _KEEPALIVE = 45.0
-"""Seconds an idle connection is kept: less than the 60 of many a load balancer and the 90 of an apiserver."""
+"""Seconds an idle connection is kept: less than the 60 s of many load balancers and the 90 s of an API
+server."""
 _DNS_CACHE = 30
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""Seconds of silence before the kernel probes, seconds between probes, and how many may go unanswered."""
+"""Seconds of silence before the kernel probes, seconds between probes, and how many may stay unanswered."""
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 _BUFFER = 2**16
-"""Bytes read ahead per connection before the server is made to wait: a hundred connections may be flooded at once."""
+"""Bytes read ahead per connection. Small, because a server may fill a hundred connections at once."""
 
 
 class ConnectionPool:
-    """An aiohttp session; as a context manager, one use of it.
+    """An aiohttp session. Entering it as a context manager counts one use.
 
-    A TLS connection keeps the client certificate it was made with. When that changes, the pool is retired: it
-    closes with its last use, so that watches end in their own time.
+    A TLS connection keeps the client certificate that it was made with. When the certificate changes, the
+    pool is retired: it closes after its last use, so that watches end at their own time.
 
     Attributes:
         context: the TLS context of its connections.
         session: for requests.
-        options: arguments that every request needs.
-        closed: whether nothing can be sent any more.
-        served_certificate: of the server (DER), from the connection made last; None: no TLS, or no connection yet.
+        options: arguments for every request.
+        closed: whether requests are no longer possible.
+        served_certificate: the server's certificate (DER) from the newest connection; None: no TLS, or not
+            connected yet.
     """
 
     def __init__(self, config: ClusterConfig, headers: Mapping[str, str], *, meter: CpuMeter) -> None:
-        """Set up; connections open on first use.
+        """Create a pool; connections open on first use.
 
         Args:
-            config: where to; its TLS context is the identity.
+            config: the server; its TLS context is the identity.
             headers: sent with every request.
             meter: limits the CPU time that the server's bytes cost.
         """
@@ -60,14 +62,14 @@ class ConnectionPool:
         self._retired = False
         self._closing: asyncio.Future[None] | None = None
         connector = aiohttp.TCPConnector(
-            # Watches hold a connection each, so the bound on requests is the callers' concurrency.
+            # A watch holds a connection for its lifetime. Callers limit the number of concurrent requests.
             limit=0,
             ssl=config.ssl if config.ssl is not None else True,
             keepalive_timeout=_KEEPALIVE,
             ttl_dns_cache=_DNS_CACHE,
             socket_factory=_socket,
         )
-        # No public way to a protocol of one's own; a test guards it.
+        # aiohttp has no public option for a custom protocol; a test checks that this attribute works.
         handler: Callable[..., ResponseHandler] = partial(
             MeteredResponseHandler, meter=meter, connected=self._note_certificate
         )
@@ -75,7 +77,8 @@ class ConnectionPool:
         self.session = aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), headers=headers, read_bufsize=_BUFFER
         )
-        # aiohttp would repeat PUT and DELETE on a broken connection, and a repeated PUT is a false conflict.
+        # aiohttp would repeat PUT and DELETE on a broken connection, and a repeated PUT causes a false
+        # conflict.
         self.session._retry_connection = False  # noqa: SLF001 - no public switch; a test guards it
 
     def __enter__(self) -> Self:
@@ -88,13 +91,13 @@ class ConnectionPool:
             self._close_soon()
 
     def retire(self) -> None:
-        """Close as soon as nobody uses it."""
+        """Close the pool as soon as it is no longer used."""
         self._retired = True
         if not self._users:
             self._close_soon()
 
     async def close(self) -> None:
-        """Close now; requests under way fail."""
+        """Close now; current requests fail."""
         self.closed = True
         await self.session.close()
 
@@ -110,7 +113,7 @@ class ConnectionPool:
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket whose kernel notices within about a minute that the peer is gone, during a silent watch too."""
+    """Return a socket whose kernel detects a dead peer within about a minute, also during a silent watch."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     try:
@@ -125,10 +128,10 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
 
 
 def refusal(error: BaseException) -> str:
-    """Return why a connection could not be made, as the kernel or the resolver words it; empty for other failures."""
+    """Return why a connection was not made, in the words of the kernel or resolver; empty for other failures."""
     if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, aiohttp.ClientSSLError):
         return ""
-    # asyncio puts its own text in place of the kernel's, and all of them into one where a name has many addresses.
+    # asyncio replaces the kernel's text by its own, and merges the texts if a name has several addresses.
     number = _ERRNO.search(str(error.os_error))
     why = os.strerror(int(number[1])) if number else error.os_error.strerror or str(error.os_error)
     return f"cannot connect: {why[:1].lower()}{why[1:]}"

@@ -1,4 +1,4 @@
-"""What servers send, read into objects: lists, and the lines of a watch."""
+"""Decodes server responses into objects: lists, and the lines of a watch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from controller_runtime.objects import Fields, Object, WatchEvent, assemble
 
 
 def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[list[Object], ListMeta]:
-    """Read a list; its items get the apiVersion and kind that servers leave out there.
+    """Return the items and metadata of a list; items get the apiVersion and kind that servers omit.
 
     Args:
-        raw: its JSON.
-        api_version: of the items, where neither they nor the list tell.
-        kind: likewise.
+        raw: the JSON of the list.
+        api_version: of items, if neither they nor the list have one.
+        kind: of items, likewise.
 
     Raises:
         msgspec.DecodeError: not JSON, or not a list of objects.
@@ -29,7 +29,7 @@ def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[l
 
 
 def decode_watch_event(line: bytes) -> WatchEvent:
-    """Read one line of a watch.
+    """Return the event of one line of a watch.
 
     Raises:
         ApiError: the line is an ERROR; the exception carries its Status (410 is ``Expired``).
@@ -58,7 +58,7 @@ class ListMeta(
 
 class _ListWire(msgspec.Struct):
     items: list[Fields] | None
-    """Null where there are none; never left out: other JSON is not to be taken for an empty collection."""
+    """Null if there are none, but never omitted: other JSON must not be read as an empty collection."""
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
     kind: str = ""
     apiVersion: str = ""  # noqa: N815 - the wire's name

@@ -1,4 +1,4 @@
-"""A list, and which page of it to ask for next, after a page and after an error."""
+"""Decides which page of a list to request next, after a page and after an error."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from controller_runtime.objects import Object
 
 SIZE = 500
 _MOST = 10_000
-"""Pages of a list; a server that always names another one would never end."""
+"""Maximum pages of a list: a server could return a continue token forever."""
 _QUICK, _PAUSE = 200, 0.05
 _SMALLER = 5
-"""Divides the page size after a page that exceeds a limit: from 500, the fourth request is for one object."""
+"""Divisor of the page size after a page that exceeds a limit: from 500, the fourth request is for one object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,19 @@ class ObjectList:
 class ListPages:
     """The requests of one list.
 
-    A continue token that expires (410) makes the whole list be read once without pages. A page that exceeds a limit
-    of responses is asked for again with fewer objects.
+    When a continue token expires (410), the complete list is read once without pages. A page that exceeds a
+    response limit is requested again with fewer objects.
 
     Attributes:
         params: the query of the next request.
     """
 
     def __init__(self, params: Mapping[str, str], *, size: int) -> None:
-        """Set up.
+        """Start a list with its first page.
 
         Args:
             params: the list's query.
-            size: objects per page; 0: all at once.
+            size: objects per page; 0: no paging.
         """
         self._query = dict(params)
         self._size = size
@@ -49,29 +49,30 @@ class ListPages:
         self.params = {**params, "limit": str(size)} if size else dict(params)
 
     def follow(self, token: str) -> None:
-        """Ask for the page behind the last one.
+        """Request the next page.
 
         Raises:
-            ResponseTooLarge: there have been too many.
+            ResponseTooLarge: the list has too many pages.
         """
         self._number += 1
         if self._number > _MOST:
             raise ResponseTooLarge(f"the list has more than {_MOST:,} pages")
-        # What was too large may be behind us: with few objects per page for good, a long list has too many pages.
+        # Grow again: the large objects may be behind us, and a long list in small pages exceeds the page
+        # limit.
         self._size = min(self._most, self._size * 2)
         self.params = {**self._query, "limit": str(self._size), "continue": token}
         self.params.pop("resourceVersion", None)
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before the next request: from 100,000 objects on, others get more turns."""
+        """Return the seconds to wait before the next request; after 200 pages others get more turns."""
         return _PAUSE if self._number > _QUICK else 0.0
 
     def restart(self, error: Expired) -> None:
-        """Ask for everything at once, because the continue token expired; what came so far is void.
+        """Request the complete list without pages after a continue token expired; earlier pages are invalid.
 
         Raises:
-            Expired: the error, where that cannot help.
+            Expired: the given error, if the request had no token or the list was already restarted.
         """
         if "continue" not in self.params or self._expired is not None:
             raise error
@@ -79,11 +80,11 @@ class ListPages:
         self.params = self._query
 
     def shrink(self, error: ResponseTooLarge) -> None:
-        """Ask for the same page with fewer objects.
+        """Request the same page with fewer objects.
 
         Raises:
-            ResponseTooLarge: the error, when the page has a single object.
-            Expired: the whole list is too large, and its pages expire sooner than they can be read.
+            ResponseTooLarge: the given error, if the page has a single object.
+            Expired: the complete list is too large, and its pages expire faster than they can be read.
         """
         if self._size == 1:
             raise error

@@ -1,4 +1,4 @@
-"""The verbs of single objects: read, create, replace, patch, delete; raw JSON in, plain dicts out."""
+"""The verbs of single objects: read, create, replace, patch, delete. Responses are plain dicts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ encode = msgspec.json.encode
 
 
 class PatchType(enum.StrEnum):
-    """How a patch is to be read, as its content type."""
+    """The format of a patch, by its content type."""
 
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
@@ -37,7 +37,7 @@ _PATCH_HEADERS = {kind: {"Content-Type": kind.value} for kind in PatchType}
 
 
 class ObjectVerbs:
-    """What can be asked of one apiserver about one object; ``client.Client`` adds collections.
+    """Requests for single objects of one API server; ``client.Client`` adds collections.
 
     Attributes:
         config: the cluster and our credentials.
@@ -49,11 +49,12 @@ class ObjectVerbs:
         self._field_manager = quote(field_manager, safe="")
 
     async def read(self, path: str, **options: Unpack[RequestOptions]) -> dict[str, Any]:
-        """Return the JSON of any path, such as discovery, within the limits of responses.
+        """Return the JSON of any path, such as discovery, within the response limits.
 
         Raises:
-            ConnectionFailed: it is not JSON.
-            ApiError: by the answer; ResponseTooLarge when it exceeds a limit.
+            ConnectionFailed: the response is not JSON.
+            ResponseTooLarge: the response exceeds a limit.
+            ApiError: the error that the server returned.
         """
         answer: dict[str, Any] = self._decode(
             await self._transport.request("GET", path, **options), decode, f"GET {path}"
@@ -69,12 +70,12 @@ class ObjectVerbs:
         subresource: str | None = None,
         params: Params | None = None,
     ) -> dict[str, Any]:
-        """Read one object.
+        """Return one object.
 
         Raises:
-            NotFound: it does not exist; an API server says so in a Status.
-            Unavailable: somebody else has answered 404, such as a proxy in between: that tells nothing of the object.
-            ApiError: anything else.
+            NotFound: the object does not exist; an API server reports this in a Status.
+            Unavailable: a 404 without a Status, for example from a proxy; the object may exist.
+            ApiError: any other failure.
         """
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
         try:
@@ -95,20 +96,20 @@ class ObjectVerbs:
         params: Params | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Create an object, or POST to a subresource of ``name``.
+        """Create an object, or POST to a subresource of ``name``; return the response.
 
         Args:
-            resource: of which kind.
+            resource: the object's resource.
             body: the object.
-            namespace: by default the one that the body names.
-            name: of the object whose subresource it is.
-            subresource: of ``name``.
-            params: query.
-            headers: further headers of this one request, such as ``Impersonate-User``.
+            namespace: the namespace; None: the one in the body.
+            name: the object whose subresource is posted to; None: create an object.
+            subresource: the subresource of ``name``.
+            params: the query.
+            headers: more headers for this request, such as ``Impersonate-User``.
 
         Raises:
-            AlreadyExists: the name is taken.
-            ApiError: anything else.
+            AlreadyExists: an object with this name exists.
+            ApiError: any other failure.
         """
         if name is None:
             body = _complete(resource, body)
@@ -119,11 +120,11 @@ class ObjectVerbs:
     async def update(
         self, resource: Resource, body: Mapping[str, Any], *, subresource: str | None = None
     ) -> dict[str, Any]:
-        """Replace an object; its resourceVersion is the precondition.
+        """Replace an object and return it; its resourceVersion is the precondition.
 
         Raises:
-            Conflict: somebody else changed it first.
-            ApiError: anything else.
+            Conflict: the object has changed.
+            ApiError: any other failure.
         """
         metadata = body["metadata"]
         path = resource.path(
@@ -142,12 +143,12 @@ class ObjectVerbs:
         patch_type: PatchType = PatchType.MERGE,
         params: Params | None = None,
     ) -> dict[str, Any]:
-        """Change parts of an object.
+        """Change parts of an object and return it.
 
         Raises:
-            NotFound: it does not exist.
-            Conflict: a UID or resourceVersion in the patch does not hold.
-            ApiError: anything else.
+            NotFound: the object does not exist.
+            Conflict: a UID or resourceVersion in the patch does not match.
+            ApiError: any other failure.
         """
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
         return await self._json(
@@ -165,12 +166,12 @@ class ObjectVerbs:
         grace_period_seconds: int | None = None,
         propagation_policy: str | None = None,
     ) -> dict[str, Any]:
-        """Delete an object, optionally only the very one of that uid.
+        """Delete an object, optionally only with this UID and resourceVersion; return the response.
 
         Raises:
-            NotFound: it does not exist.
-            Conflict: the precondition does not hold.
-            ApiError: anything else.
+            NotFound: the object does not exist.
+            Conflict: a precondition does not match.
+            ApiError: any other failure.
         """
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         preconditions = {
@@ -212,7 +213,7 @@ class ObjectVerbs:
         return decoded
 
     def _decode(self, answer: bytes, decoder: Callable[[bytes], T], what: str) -> T:
-        """Decode a body or a line of ``what``: method and path."""
+        """Decode a body or a watch line; ``what`` is method and path, for errors."""
         self._transport.reader.check_values(answer, what)
         try:
             return decoder(answer)
@@ -224,7 +225,7 @@ class ObjectVerbs:
 
 
 def _complete(resource: Resource, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Servers insist on apiVersion and kind, which a caller has said by naming the resource."""
+    """Return the body with apiVersion and kind, which servers require, taken from the resource if missing."""
     if "kind" in body and "apiVersion" in body:
         return body
     return {"apiVersion": resource.api_version, "kind": resource.kind, **body}

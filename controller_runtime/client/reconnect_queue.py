@@ -1,17 +1,17 @@
-"""While an API server cannot be reached, the watches of its client stand in line instead of asking each for itself.
+"""A queue for the watches of a client while its API server is unreachable.
 
-A thousand watches that retry every few seconds are hundreds of connections a second that nobody accepts. Here one
-after the other is let go to try, 5 ms apart. After eight without an answer the pace doubles with each, up to a second;
-any answer that one of them gets brings it back to the beginning. This one rule is
+Without it, a thousand watches that retry every few seconds would try hundreds of connections per second. The
+queue releases one watch after the other, 5 ms apart. After eight attempts without an answer the interval
+doubles with each attempt, up to a second. Any answer resets it. This rule has three effects:
 
-- the single prober with back-off while the server is away, however many wait,
-- the staggered return when it is back, and a slow start where it is slow to answer: no herd, and a fraction of the
-  client's rate limit,
-- and no more than a hiccup where one of several servers behind a load balancer is down: who finds another one lets
-  the next go.
+- While the server is away, there is a single prober with back-off, whatever the number of waiting watches.
+- When the server is back, watches return one by one, slower if it answers slowly, with a fraction of the client's
+  rate limit.
+- When one of several servers behind a load balancer is down, the delay is short: a watch that reaches another server
+  releases the next.
 
-Only watches and the lists before them stand in line. Writers, leases and whoever else has a deadline ask when they
-like. They do not move the line either: a request by a kept connection says nothing about new ones.
+Only watches and the lists before them queue. Requests with a deadline, such as writes and leases, are sent at
+any time. They do not release watches: a request on a kept connection proves nothing about new connections.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from collections import deque
 from controller_runtime.util import backoff
 
 _PACE = 0.005
-"""Seconds from one to the next while there are answers. Up to twice that for jitter: of a list and two watches each,
-400 requests per second, below the 500 of a virtual node's rate limit, where every resource has its turn besides."""
+"""Seconds between releases while the server answers, up to doubled by jitter. With a list and two watches
+each, that is 400 requests per second, below the 500 of a virtual node's rate limit, in which resources also
+take turns."""
 _AHEAD = 8
-"""How many are let go at that pace before the first answer of any is due."""
+"""Releases at that interval before the first answer is due."""
 _SLOWEST = 1.0
-"""Seconds from one to the next while there are none, up to twice that for jitter."""
+"""Longest interval in seconds while the server does not answer, up to doubled by jitter."""
 
 
 class Outage:
-    """Whether one API server can be reached, and the line of those who wait for it.
+    """Whether one API server is reachable, and the queue of watches that wait for it.
 
     Attributes:
-        error: why nobody was there when it was tried last; None while the server answers.
+        error: why the last attempt found the server unreachable; None while the server answers.
     """
 
     def __init__(self) -> None:
@@ -43,14 +44,14 @@ class Outage:
         self._line: deque[asyncio.Future[None]] = deque()
         self._minor: deque[asyncio.Future[None]] = deque()
         self._tries = 0
-        """How many were let go since the last answer."""
+        """Releases since the last answer."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def turn(self, *, is_minor: bool) -> None:
-        """Wait until one may ask: not at all while the server answers and nobody waits.
+        """Wait for the watch's turn; return at once while the server answers and the queue is empty.
 
         Args:
-            is_minor: one of many, such as a watch of a single object: let go when no other waits.
+            is_minor: one of many, such as a watch of a single object: released only if no other waits.
         """
         if self.error is None and self._timer is None:
             return
@@ -60,11 +61,11 @@ class Outage:
         await waiter
 
     def found_nobody(self, error: Exception) -> None:
-        """A watch broke, or got no answer: all that begin now stand in line."""
+        """Mark the server unreachable because a watch broke or got no answer; new watches queue."""
         self.error = error
 
     def answered(self) -> None:
-        """A watch or its list got an answer, be it a refusal: the server is there."""
+        """Mark the server reachable because a watch or its list got an answer; a refusal counts, too."""
         if self.error is None and not self._tries:
             return
         self.error = None
@@ -73,7 +74,7 @@ class Outage:
             self._arm()
 
     def _arm(self) -> None:
-        """Let the next one go after the pace's pause, or earlier where that is due already."""
+        """Schedule the next release after the current interval, unless an earlier one is scheduled."""
         loop = asyncio.get_running_loop()
         pause = backoff.exponential(max(0, self._tries - _AHEAD), base=_PACE, maximum=_SLOWEST)
         due = loop.time() + pause * (1 + random.random())  # noqa: S311 - jitter

@@ -1,7 +1,7 @@
-"""The HTTP protocol of client connections, with a limit for the CPU time that a server can make us spend.
+"""The HTTP protocol of client connections, with a limit on the CPU time that a server can make us spend.
 
-One-byte chunks, or informational responses without end, keep the event loop busy for 1.5 s per MiB. A response of an
-API server takes 1 ms per MiB.
+One-byte chunks, or endless informational responses, keep the event loop busy for 1.5 s per MiB. A response of
+an API server takes 1 ms per MiB.
 """
 
 from __future__ import annotations
@@ -17,35 +17,38 @@ from aiohttp.helpers import set_exception
 from aiohttp.streams import EMPTY_PAYLOAD
 
 _READ = 16 * 1024
-"""Bytes received at once from a connection without TLS; asyncio's 256 KiB of one-byte chunks take 0.4 s."""
+"""Bytes received at once from a connection without TLS. asyncio's 256 KiB of one-byte chunks would take 0.4
+s."""
 _PER_READ = 0.0002
 _PER_BYTE = 1e-7
-"""CPU seconds that each read and each byte may take: a hundred times what a response takes."""
+"""CPU seconds allowed for each read and each byte: a hundred times what a normal response takes."""
 _PER_LOOK = 5e-6
-"""CPU seconds that aiohttp spends elsewhere for each part of a body; it looks for more behind each."""
+"""CPU seconds that aiohttp spends outside of this handler for each part of a body, when it looks for the
+next."""
 _DEBT = 0.1
-"""CPU seconds that the connections of a server may take beyond that, until they are closed."""
+"""CPU seconds above the allowance after which the connections to a server are closed."""
 _FORGIVEN = 0.05
-"""Of the debt, CPU seconds per second."""
+"""CPU seconds of the debt that are forgiven per second."""
 _HEAD = 64 * 1024
-"""Bytes before a body: heads of informational responses and of the response. API servers send under 4 KiB."""
+"""Maximum bytes before a body: heads of informational responses and of the response. API servers send less
+than 4 KiB."""
 
 
 class CpuMeter:
-    """The CPU time that one server's bytes have cost beyond what they should."""
+    """The CPU time that the bytes of one server have cost above the allowance."""
 
     def __init__(self) -> None:
         self._debt = 0.0
         self._at = 0.0
 
     def check(self, now: float) -> None:
-        """Check whether the server has used up its time.
+        """Check whether the server has exceeded its CPU time.
 
         Args:
-            now: seconds, of any clock that does not go backwards.
+            now: seconds of a monotonic clock.
 
         Raises:
-            aiohttp.ClientPayloadError: it has.
+            aiohttp.ClientPayloadError: the limit is exceeded.
         """
         self._debt = max(0.0, self._debt - (now - self._at) * _FORGIVEN)
         self._at = now
@@ -53,18 +56,18 @@ class CpuMeter:
             raise aiohttp.ClientPayloadError("receiving the server's responses takes too much CPU time")
 
     def add(self, seconds: float, size: int) -> None:
-        """Count what reading some bytes took.
+        """Count the CPU time of one read.
 
         Args:
             seconds: CPU time.
-            size: bytes; 0: only what was received before was looked at.
+            size: bytes received; 0: only earlier bytes were parsed.
         """
         allowed = _PER_READ + size * _PER_BYTE if size else 0.0
         self._debt = max(0.0, self._debt + seconds - allowed)
 
 
 class MeteredResponseHandler(ResponseHandler):
-    """Closes connections to a server whose bytes cost far more CPU time than a response's."""
+    """Closes connections to a server whose bytes cost far more CPU time than a normal response."""
 
     def __init__(
         self,
@@ -79,19 +82,19 @@ class MeteredResponseHandler(ResponseHandler):
         """Bytes received for the current request before its response has a body."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Receive in small parts."""
+        """Limit the size of a read."""
         super().connection_made(transport)
         self._connected(transport)
-        if hasattr(transport, "max_size"):  # of asyncio's own transports; for TLS see ``lifecycle.tune_tls``
+        if hasattr(transport, "max_size"):  # asyncio's own transports; for TLS see ``lifecycle.tune_tls``
             transport.max_size = _READ
 
     def set_response_params(self, **params: Any) -> None:
-        """Begin with another request's response."""
+        """Start a new response and reset its byte count."""
         self._outside = 0
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what was received, unless the server has used up its time."""
+        """Parse received bytes; close the connection if the server has exceeded its CPU time."""
         try:
             self._meter.check(time.monotonic())
         except aiohttp.ClientPayloadError as error:

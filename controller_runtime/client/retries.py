@@ -1,13 +1,13 @@
-"""Which failed requests are sent again, and when.
+"""Decides which failed requests are sent again, and when.
 
-What is tried again, and what is not:
+Requests that are sent again:
 
-- 429, and 503 with Retry-After, for every verb: the server says that it has not acted. Not an eviction's 429,
-  which is a disruption budget's answer. Any other 5xx with Retry-After, for reads only: client-go repeats writes,
-  too, but a server whose etcd did not answer in time (500 ServerTimeout) may have acted.
+- 429, and 503 with Retry-After, for every verb: the server has not acted on them. Except the 429 of an eviction, which
+  is the decision of a disruption budget. Any other 5xx with Retry-After, for reads only: client-go also repeats
+  writes, but a server whose etcd did not answer in time (500 ServerTimeout) may have acted.
 - 401, once, with renewed credentials.
-- A connection that breaks before the answer, once, for reads only. Nobody knows whether a write has been done;
-  that is for the caller to find out.
+- A connection that breaks before the answer, once, for reads only. A write may have been done, and the caller must
+  find out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from controller_runtime.auth.connection import ClusterConfig
 from controller_runtime.errors import ApiError, TooManyRequests, Unauthorized
 
 _PAUSES = (0.1, 5.0)
-"""First and longest pause of our own, in seconds, where a server that sheds load names a shorter one or none."""
+"""First and longest pause in seconds, used if the server names a shorter one or none."""
 _READS = frozenset({"GET", "HEAD"})
 
 
@@ -40,7 +40,7 @@ class Retry:
         self._attempts = 0
 
     async def credentials(self) -> Mapping[str, str]:
-        """The headers to authenticate with; renewed ones after a 401, unless somebody else renewed them."""
+        """Return the headers to authenticate with; renew them after a 401 unless another request has."""
         headers = await self._config.headers()
         if self._renew and headers == self._sent and self._config.ssl is self._context:
             headers = await self._config.headers(refresh=True)
@@ -49,7 +49,7 @@ class Retry:
         return headers
 
     def after_break(self, error: Exception) -> bool:
-        """Whether a read fails as a kept connection does that the server has closed in the meantime."""
+        """Report whether to repeat a read once, because the server closed a kept-alive connection."""
         again = (
             self._is_read
             and not self._broken
@@ -60,7 +60,11 @@ class Retry:
         return again
 
     async def after(self, failure: ApiError, *, left: float) -> None:
-        """Wait as long as the server asks, or raise the failure when asking again is of no use."""
+        """Wait before the next attempt; at least as long as the server asks.
+
+        Raises:
+            ApiError: the given failure, if another attempt would not help or would start after ``left`` seconds.
+        """
         if isinstance(failure, Unauthorized) and not self._refused:
             self._refused = self._renew = True
             return
@@ -73,4 +77,4 @@ class Retry:
         if not shed or self._is_eviction or pause > left:
             raise failure
         self._attempts += 1
-        await asyncio.sleep(pause * (1 + random.random() / 10))  # noqa: S311 - spreads those told the same
+        await asyncio.sleep(pause * (1 + random.random() / 10))  # noqa: S311 - jitter

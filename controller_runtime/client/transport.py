@@ -1,4 +1,4 @@
-"""HTTP to one apiserver: pooled connections, pacing, retries, credentials, metrics, and errors mapped to ``errors``."""
+"""HTTP to one API server: connection pool, rate limit, retries, credentials, metrics and mapped errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 class RequestOptions(TypedDict, total=False):
-    """See ``Transport.receive``."""
+    """Options of ``Transport.receive``."""
 
     params: Params | None
     body: bytes | None
@@ -41,7 +41,7 @@ class RequestOptions(TypedDict, total=False):
 
 
 class Transport:
-    """Sends requests to one apiserver; ``client.Client`` gives them their Kubernetes meaning."""
+    """Sends requests to one API server. ``client.Client`` implements the Kubernetes verbs on it."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class Transport:
         cluster: str,
         limits: Limits,
     ) -> None:
-        """Set up; connections open on first use.
+        """Create a transport; connections open on first use.
 
         Args:
-            config: where to, and with which credentials.
-            bucket: paces all requests, repeated ones included.
-            user_agent: names us in the server's audit log.
-            timeout: seconds a request may take, retries included, waiting for the bucket left out.
+            config: the server and our credentials.
+            bucket: the rate limit of all requests, including retries.
+            user_agent: our name in the server's audit log.
+            timeout: seconds a request may take, including retries but not the wait for the bucket.
             cluster: the cluster's name in metrics.
-            limits: of responses.
+            limits: the limits of responses.
         """
         self.timeout = timeout
         self._config = config
@@ -70,11 +70,11 @@ class Transport:
         self._headers = {
             "User-Agent": user_agent,
             "Accept": "application/json",
-            # Compressing on the way costs both sides more CPU than the bytes are worth.
+            # Compression costs both sides more CPU time than the bytes are worth.
             "Accept-Encoding": "identity",
         }
         self._pools: list[ConnectionPool] = []
-        """The last one is in use; those before it finish what they began."""
+        """The last pool is in use; earlier ones only finish their current requests."""
         self._meter = CpuMeter()
         self._closed = False
         self._default_timeout = _timeout(timeout)
@@ -83,20 +83,20 @@ class Transport:
 
     @property
     def served_certificate(self) -> bytes | None:
-        """The server's certificate (DER), from the connection made last; None: no TLS, or no connection yet."""
+        """Return the server's certificate (DER) from the newest connection; None: no TLS or not connected."""
         return self._pools[-1].served_certificate if self._pools else None
 
     async def close(self) -> None:
-        """Close all connections; requests under way fail."""
+        """Close all connections; current requests fail."""
         self._closed = True
         pools, self._pools = self._pools, []
         for pool in pools:
             await pool.close()
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
-        """Send one request and read its whole answer, as ``receive`` does.
+        """Send one request and return its complete body, as ``receive`` does.
 
-        A large body counts as received until this returns: decode it before you await anything.
+        A large body counts as received until this returns, so decode it before the next await.
         """
         async with self.receive(method, path, **options) as body:
             return body
@@ -110,25 +110,27 @@ class Transport:
         params: Params | None = None,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - bounds retries, which a caller's timeout could not
+        timeout: float | None = None,  # noqa: ASYNC109 - limits retries, which a caller's timeout could not
         verb: str = "",
         flow: str = "",
     ) -> AsyncIterator[bytes]:
-        """Send one request and read its whole answer; a large one counts as held until the block ends.
+        """Send one request and yield its complete body; a large body counts as held until the block ends.
 
         Args:
             method: HTTP method.
-            path: as ``Resource.path`` makes it; may have a query.
-            params: further query.
-            body: to send.
-            headers: further headers.
-            timeout: seconds, retries included, waiting for the rate limit left out; None: the client's.
-            verb: name in metrics; the method by default.
-            flow: whom the request is for, where requests must wait for the rate limit.
+            path: a path from ``Resource.path``; may have a query.
+            params: more query parameters.
+            body: the request body; None: no body.
+            headers: more headers.
+            timeout: seconds including retries but not the wait for the rate limit; None: the client's.
+            verb: name in metrics; empty: the method.
+            flow: the flow (resource) in which the request waits for the rate limit.
 
         Raises:
-            ApiError: by the answer; ConnectionFailed when there is none, ResponseTooLarge when it exceeds a limit.
-            ConfigError: there are no credentials to send.
+            ApiError: the error that the server returned.
+            ConnectionFailed: there was no answer.
+            ResponseTooLarge: the answer exceeds a limit.
+            ConfigError: there are no credentials.
         """
         loop = asyncio.get_running_loop()
         verb = verb or method
@@ -155,7 +157,7 @@ class Transport:
                         held=held,
                     )
                 except asyncio.CancelledError:
-                    # Mostly a caller whose patience has ended: a server that hangs shows in its metrics, too.
+                    # Usually a caller's timeout, so a server that hangs must appear in its metrics.
                     self._metrics.count(verb, 0)
                     raise
                 except NETWORK_ERRORS as error:
@@ -186,25 +188,26 @@ class Transport:
         verb: str = "",
         flow: str = "",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request and hand over the answer while it arrives; an error answer raises instead.
+        """Send a request and yield the response while its body arrives.
 
-        What breaks while the caller reads the answer's content is aiohttp's error, for the caller to tell from
-        errors of its own; ``failure`` maps it.
+        Errors while the caller reads the body are aiohttp's, so that the caller can distinguish them from its
+        own. ``failure`` maps them.
 
         Args:
             method: HTTP method.
-            path: as ``Resource.path`` makes it; may have a query.
-            params: further query.
-            headers: further headers.
-            read_timeout: seconds of silence after which the connection counts as dead; None: never.
-            head_timeout: seconds until the answer must begin; None: no other bound than ``read_timeout``, because
+            path: a path from ``Resource.path``; may have a query.
+            params: more query parameters.
+            headers: more headers.
+            read_timeout: seconds of silence after which the connection counts as dead; None: no limit.
+            head_timeout: seconds until the response must begin; None: only ``read_timeout`` applies, because
                 the log of a silent container begins with its first line.
-            verb: name in metrics; the method by default.
-            flow: whom the request is for, where requests must wait for the rate limit.
+            verb: name in metrics; empty: the method.
+            flow: the flow (resource) in which the request waits for the rate limit.
 
         Raises:
-            ApiError: by the answer; ConnectionFailed when there is none.
-            ConfigError: there are no credentials to send.
+            ApiError: the error that the server returned.
+            ConnectionFailed: there was no answer.
+            ConfigError: there are no credentials.
         """
         loop = asyncio.get_running_loop()
         verb = verb or method
@@ -249,9 +252,9 @@ class Transport:
             await retry.after(failure, left=deadline - loop.time())
 
     def failure(self, error: BaseException) -> ConnectionFailed:
-        """What a broken connection is called above this module."""
+        """Return the error for a broken connection: NotConnected if none was made, else ConnectionFailed."""
         text = refusal(error) or " ".join(str(error).split())
-        if isinstance(error, aiohttp.ClientHttpProxyError):  # its own text has the proxy's password
+        if isinstance(error, aiohttp.ClientHttpProxyError):  # aiohttp's text contains the proxy's password
             text = f"the proxy {without_password(self._config.proxy_url or '')} answered {error.status} {error.message}"
         if isinstance(error, TimeoutError):
             text = f"no answer in time ({text})" if text else "no answer in time"
@@ -265,7 +268,7 @@ class Transport:
         *,
         body: bytes | None,
         headers: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - covers the parts of a request, too
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - includes reading the body
         held: contextlib.AsyncExitStack,
     ) -> tuple[int, bytes, Mapping[str, str]]:
         with self._pool() as pool:
@@ -282,7 +285,7 @@ class Transport:
         if self._closed:
             raise ConnectionFailed(f"{self._config.server}: the client is closed")
         if not self._pools or self._pools[-1].context is not self._config.ssl:
-            # The TLS context changes with the client certificate: new connections for the new identity.
+            # The TLS context changes with the client certificate, and new connections need the new one.
             for pool in self._pools:
                 pool.retire()
             self._pools = [pool for pool in self._pools if not pool.closed]

@@ -23,7 +23,7 @@ _REJECTED = Counter(
 
 
 class TransportMetrics:
-    """Counts the requests of one client; children of the metrics are looked up once."""
+    """Counts the requests of one client and caches the metrics' children."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
@@ -31,7 +31,7 @@ class TransportMetrics:
         self._timers: dict[str, Any] = {}
 
     def count(self, verb: str, code: int) -> None:
-        """Count a request by its HTTP status; 0: there was no answer."""
+        """Count a request by its HTTP status; 0: no answer."""
         counter = self._counters.get((verb, code))
         if counter is None:
             counter = _REQUESTS.labels(self._cluster, verb, str(code) if code else "<error>")
@@ -39,7 +39,7 @@ class TransportMetrics:
         counter.inc()
 
     def observe(self, verb: str, seconds: float) -> None:
-        """Note how long a request took."""
+        """Record the duration of a request."""
         timer = self._timers.get(verb)
         if timer is None:
             timer = self._timers[verb] = _SECONDS.labels(self._cluster, verb)

@@ -1,13 +1,13 @@
-"""Which Event a happening belongs to, and whether it is worth telling: client-go's EventCorrelator, pure.
+"""Decides which Event a happening belongs to and whether to send it, as client-go's EventCorrelator. No IO.
 
 Three stages, in client-go's order (``tools/record/events_cache.go``):
 
-1. *Aggregation*: after ten different messages about the same object, type and reason, none more than ten minutes
-   after the one before, all further ones share one Event, ``(combined from similar events): …``.
-2. *Counting*: what happened before is the same Event with a higher count.
+1. *Aggregation*: after ten different messages for the same object, type and reason, none more than ten minutes
+   after the previous one, all further ones share one Event, ``(combined from similar events): …``.
+2. *Counting*: a repeated happening is the same Event with a higher count.
 3. *Spam filter*: an object may have 25 Events at once, then one every five minutes.
 
-All memories hold the 4,096 latest keys.
+Each stage remembers the 4,096 latest keys.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIMILAR_WITHIN = 600.0
 SPAM_BURST = 25
 SPAM_QPS = 1 / 300
 MESSAGE_LENGTH = 1024
-"""What events.k8s.io allows in a note; kube-scheduler cuts there, too."""
+"""Maximum characters of a note in events.k8s.io; kube-scheduler cuts there, too."""
 COMBINED = "(combined from similar events): "
 
 _CHANGING = ("count", "firstTimestamp", "lastTimestamp", "message", "reason", "series", "type")
@@ -47,34 +47,34 @@ class Series:
     """One Event object over time."""
 
     body: dict[str, Any]
-    """The whole core/v1 Event as it should be now."""
+    """The complete core/v1 Event in its desired state."""
     sent: int | None = None
-    """``fingerprint()`` of what the server has; None when the server is not known to have the Event."""
+    """``fingerprint()`` of the server's Event; None if the server may not have the Event."""
     is_mirrored: bool = False
-    """Whether it comes whole each time, so that nothing of it needs to be kept once it is written."""
+    """Whether the Event is recorded completely each time, so that its body is not kept after it was written."""
 
     @property
     def namespace(self) -> str:
-        """The Event's own namespace."""
+        """Return the Event's own namespace."""
         return str(self.body["metadata"]["namespace"])
 
     @property
     def name(self) -> str:
-        """The Event's own name."""
+        """Return the Event's own name."""
         return str(self.body["metadata"]["name"])
 
     def changing(self) -> dict[str, Any]:
-        """The fields that differ from one occurrence to the next: a merge patch."""
+        """Return the fields that differ between occurrences, as a merge patch."""
         return {key: self.body[key] for key in _CHANGING if key in self.body}
 
     def fingerprint(self) -> int:
-        """A hash of ``changing()``: thousands of Events are remembered, so none of them whole without need."""
+        """Return a hash of ``changing()``; a hash, because thousands of Events are remembered."""
         return hash(msgspec.json.encode(self.changing()))
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """What a component wants to tell about an object."""
+    """What a component reports about an object."""
 
     involved: dict[str, str]
     """An ObjectReference."""
@@ -85,7 +85,7 @@ class Happening:
 
 
 class Recent(OrderedDict[K, V], Generic[K, V]):
-    """A dict of the latest entries; setting or touching one makes it the newest."""
+    """A dict of the latest entries; setting or touching an entry makes it the newest."""
 
     def __init__(self, size: int = MEMORY) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Recent(OrderedDict[K, V], Generic[K, V]):
             self.popitem(last=False)
 
     def touch(self, key: K) -> V | None:
-        """The entry, now the newest; None when there is none."""
+        """Return the entry and make it the newest; None if there is none."""
         if key not in self:
             return None
         self.move_to_end(key)
@@ -118,7 +118,7 @@ class _Tokens:
 
 
 def reference_to(involved: Mapping[str, Any] | Object) -> dict[str, str]:
-    """The ObjectReference of a cached or plain object; a reference is copied."""
+    """Return the ObjectReference of a cached or plain object; a reference is copied."""
     if isinstance(involved, Object):
         found = {
             "apiVersion": involved.api_version,
@@ -152,12 +152,12 @@ class EventCorrelator:
         self._last_stamp = 0
 
     def correlate(self, what: Happening, *, at: float, now: datetime) -> Series | None:
-        """The Event to write for a happening; None when the object has had too many.
+        """Return the Event to write for a happening; None if the object has had too many.
 
         Args:
             what: the happening; its message is cut at 1,024 characters.
             at: seconds of a monotonic clock.
-            now: the same moment by the calendar.
+            now: the same moment of the wall clock.
         """
         involved = what.involved
         subject = tuple(involved.get(key, "") for key in ("kind", "namespace", "name", "uid", "apiVersion"))
@@ -227,7 +227,7 @@ class EventCorrelator:
         }
 
     def _name(self, involved: str, now: datetime) -> str:
-        """``<object>.<nanoseconds in hex>``, never twice; some objects' names are no names for an Event."""
+        """Return a unique ``<object>.<nanoseconds in hex>``, with a UUID for invalid names."""
         stamp = int(now.timestamp()) * 10**9 + now.microsecond * 1000
         self._last_stamp = stamp = max(stamp, self._last_stamp + 1)
         name = f"{involved}.{stamp:x}"

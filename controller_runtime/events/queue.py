@@ -1,4 +1,4 @@
-"""Events to write: each once, by one worker at a time, Warnings first, bounded."""
+"""A bounded queue of Events to write: each once, by one worker at a time, Warnings first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class EventQueue:
     """Waiting Events.
 
     Args:
-        capacity: how many may wait; beyond it the oldest Normal one is dropped, else the oldest Warning.
+        capacity: maximum number that wait; above it the oldest Normal one is dropped, otherwise the oldest
+            Warning.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -26,7 +27,7 @@ class EventQueue:
         return len(self._warnings) + len(self._normals)
 
     def put(self, series: Series) -> Series | None:
-        """Add an Event unless it waits already; returns the one that had to make room."""
+        """Add an Event unless it waits already; return the Event that was dropped for it, or None."""
         lane = self._warnings if series.body.get("type") == "Warning" else self._normals
         if id(series) in lane:
             return None
@@ -37,7 +38,7 @@ class EventQueue:
         return (self._normals or self._warnings).popitem(last=False)[1]
 
     def take(self) -> Series | None:
-        """The next Event that no worker has; None when there is none."""
+        """Return the next Event that no worker has; None if there is none."""
         for lane in (self._warnings, self._normals):
             for key in lane:
                 if key not in self._taken:
@@ -46,7 +47,7 @@ class EventQueue:
         return None
 
     def done(self, series: Series) -> bool:
-        """Give an Event back after ``take``; tells whether it waits again."""
+        """Return an Event after ``take``; report whether it waits again."""
         self._taken.discard(id(series))
         waits = id(series) in self._warnings or id(series) in self._normals
         if waits:
@@ -54,10 +55,10 @@ class EventQueue:
         return waits
 
     def wake(self) -> None:
-        """Let every waiting worker look again."""
+        """Wake all waiting workers."""
         self._event.set()
 
     async def wait(self) -> None:
-        """Wait until there may be something to take."""
+        """Wait until there may be an Event to take."""
         self._event.clear()
         await self._event.wait()

@@ -1,9 +1,9 @@
-"""Events of a component, written to the apiserver without ever holding the component up.
+"""Records Events of a component without blocking it.
 
-``EventRecorder.event`` is a plain function that decides at once (``event_correlator``) which Event a happening
-belongs to and marks that Event to be written; workers write it. An Event that changes again before its turn is
-written once, in its latest state, so a burst costs no more requests than it has Events. client-go's
-EventBroadcaster is the model; unlike it, errors of the server (not only of the connection) are tried again.
+``EventRecorder.event`` is a plain function that decides at once (``correlator``) which Event a happening
+belongs to and queues that Event; workers write it. An Event that changes again while queued is written once,
+in its latest state, so a burst causes only one request per Event. This follows client-go's EventBroadcaster,
+but retries after errors of the server, too, not only of the connection.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _BACKOFF_MAXIMUM = 10.0
 
 
 class EventsClient(Protocol):
-    """What the recorder needs of ``client.Client``."""
+    """The methods of ``client.Client`` that the recorder uses."""
 
     @property
     def cluster(self) -> str:
-        """The cluster's name, for metrics."""
+        """Return the cluster's name, for metrics."""
 
     async def create(
         self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None
@@ -60,7 +60,7 @@ class EventsClient(Protocol):
 
 
 _RECENT = 50
-"""Events of each kind that are kept for people to look at."""
+"""Recent Events of each type that are kept for display."""
 
 
 class EventRecorder:
@@ -68,12 +68,12 @@ class EventRecorder:
 
     Args:
         client: of the cluster.
-        component: who reports, such as ``virtual-node``.
+        component: the reporting component, such as ``virtual-node``.
         host: reporting instance; may be empty.
-        capacity: Events waiting to be written (``event_queue``).
-        workers: requests at the same time.
-        flush_timeout: seconds that ``run`` goes on writing after it was cancelled.
-        now: the calendar, for tests.
+        capacity: maximum Events that wait to be written (``queue``).
+        workers: number of concurrent requests.
+        flush_timeout: seconds that ``run`` continues to write after it was cancelled.
+        now: wall clock, for tests.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class EventRecorder:
 
     @property
     def recent(self) -> list[dict[str, Any]]:
-        """The last routine Events and the last warnings, as they were when they were recorded; for people to look at.
+        """Return the latest Normal and Warning Events as they were when recorded, for display.
 
-        A burst of one kind leaves the other.
+        The two types are kept separately, so a burst of one does not displace the other.
         """
         return [event for events in self._recent.values() for event in events]
 
@@ -119,16 +119,16 @@ class EventRecorder:
         annotations: Mapping[str, str] | None = None,
         field_path: str = "",
     ) -> None:
-        """Tell something about an object; returns at once and never raises for what the server may think of it.
+        """Record an Event about an object; returns at once and never raises an error of the server.
 
         Args:
-            involved: the object, cached or plain, or an ObjectReference. Of cluster-scoped objects the Event goes
+            involved: the object, cached or plain, or an ObjectReference. Events of cluster-scoped objects go
                 to namespace ``default``.
             type_: Normal or Warning.
             reason: one CamelCase word, the same for all occurrences.
-            message: for people; cut at 1,024 characters.
+            message: for users; cut at 1,024 characters.
             annotations: on the Event.
-            field_path: the part of the object meant, such as ``spec.containers{app}``.
+            field_path: the part of the object, such as ``spec.containers{app}``.
         """
         reference = reference_to(involved)
         if field_path:
@@ -147,11 +147,11 @@ class EventRecorder:
             self._enqueue(series)
 
     def record(self, event: dict[str, Any]) -> None:
-        """Write an Event that is complete already, such as one mirrored from another cluster; returns at once.
+        """Write a complete Event, such as one mirrored from another cluster; returns at once.
 
-        Created, or, when one of the name exists, brought to the same count, times and message. One that the
-        server is known to have in this very state costs nothing. No aggregation, no spam filter: its own recorder
-        did that. The dict must not be changed afterwards.
+        The Event is created. If one of this name exists, its count, times and message are updated. An Event
+        that the server already has in this state causes no request. There is no aggregation or spam filter,
+        because the Event's own recorder applied them. The caller must not change the dict afterwards.
         """
         metadata = event.get("metadata") or {}
         key = (metadata.get("namespace") or "", metadata.get("name") or "")
@@ -169,7 +169,7 @@ class EventRecorder:
             self._enqueue(series)
 
     async def run(self) -> None:
-        """Write Events until cancelled, then for at most ``flush_timeout`` seconds what is still waiting."""
+        """Write Events until cancelled, then waiting ones for at most ``flush_timeout`` seconds."""
         workers = [asyncio.create_task(self._work(), name="event recorder") for _ in range(self._workers)]
         try:
             await asyncio.wait(workers)
@@ -206,7 +206,7 @@ class EventRecorder:
             except asyncio.CancelledError:
                 self._drop("shutdown")
                 raise
-            except Exception:  # noqa: BLE001 - one Event that cannot be written must not end all others
+            except Exception:  # noqa: BLE001 - one Event that cannot be written must not end the worker
                 self._log.exception("event lost", event_name=series.name, namespace=series.namespace)
                 self._drop("rejected")
             finally:
@@ -232,7 +232,7 @@ class EventRecorder:
         self._drop("unanswered")
 
     async def _write(self, series: Series) -> None:
-        """Bring the server's Event to the state that the series has now."""
+        """Create or update the server's Event to match the current state of the series."""
         body, changing, fingerprint = series.body, series.changing(), series.fingerprint()
         if fingerprint == series.sent:
             return
@@ -240,12 +240,12 @@ class EventRecorder:
             try:
                 await self._client.create(resources.EVENTS, body, namespace=series.namespace)
             except AlreadyExists:
-                # An earlier try that we know no answer of, or a mirrored Event from before a restart.
+                # From an earlier attempt without an answer, or an Event mirrored before a restart.
                 await self._patch(series, changing)
         else:
             try:
                 await self._patch(series, changing)
-            except NotFound:  # Events live for an hour
+            except NotFound:  # Events expire after an hour
                 series.sent = None
                 await self._client.create(resources.EVENTS, body, namespace=series.namespace)
         outcome = "created" if series.sent is None else "updated"
@@ -262,7 +262,7 @@ class EventRecorder:
         )
 
     def _reject(self, series: Series, error: ApiError) -> None:
-        """Count an Event that the server does not want; say so once for each kind of refusal."""
+        """Count an Event that the server rejects; log a warning once for each kind of rejection."""
         self._drop("rejected")
         if is_namespace_gone(error):
             return
@@ -279,7 +279,7 @@ class EventRecorder:
 
 
 def is_namespace_gone(error: ApiError) -> bool:
-    """Whether a create was refused because its namespace is terminating or does not exist."""
+    """Report whether a create was refused because its namespace is terminating or does not exist."""
     causes = (error.status.get("details") or {}).get("causes") or []
     return isinstance(error, NotFound) or any(
         cause.get("reason") == "NamespaceTerminating" for cause in causes

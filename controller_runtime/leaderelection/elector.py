@@ -1,17 +1,17 @@
-"""Leader election on a Lease: of several candidates at most one works at a time.
+"""Leader election on a Lease: at most one of several candidates works at a time.
 
-The protocol is client-go's (``tools/leaderelection``). A candidate judges a lease by *its own* monotonic clock:
-the holder has ``leaseDurationSeconds`` from the moment this candidate last *saw* the record change. The holder's
-timestamps are for people; clocks may differ by any amount, only their rates must be alike. Writes carry the
-resourceVersion, so of two candidates that see a lease expire one gets a conflict.
+The protocol is client-go's (``tools/leaderelection``). A candidate judges a lease by *its own* monotonic
+clock: the holder has ``leaseDurationSeconds`` from the moment this candidate last *saw* the record change.
+The holder's timestamps are only informative; clocks may differ by any amount, but must run at similar rates.
+Writes carry the resourceVersion, so of two candidates that see a lease expire, one gets a conflict.
 
 The leader counts from the *start* of its last successful renewal. ``renew_deadline`` after it, the work is
-cancelled; others wait ``lease_duration`` from a moment that is later still. The difference is what the work has to
-stop in. Two limits remain, as in client-go: work that ignores its cancellation for longer, and somebody deleting
-the Lease by hand. A suspended machine's monotonic clock stands still, too; ``is_leader`` is worth asking before
-anything that must not be done twice.
+cancelled. Others wait ``lease_duration`` from a later moment. The work must stop within the difference. Two
+risks remain, as in client-go: work that ignores its cancellation for longer, and a manual deletion of the
+Lease. The monotonic clock of a suspended machine also stops, so check ``is_leader`` before anything that must
+not be done twice.
 
-Candidates poll every ``retry_period``: expiry is the absence of a change, which no watch reports.
+Candidates poll every ``retry_period``, because expiry is the absence of a change, which no watch reports.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from controller_runtime.resources import Resource
 _LEADER = Gauge("virtual_node_leader", "1 while this process leads, else 0.", ["name"])
 
 JITTER = 1.2
-"""Factor by which a retry may be later than ``retry_period``; client-go's."""
+"""Factor by which a retry may be later than ``retry_period``, as in client-go."""
 
 
 class LeaseClient(Protocol):
-    """What the elector needs of ``client.Client``."""
+    """The methods of ``client.Client`` that the elector uses."""
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
-        """Read an object."""
+        """Return an object."""
 
     async def create(
         self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None
@@ -47,27 +47,28 @@ class LeaseClient(Protocol):
         """Create an object."""
 
     async def update(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace an object of the same resourceVersion."""
+        """Replace an object; its resourceVersion is the precondition."""
 
 
 class LeaderElector:
     """One candidate.
 
     Args:
-        client: of the cluster that has the Lease.
-        namespace: the Lease's.
-        name: the Lease's.
-        identity: of this candidate; no two may share one. A host name and a random part will do.
+        client: of the cluster with the Lease.
+        namespace: the Lease's namespace.
+        name: the Lease's name.
+        identity: of this candidate, unique, such as a host name with a random part.
         lease_duration: seconds that others wait for a silent leader.
         renew_deadline: seconds after which a leader that cannot renew stops working.
-        retry_period: seconds between tries, to acquire and to renew.
+        retry_period: seconds between attempts to acquire and to renew.
         on_started: the leader's work. It is cancelled when the lease is lost, and must then stop within
             ``lease_duration - renew_deadline``.
-        release_on_cancel: give the lease back at a clean end, so that another leads within a retry period.
-        now: the calendar, for tests.
+        release_on_cancel: whether to release the lease at a clean end, so that another candidate leads within
+            a retry period.
+        now: wall clock, for tests.
 
     Raises:
-        ValueError: the durations do not fit each other, or a name is empty.
+        ValueError: the durations are inconsistent, or a name is empty.
     """
 
     def __init__(
@@ -117,20 +118,20 @@ class LeaderElector:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this candidate may work at this very moment: right even when the loop was stalled."""
+        """Report whether this candidate may work at this moment; correct even after the loop was stalled."""
         return self._renewed_at is not None and _time() < self._renewed_at + self._renew_deadline
 
     @property
     def leader(self) -> str:
-        """The holder's identity as last seen; empty when unknown or none."""
+        """Return the last seen holder's identity; empty if unknown or none."""
         return record.holder_of(self._lease)
 
     async def run(self) -> None:
-        """Stand for election, lead, and stand again when the lease was lost, until cancelled.
+        """Acquire the lease and run the work, again after the lease was lost, until cancelled.
 
-        Trouble with the server, of whatever kind, is only ever a reason to try again. Ends also when the work
-        ends by itself: normally, or with the exception that the work raised. Cancelled while leading, the work is
-        cancelled and awaited (the lease is renewed meanwhile), then the lease released.
+        Errors of the server only cause retries. Returns when the work ends by itself, or raises the work's
+        exception. If cancelled while leading, it cancels the work and awaits it while still renewing the
+        lease, then releases the lease.
         """
         while True:
             await self._acquire()
@@ -147,7 +148,7 @@ class LeaderElector:
         self._log.info("leading")
 
     async def _lead(self) -> bool:
-        """Work while the lease can be renewed; tells whether the work ended by itself."""
+        """Run the work while the lease can be renewed; return whether the work ended by itself."""
         self._leader.set(1)
         work = asyncio.ensure_future(self._on_started())
         renewing = asyncio.create_task(self._renew(), name=f"lease {self._name}")
@@ -164,7 +165,7 @@ class LeaderElector:
         return True
 
     async def _stop(self, work: asyncio.Future[None], renewing: asyncio.Task[None], *, lost: bool) -> None:
-        """End the work, then the renewals, then the lease: in this order nobody else can begin too early."""
+        """Stop the work, then the renewals, then release the lease. This way no other candidate starts early."""
         if work.cancel():
             work.add_done_callback(self._log_failure)
         try:
@@ -176,7 +177,7 @@ class LeaderElector:
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
-            if not work.done():  # cancelled once more: the lease must run out by itself
+            if not work.done():  # cancelled again: the lease must expire
                 self._renewed_at = None
         if not lost and self._release_on_cancel and self.is_leader:
             await self._release()
@@ -187,13 +188,14 @@ class LeaderElector:
             self._log.error("work failed while stopping", exc_info=error)
 
     async def _renew(self) -> None:
-        """Renew until the lease is lost; it counts as lost before the work hears of it."""
+        """Renew until the lease is lost; mark it lost before the work is cancelled."""
         await self._renew_while_possible()
-        # A timer may come a nanosecond early, and a stolen lease long before its time.
+        # A timer may fire a nanosecond early, and a lease may be lost to another holder long before the
+        # deadline.
         self._renewed_at = None
 
     async def _renew_while_possible(self) -> None:
-        """Renew until that has not succeeded for ``renew_deadline``, or somebody else holds the lease."""
+        """Renew until no renewal has succeeded for ``renew_deadline``, or another candidate holds the lease."""
         while True:
             assert self._renewed_at is not None
             deadline = self._renewed_at + self._renew_deadline
@@ -213,7 +215,7 @@ class LeaderElector:
         return self._retry_period * random.uniform(1, JITTER)  # noqa: S311 - jitter
 
     async def _try(self) -> bool:
-        """One try to acquire or renew, within half the renew deadline. Never raises."""
+        """Try once to acquire or renew, within half the renew deadline; return success and never raise."""
         started = _time()
         try:
             async with asyncio.timeout(self._renew_deadline / 2):
@@ -221,7 +223,7 @@ class LeaderElector:
         except (AlreadyExists, Conflict):
             self._log.debug("somebody else was faster")
             return False
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next try is due in a moment
+        except Exception as error:  # noqa: BLE001 - any error is retried after the retry period
             trouble = str(error) or type(error).__name__
             tell = self._log.debug if trouble == self._trouble else self._log.warning
             tell("no answer about the lease", error=trouble)
@@ -243,7 +245,7 @@ class LeaderElector:
         try:
             lease = await self._client.get(resources.LEASES, self._name, namespace=self._namespace)
         except NotFound:
-            if self._is_taken():  # deleted under a leader that may not have noticed yet
+            if self._is_taken():  # deleted while a leader may not have noticed
                 return False
             body = self._held(record.new(self._namespace, self._name))
             self._observe(await self._client.create(resources.LEASES, body, namespace=self._namespace))
@@ -261,31 +263,31 @@ class LeaderElector:
         self._observe(await self._client.update(resources.LEASES, lease))
 
     def _observe(self, lease: dict[str, Any]) -> None:
-        """Remember the lease; the clock starts anew only when the record itself has changed."""
+        """Store the lease; restart its clock only if the record itself has changed."""
         if self._lease is None or record.spec_of(lease) != record.spec_of(self._lease):
             self._observed_at = _time()
         self._lease = lease
 
     def _is_taken(self) -> bool:
-        """Whether somebody else holds the lease as last seen and has not been silent for too long."""
+        """Report whether another candidate holds the lease as last seen and it has not expired."""
         if self.leader in {"", self._identity}:
             return False
         duration = float(record.spec_of(self._lease).get("leaseDurationSeconds") or self._lease_duration)
         return _time() < self._observed_at + duration
 
     async def _release(self) -> None:
-        """Give the lease back. When that fails, it runs out by itself."""
+        """Release the lease. If that fails, it expires."""
         self._renewed_at = None
         try:
             async with asyncio.timeout(self._renew_deadline / 2):
                 try:
                     await self._write(record.released(self._lease or {}, now=self._now()))
-                except Conflict:  # a renewal whose answer we did not wait for
+                except Conflict:  # caused by a renewal whose answer was not awaited
                     lease = await self._client.get(resources.LEASES, self._name, namespace=self._namespace)
                     if record.holder_of(lease) != self._identity:
                         return
                     await self._write(record.released(lease, now=self._now()))
-        except Exception as error:  # noqa: BLE001 - the lease runs out
+        except Exception as error:  # noqa: BLE001 - the lease expires
             self._log.warning("lease not released", error=str(error) or type(error).__name__)
         else:
             self._log.info("lease released")

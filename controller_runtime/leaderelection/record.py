@@ -1,4 +1,4 @@
-"""What candidates write into a Lease: pure, plain dicts, fields as client-go's LeaderElectionRecord has them."""
+"""The content of a Lease as plain dicts, with the fields of client-go's LeaderElectionRecord. No IO."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from controller_runtime.api.timestamps import micro_time
 
 
 def spec_of(lease: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The Lease's spec; empty when there is none."""
+    """Return the Lease's spec; empty if there is none."""
     return (lease or {}).get("spec") or {}
 
 
 def holder_of(lease: Mapping[str, Any] | None) -> str:
-    """The holder's identity; empty when nobody holds it."""
+    """Return the holder's identity; empty if there is none."""
     return str(spec_of(lease).get("holderIdentity") or "")
 
 
 def new(namespace: str, name: str) -> dict[str, Any]:
-    """A Lease that is not in the cluster yet."""
+    """Return a new Lease without a spec."""
     return {
         "apiVersion": resources.LEASES.api_version,
         "kind": resources.LEASES.kind,
@@ -31,13 +31,13 @@ def new(namespace: str, name: str) -> dict[str, Any]:
 
 
 def held(lease: Mapping[str, Any], *, identity: str, duration: float, now: datetime) -> dict[str, Any]:
-    """The Lease acquired or renewed by a candidate; everything else about it is kept.
+    """Return the Lease acquired or renewed by a candidate; other content is kept.
 
     Args:
         lease: as last read, or ``new``.
         identity: the candidate's.
-        duration: seconds; written as whole ones, rounded up.
-        now: the calendar.
+        duration: seconds, rounded up to an integer.
+        now: wall clock.
     """
     old = spec_of(lease)
     is_renewal = holder_of(lease) == identity
@@ -54,7 +54,7 @@ def held(lease: Mapping[str, Any], *, identity: str, duration: float, now: datet
 
 
 def released(lease: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
-    """The Lease without a holder; free for anybody at once."""
+    """Return the Lease without a holder, so that any candidate can acquire it at once."""
     stamp = micro_time(now)
     free = {"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": stamp, "renewTime": stamp}
     return {**lease, "spec": spec_of(lease) | free}

@@ -1,4 +1,4 @@
-"""How command lines are read: argparse, with kubectl's manners in what it says."""
+"""Parses command lines with argparse and writes help and errors as kubectl does."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CHOICE = re.compile(r"argument (.*): invalid choice: (.*) \(choose from (.*)\)"
 
 
 def complain(program: str, error: Exception) -> int:
-    """Print one line on standard error, without a traceback; returns the exit code for it."""
+    """Print one line on standard error, without a traceback; return the exit code for it."""
     print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201 - the answer
     return USAGE_ERROR
 
 
 class Parser(argparse.ArgumentParser):
-    """A program's parser: examples and exit codes in its help, a line and a guess for what it does not know."""
+    """A program's parser: help with examples and exit codes, one-line errors with suggestions."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class Parser(argparse.ArgumentParser):
         exit_codes: str = "",
         notes: str = "",
     ) -> None:
-        """Set up.
+        """Create a parser.
 
         Args:
-            program: what the user types to run it.
-            command: of the program's commands; empty: it has none.
-            about: what it is for.
-            examples: what is wanted, and what to type for it behind the program's name.
+            program: the program's name.
+            command: one of the program's commands; empty: it has none.
+            about: the description.
+            examples: pairs of a purpose and the arguments for it.
             exit_codes: ``0 …, 1 …``.
-            notes: what else to say below the flags.
+            notes: more help below the flags.
 
         Attributes:
-            also_known: flags that somebody else reads from the same command line, for suggestions.
+            also_known: flags of the same command line that other code parses, for suggestions.
         """
         self.examples = examples
         self.also_known: Sequence[str] = ()
@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Flags may stand between other arguments, too, as in ``diagnose pod -n shop web``: kubectl takes them there."""
+        """Return the parsed arguments. As in kubectl, flags may stand anywhere: ``diagnose pod -n shop web``."""
         self._set_usage()
         self._given = list(sys.argv[1:] if args is None else args)
         return self.parse_intermixed_args(self._given, namespace)
@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
         return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
     def format_help(self) -> str:
-        """Usage names what there must be; forty flags in brackets before the first word of help are no help."""
+        """Return the help; its usage line omits the flags, because forty of them would hide the arguments."""
         self._set_usage()
         return super().format_help()
 
@@ -89,14 +89,14 @@ class Parser(argparse.ArgumentParser):
             self.usage = " ".join(words).replace("%", "%%")
 
     def error(self, message: str) -> NoReturn:
-        """Say in one line what is wrong, and where help is; the usage of forty flags would hide it."""
+        """Exit with a one-line error that points to ``--help``; the usage would hide the error."""
         told = self._missing(message) or _chosen(message) or self._unknown(message)
         told = told.removeprefix("argument ")
         end = "" if told.endswith("?") else f"; see '{self.prog} --help'"
         self.exit(USAGE_ERROR, f"{self.prog}: {told}{end}\n")
 
     def _unknown(self, message: str) -> str:
-        """Name what is not known, with a suggestion for the first word that resembles a flag."""
+        """Return an error with the unknown arguments and a suggestion for the first that resembles a flag."""
         found = _UNKNOWN.fullmatch(message)
         if found is None:
             return message
@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
         return f"unknown flag{'s'[: len(flags) > 1]} {', '.join(flags)}{next(close, '')}"
 
     def _missing(self, message: str) -> str:
-        """Name the words to choose from where the line has none of them: they come before required flags."""
+        """Return an error with the choices of a missing positional argument, before missing flags."""
         if not message.startswith(_REQUIRED):
             return ""
         words = [word for word in self._given if not word.startswith("-")]
@@ -122,7 +122,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _chosen(message: str) -> str:
-    """Return argparse's complaint about a choice in our words, with a suggestion; empty for other complaints."""
+    """Return our error for an invalid choice, with a suggestion; empty for other errors of argparse."""
     found = _CHOICE.fullmatch(message)
     if found is None:
         return ""

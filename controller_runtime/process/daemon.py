@@ -1,4 +1,4 @@
-"""A daemon's command: the version, flags, logging, the limits of the process; then it runs until told to stop."""
+"""A daemon's command: version, flags, logging and process limits, then the daemon until a signal stops it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _VERSION = (["version"], ["--version"], ["-version"])
 
 
 class Options(Protocol):
-    """What every daemon's options have: the arguments of ``log.configure``."""
+    """The options of every daemon: the arguments of ``log.configure``."""
 
     @property
     def log_level(self) -> str:
-        """``--log-level``."""
+        """Return ``--log-level``."""
 
     @property
     def log_format(self) -> str:
-        """``--log-format``."""
+        """Return ``--log-format``."""
 
     @property
     def klog(self) -> Klog:
-        """Klog's flags, such as ``--v``."""
+        """Return klog's flags, such as ``--v``."""
 
 
 _Options = TypeVar("_Options", bound=Options)
@@ -42,12 +42,12 @@ def main(
     parse: Callable[[Sequence[str]], _Options],
     run: Callable[[_Options], Coroutine[Any, Any, int]],
 ) -> int:
-    """Run the command line of a program that is a daemon and nothing else; returns the exit code.
+    """Run the command line of a program that is only a daemon; return the exit code.
 
     Args:
         program: its name, for errors.
         argv: the arguments; None: the process's.
-        parse: options from arguments; raises ConfigError.
+        parse: returns options for arguments, or raises ConfigError.
         run: the daemon; returns the exit code (``lifecycle.run_until_signal``).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -61,10 +61,11 @@ def main(
 
 
 def start(options: _Options, run: Callable[[_Options], Coroutine[Any, Any, int]]) -> int:
-    """Set the process up and run the daemon in a loop of its own; returns the exit code.
+    """Configure the process and run the daemon in a new event loop; return the exit code.
 
     Raises:
-        ConfigError: the log's flags are wrong, or the daemon ended by what only the user can mend.
+        ConfigError: the log flags are invalid, or the daemon ended with errors that only the user can
+            correct.
     """
     log.configure(options.log_level, options.log_format, klog_v=options.klog.verbosity)
     if options.klog.ignored:

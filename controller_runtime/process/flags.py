@@ -1,7 +1,7 @@
-"""What the command lines of all components share: Go's spelling of durations, booleans and lists, klog's flags.
+"""Flags that all components share: Go's syntax of durations, booleans and lists, and klog's flags.
 
-A flag beats the environment, the environment beats the default. Booleans follow Go: ``--flag`` and
-``--flag=false``. Manifests written for programs in Go keep working.
+A flag overrides the environment, which overrides the default. Booleans follow Go: ``--flag`` and
+``--flag=false``. Manifests written for Go programs remain valid.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _DURATION_UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Klog:
-    """What a command line says with klog's flags."""
+    """The values of klog's flags."""
 
     verbosity: int = 0
     ignored: tuple[str, ...] = ()
-    """Flags as they were typed that have no effect: the log goes to standard error alone."""
+    """Flags without effect, as they were typed: the log goes only to standard error."""
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a Go duration such as ``1m30s``; a bare ``0`` is allowed, as Go allows it.
+    """Return the seconds of a Go duration such as ``1m30s``; a bare ``0`` is allowed, as in Go.
 
     Raises:
         ValueError: the text is not a duration.
@@ -65,7 +65,7 @@ def parse_duration(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """The argparse type of a Go duration, in seconds."""
+    """Return the seconds of a Go duration; an argparse type."""
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -73,7 +73,7 @@ def duration(text: str) -> float:
 
 
 def boolean(text: str) -> bool:
-    """The argparse type of a Go boolean: the words that ``strconv.ParseBool`` takes."""
+    """Return a Go boolean, as ``strconv.ParseBool``; an argparse type."""
     if text in {"1", "t", "T", "true", "TRUE", "True"}:
         return True
     if text in {"0", "f", "F", "false", "FALSE", "False"}:
@@ -82,7 +82,7 @@ def boolean(text: str) -> bool:
 
 
 def address(text: str) -> str:
-    """The argparse type of ``host:port``; empty: none."""
+    """Return ``host:port`` if valid, or empty for none; an argparse type."""
     try:
         if text:
             parse_address(text)
@@ -92,14 +92,14 @@ def address(text: str) -> str:
 
 
 def add_boolean(group: argparse._ActionsContainer, flag: str, *, default: bool, help_text: str) -> None:
-    """Declare a boolean flag as Go has them: ``--flag``, ``--flag=true`` or ``--flag=false``."""
+    """Add a boolean flag as in Go: ``--flag``, ``--flag=true`` or ``--flag=false``."""
     group.add_argument(
         flag, type=boolean, nargs="?", const=True, metavar="BOOL", default=default, help=help_text
     )
 
 
 def add_upper_flags(parser: argparse._ActionsContainer) -> None:
-    """Declare ``--kubeconfig`` and ``--master``, for ``kubeconfig.load``."""
+    """Add ``--kubeconfig`` and ``--master``, for ``kubeconfig.load``."""
     parser.add_argument(
         "--kubeconfig",
         default="",
@@ -110,7 +110,7 @@ def add_upper_flags(parser: argparse._ActionsContainer) -> None:
 
 
 def add_log_flags(parser: argparse._ActionsContainer) -> None:
-    """Declare ``--log-level`` and ``--log-format``, for ``log.configure``."""
+    """Add ``--log-level`` and ``--log-format``, for ``log.configure``."""
     parser.add_argument(
         "--log-level", default="info", metavar="LEVEL", help="trace, debug, info, warn or error (info)"
     )
@@ -123,10 +123,10 @@ def add_log_flags(parser: argparse._ActionsContainer) -> None:
 
 
 def read_text(flag: str, path: str | Path) -> str:
-    """The text of a file that a flag names.
+    """Return the text of a file that a flag names.
 
     Raises:
-        ConfigError: it cannot be read; names the flag and the file.
+        ConfigError: the file cannot be read; names the flag and the file.
     """
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -136,12 +136,12 @@ def read_text(flag: str, path: str | Path) -> str:
 
 
 def comma_list(text: str) -> list[str]:
-    """The parts of a comma-separated list, without blanks and empty ones."""
+    """Return the parts of a comma-separated list, stripped and without empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def positive(flag: str, value: float) -> float:
-    """The value, if it is more than 0.
+    """Return the value if it is more than 0.
 
     Raises:
         ConfigError: it is not; names the flag.
@@ -152,15 +152,14 @@ def positive(flag: str, value: float) -> float:
 
 
 def take_klog(argv: Sequence[str]) -> tuple[list[str], Klog]:
-    """Take klog's flags out of a command line, in every spelling that programs in Go accept.
+    """Remove klog's flags from a command line and return the other arguments and the flags' values.
 
-    ``--v=6``, ``--v 6``, ``-v=6``, ``-v 6``, ``-v6`` and ``--klog.v=6`` are a verbosity. The others have no meaning
-    here, with ``-`` or ``_`` in their names, with one dash or two, and with node-cli's ``klog.`` before them.
-
-    Returns the remaining arguments and what was taken.
+    ``--v=6``, ``--v 6``, ``-v=6``, ``-v 6``, ``-v6`` and ``--klog.v=6`` set the verbosity. The others have no
+    effect. All spellings of Go programs are accepted: ``-`` or ``_`` in names, one dash or two, and
+    node-cli's prefix ``klog.``.
 
     Raises:
-        ConfigError: the verbosity is no number, or a value is missing.
+        ConfigError: the verbosity is not a number, or a value is missing.
     """
     rest: list[str] = []
     ignored: list[str] = []

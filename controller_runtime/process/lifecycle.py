@@ -1,4 +1,4 @@
-"""The life of a daemon's process: signals, the grace period, the exit code, memory, open files."""
+"""The lifecycle of a daemon's process: signals, grace period, exit code, memory, open files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _log = log.get_logger(component="lifecycle")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PLAIN_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
-"""Troubles of the machine whose text says all; any other OSError deserves its traceback."""
+"""Errors of the machine whose text is sufficient; other OSErrors are logged with a traceback."""
 
 
 _YOUNG_OBJECTS = 20_000
-"""New objects between two collections. Each collection stops the event loop: 0.15 s of CPU time where 59,000 of 100,000
-objects were cyclic garbage, as thousands of refused requests leave it. Lists decode no faster with a higher number."""
+"""New objects between two collections. Each collection stops the event loop: 0.15 s of CPU time where 59,000
+of 100,000 objects were cyclic garbage, as after thousands of refused requests. A higher number does not make
+lists decode faster."""
 _TLS_BUFFER = 64 * 1024
 """Bytes received at once; a TLS record has at most 16 KiB."""
 
@@ -43,23 +44,24 @@ async def run_until_signal(
     grace: float = 30.0,
     exit_now: Callable[[int], object] = _exit_now,
 ) -> int:
-    """Run the daemon until it ends, fails or is told to stop; returns the exit code for the process.
+    """Run the daemon until it ends, fails or is stopped by a signal; return the exit code for the process.
 
     SIGTERM or SIGINT cancels ``main``, which then has ``grace`` seconds to clean up. A second signal ends the
-    process at once with 128 plus its number, as shells report it. So does the end of the grace period, with 1: a
-    task that does not heed cancellation would otherwise keep ``asyncio.run`` waiting until the kubelet kills us.
+    process at once with 128 plus its number, as in shells. The end of the grace period ends it with 1.
+    Otherwise a task that ignores its cancellation would keep ``asyncio.run`` waiting until the kubelet kills
+    the process.
 
     Args:
         main: the daemon. Cancelling the caller cancels it too, and waits for it.
-        grace: seconds; keep it below the pod's ``terminationGracePeriodSeconds``.
-        exit_now: ends the process without cleaning up.
+        grace: seconds; less than the pod's ``terminationGracePeriodSeconds``.
+        exit_now: ends the process without cleanup.
 
     Returns:
-        0 when ``main`` returned or stopped as asked; 1 when it failed, which is logged: one line for troubles
-        whose text says all (``describe``), a traceback for the others.
+        0 when ``main`` returned or was stopped; 1 when it failed. A failure is logged, in one line if its
+            text is sufficient (``describe``), otherwise with a traceback.
 
     Raises:
-        ConfigError: ``main`` ended by nothing but such errors: flags, files, addresses that only the user can mend.
+        ConfigError: ``main`` ended only with such errors: flags, files, addresses that the user must correct.
     """
     task = asyncio.ensure_future(main)
     stopping = asyncio.Event()
@@ -92,9 +94,9 @@ async def run_until_signal(
 
 
 def describe(error: BaseException) -> str | None:
-    """One line for a trouble that its reader can mend without knowing our code; None for all others.
+    """Return one line for an error that a user can correct without knowing the code; None for others.
 
-    A group of such troubles is one line, too.
+    A group of such errors is one line, too.
     """
     if isinstance(error, BaseExceptionGroup):
         lines = [describe(leaf) for leaf in _leaves(error)]
@@ -108,12 +110,12 @@ def describe(error: BaseException) -> str | None:
 
 
 def tune_gc() -> None:
-    """Set the cyclic garbage collector up for a process that holds large, long-lived caches.
+    """Configure the cyclic garbage collector for a process with large, long-lived caches.
 
-    Collects once, moves what is alive out of the collector's sight, and raises its thresholds: decoding lists
-    otherwise spends four fifths of its time in collections that find nothing. Call it after start, and again
-    when the caches have been filled, or what was frozen has been given up; it takes as long as one full collection
-    (milliseconds).
+    Collects once, freezes the live objects so that later collections skip them, and raises the thresholds.
+    Otherwise decoding lists spends four fifths of its time in collections that find nothing. Call it after
+    start, and again when caches have been filled or frozen objects were released. It takes as long as one
+    full collection (milliseconds).
     """
     gc.unfreeze()
     gc.collect()
@@ -122,31 +124,31 @@ def tune_gc() -> None:
 
 
 def open_all_files() -> None:
-    """Use as many open files as we are allowed, as every Go program does at its start.
+    """Raise the limit of open files to its maximum, as every Go program does at start.
 
-    The usual soft limit of 1024 is there for programs that use ``select``. A stream takes two and a watch one; with
-    none left no apiserver is reached, and leases are lost.
+    The usual soft limit of 1024 exists for programs that use ``select``. A stream takes two files and a watch
+    one. When none are left, no API server can be reached, and leases are lost.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # Where the kernel has a lower bound of its own (macOS), what there is must do.
+        # The kernel may have a lower limit (macOS); then the soft limit stays.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def tune_tls() -> None:
-    """Have every TLS connection made from now on keep a quarter of the memory.
+    """Reduce the memory of each new TLS connection to a quarter.
 
-    asyncio gives each 256 KiB to receive into, for all its life: half a megabyte for a stream that is passed on, half
-    a gigabyte for a thousand; and a watch has a connection, too. With 64 KiB the bytes cost as much CPU as before
-    (``tests/benchmarks/bench_splice.py``).
+    asyncio keeps a 256 KiB receive buffer for the lifetime of a connection: half a megabyte for a spliced
+    stream, half a gigabyte for a thousand. Watches have connections, too. With 64 KiB the CPU time per byte
+    is the same (``tests/benchmarks/bench_splice.py``).
     """
-    sslproto.SSLProtocol.max_size = _TLS_BUFFER  # no public switch; a test guards it
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER  # no public option; a test checks that this attribute works
 
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, object], *, name: str = "") -> AsyncIterator[None]:
-    """Run a coroutine beside the block, and cancel it at the end. What it raises is lost: it should catch and log."""
+    """Run a coroutine during the block and cancel it at the end. Its exceptions are lost: it should log."""
     task = asyncio.create_task(work, name=name or None)
     try:
         yield
@@ -188,7 +190,7 @@ def _exit_code(task: asyncio.Future[object], *, asked_to_stop: bool) -> int:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """What really happened inside the groups that task groups raise."""
+    """Yield the actual errors inside exception groups of task groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _leaves(inner)

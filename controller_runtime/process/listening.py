@@ -1,4 +1,4 @@
-"""Where a server listens: addresses as flags have them, and sockets bound to them."""
+"""Listening addresses as flags contain them, and sockets bound to them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from controller_runtime.errors import ConfigError
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``, ``:port`` or ``[v6]:port``.
+    """Return host and port of ``host:port``, ``:port`` or ``[v6]:port``.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: the address has another form.
     """
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -27,7 +27,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine's loopback, by name or address."""
+    """Report whether a host is loopback, by name or address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -37,19 +37,19 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound TCP socket; "" and "::" are one socket for IPv4 and IPv6 where the machine has both.
+    """Return a bound TCP socket; "" and "::" listen on IPv4 and IPv6 if the machine has both.
 
-    One socket instead of one per family also means that port 0 is the same port for both.
+    One socket for both families also means that port 0 is the same port for both.
 
     Raises:
-        OSError: with the errno of the cause and a sentence that names the address.
+        OSError: has the errno of the cause and a sentence that names the address.
     """
     shown = f"{f'[{host}]' if ':' in host else host or '*'}:{port}"
     try:
         if host in {"", "::"} and socket.has_dualstack_ipv6():
             return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
         family, _, _, _, where = socket.getaddrinfo(
-            "0.0.0.0" if host in {"", "::"} else host,  # noqa: S104 - what the caller asked for
+            "0.0.0.0" if host in {"", "::"} else host,  # noqa: S104 - requested by the caller
             port,
             type=socket.SOCK_STREAM,
             flags=socket.AI_PASSIVE,

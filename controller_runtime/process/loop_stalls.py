@@ -1,4 +1,4 @@
-"""Measures how long the event loop gives others no turn, for metrics."""
+"""Measures how long the event loop is blocked, for metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INTERVAL = 0.05
 
 @contextlib.asynccontextmanager
 async def measured() -> AsyncIterator[None]:
-    """Measure inside the block."""
+    """Measure during the block."""
     task = asyncio.create_task(_measure(), name="event loop stalls")
     try:
         yield

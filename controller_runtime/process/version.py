@@ -1,4 +1,4 @@
-"""The release of this software that is installed; all components are one distribution."""
+"""The installed version of this software; all components are one distribution."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DISTRIBUTION = "virtual-node"
 
 
 def version() -> str:
-    """The installed version; empty where we run from sources that are not installed."""
+    """Return the installed version; empty when run from sources that are not installed."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

@@ -1,21 +1,22 @@
-"""What stands between an accepted connection and aiohttp: its limits, TLS, and the first request head.
+"""Handles a new connection before aiohttp does: limits, TLS, and the first request head.
 
-The first head of a connection is read here for two reasons. Nothing is made for a connection, and little is kept of
-it, before it has sent a request; `Connections` closes those that send none. And aiohttp knows one upgrade, WebSocket:
-bytes that follow the head of any other, such as SPDY/3.1, it parses as the next request, and they are lost when a
-handler takes the connection over. So aiohttp gets the head of a stream alone, and the rest is kept for whoever takes
-the connection over.
+The first head of a connection is read here for two reasons. Little memory is used for a connection before it
+has sent a request; `Connections` closes those that send none. And aiohttp knows only one upgrade, WebSocket.
+It parses bytes after the head of any other upgrade, such as SPDY/3.1, as the next request, so they would be
+lost when a handler takes over the connection. So aiohttp gets only the head of a stream, and the rest is kept
+for the handler.
 
-Where callers have to be authorized (`Gate`, ``hold``), what follows the first head is kept here, too, until one
-request was (`Peer.trust`): a stranger has one request head and no more. Then the connection is aiohttp's for good.
+Where callers must be authorized (`Gate`, ``hold``), the bytes after the first head are kept here, too, until
+a request was authorized (`Peer.trust`): an unknown client can send only one request head. After that, aiohttp
+gets the connection.
 
-A stream asked for on a connection that served an ordinary request before works too, except for bytes
-sent before the 101; Kubernetes' clients send none.
+A stream requested on a connection after an ordinary request works too, except for bytes sent before the 101.
+Kubernetes clients send none.
 
-TLS is started here and not by the event loop's listener, for three reasons: the context in use is asked
-for at every connection, so rotated certificates *and client CAs* count at once; the socket transport
-below stays within reach, which a stream needs to know when its last byte has left; and a connection that
-does not finish its handshake is subject to the same limits.
+TLS is started here and not by the event loop's listener, for three reasons. The context is requested for
+every connection, so rotated certificates *and client CAs* apply at once. The socket transport under TLS stays
+accessible, which a stream needs to know when its last byte was sent. And a connection that does not finish
+its handshake is subject to the same limits.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from controller_runtime.serving.connections import Connections, Peer
 from controller_runtime.serving.raw_connection import Connection, keep_alive, start_tls
 
 MAX_EARLY = 16 * 1024
-"""Bytes kept of what a client sends behind its first request before it is answered; then its sending is held back."""
+"""Bytes kept after a client's first request before it is answered; above this, reading is paused."""
 
 _END_OF_HEAD = b"\r\n\r\n"
 
@@ -41,7 +42,7 @@ ContextSource = Callable[[], ssl.SSLContext | None]
 
 
 class HttpHandler(web.RequestHandler):
-    """aiohttp's protocol of one connection; tells the connections' limits of its end."""
+    """aiohttp's protocol of one connection; informs `Connections` when it ends."""
 
     __slots__ = ("peer",)
 
@@ -50,20 +51,20 @@ class HttpHandler(web.RequestHandler):
         self.peer = peer
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the connection."""
+        """Remove the connection from `Connections`."""
         super().connection_lost(exc)
         self.peer.owner.close(self.peer)
 
 
 def peer_of(request: web.BaseRequest) -> Peer | None:
-    """The connection that a request came on; None where aiohttp accepted it itself."""
+    """Return the connection of a request; None if aiohttp accepted it itself."""
     protocol = request.protocol
     return protocol.peer if isinstance(protocol, HttpHandler) else None
 
 
 @web.middleware
 async def count_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Have `Connections` know which connections have a request under way; the outermost middleware of a server."""
+    """Record in `Connections` which connections have a current request; a server's outermost middleware."""
     peer = peer_of(request)
     if peer is None:
         return await handler(request)
@@ -72,15 +73,15 @@ async def count_requests(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 class Gate:
-    """Makes the protocol of every accepted connection.
+    """Creates the protocol of every accepted connection.
 
     Args:
         server: aiohttp's server.
-        context: Gives the TLS context for a new connection; None for plain HTTP.
+        context: Returns the TLS context for a new connection; None for plain HTTP.
         connections: The limits.
         options: Arguments of aiohttp's protocol.
-        hold: Whether aiohttp gets nothing but a peer's first request head until the peer is trusted.
-        stream: Matches the head of a request whose handler takes the connection over.
+        hold: Whether aiohttp gets only the first request head of a peer until the peer is trusted.
+        stream: Matches the head of a request whose handler takes over the connection.
     """
 
     def __init__(
@@ -103,15 +104,15 @@ class Gate:
         self._options = options
 
     def __call__(self) -> asyncio.Protocol:
-        """Make the protocol of a connection about to be accepted."""
+        """Return the protocol of a connection that is about to be accepted."""
         return Accepted(self)
 
     def new_handler(self, peer: Peer) -> asyncio.Protocol:
-        """Make aiohttp's protocol for a connection."""
+        """Return aiohttp's protocol for a connection."""
         return HttpHandler(self._server, peer, **self._options)
 
     async def close(self) -> None:
-        """Drop the connections that have not asked for anything."""
+        """Close the connections that have not sent a request."""
         for task in tuple(self.handshakes):
             task.cancel()
         await asyncio.gather(*self.handshakes, return_exceptions=True)
@@ -120,13 +121,13 @@ class Gate:
 
 
 class Accepted(asyncio.Protocol):
-    """A connection just accepted: holds everything back until TLS stands."""
+    """A new connection: holds data back until TLS is established."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start TLS where it is configured."""
+        """Start TLS if it is configured."""
         assert isinstance(transport, asyncio.Transport)
         keep_alive(transport)
         peer = self._gate.connections.open(transport, transport.abort)
@@ -136,7 +137,7 @@ class Accepted(asyncio.Protocol):
             transport.set_protocol(front)
             front.begin(Connection(transport, transport))
             return
-        # Or the client's hello would come here.
+        # Otherwise this protocol would receive the client's hello.
         transport.pause_reading()
         task = asyncio.get_running_loop().create_task(self._start_tls(front, transport, context))
         self._gate.handshakes.add(task)
@@ -148,7 +149,7 @@ class Accepted(asyncio.Protocol):
             transport = await start_tls(raw, front, context, server_side=True, ssl_handshake_timeout=limit)
         except BaseException as error:
             front.connection_lost(None)
-            # Failed handshakes are the client's business: port scans, wrong CAs, plain HTTP.
+            # Failed handshakes are caused by clients (port scans, wrong CAs, plain HTTP) and are not logged.
             if not isinstance(error, OSError):
                 raise
         else:
@@ -156,7 +157,7 @@ class Accepted(asyncio.Protocol):
 
 
 class Front(asyncio.Protocol):
-    """Reads one request head, then passes the connection on, whole or head only."""
+    """Reads one request head, then passes on the connection or only the head."""
 
     def __init__(self, gate: Gate, peer: Peer) -> None:
         self._gate = gate
@@ -168,7 +169,7 @@ class Front(asyncio.Protocol):
         self._lost = False
 
     def begin(self, connection: Connection) -> None:
-        """Go to work: the connection stands. Its first bytes, or its end, may have come before."""
+        """Start reading requests on the connection. Its first bytes, or its end, may have arrived before."""
         if self._lost:
             return
         self._connection = connection
@@ -177,15 +178,15 @@ class Front(asyncio.Protocol):
         self._look()
 
     def abort(self) -> None:
-        """Drop the connection."""
+        """Abort the connection."""
         if self._connection is not None:
             self._connection.transport.abort()
 
     def release(self) -> tuple[Connection, bytes]:
-        """Give the connection away to whoever serves the stream; its reading is paused.
+        """Give the connection to the handler of a stream; its reading is paused.
 
         Returns:
-            The connection and what the client sent behind its request head.
+            The connection and the bytes that the client sent after its request head.
         """
         assert self._connection is not None
         self._connection.transport.pause_reading()
@@ -193,7 +194,7 @@ class Front(asyncio.Protocol):
         return self._connection, early
 
     def data_received(self, data: bytes) -> None:
-        """Collect the head, or what comes behind it."""
+        """Collect the head, or the bytes after it."""
         self._held += data
         if self._handler is None:
             self._look()
@@ -201,7 +202,7 @@ class Front(asyncio.Protocol):
             self._connection.transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell aiohttp when it serves this connection; it cancels the handler."""
+        """Inform aiohttp, which cancels the handler, if it serves this connection."""
         self._lost = True
         self._gate.fronts.discard(self)
         self._peer.owner.close(self._peer)
@@ -209,12 +210,12 @@ class Front(asyncio.Protocol):
             self._handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Pass on."""
+        """Forward to aiohttp."""
         if self._handler is not None:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on."""
+        """Forward to aiohttp."""
         if self._handler is not None:
             self._handler.resume_writing()
 
@@ -238,7 +239,7 @@ class Front(asyncio.Protocol):
         self._pass_on(length + len(_END_OF_HEAD))
 
     def _pass_on(self, length: int) -> None:
-        """Give aiohttp the head of this length, and what follows it unless that is kept here."""
+        """Pass the head of this length to aiohttp, and the following bytes unless they are kept here."""
         assert self._connection is not None
         head, self._held = bytes(self._held[:length]), self._held[length:]
         self._handler = self._gate.new_handler(self._peer)
@@ -253,7 +254,7 @@ class Front(asyncio.Protocol):
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Give aiohttp the connection for good."""
+        """Pass the connection to aiohttp permanently."""
         if self._lost:
             return
         assert self._connection is not None

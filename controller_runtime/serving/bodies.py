@@ -1,4 +1,4 @@
-"""Bodies of requests and answers within limits: of one body's size and time, and of the memory that all take together."""
+"""Reads request bodies and writes answers within limits: size and time of each, and the memory of all."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from aiohttp import web
 from controller_runtime.util.byte_budget import ByteBudget
 
 RETRY_AFTER = {"Retry-After": "1"}
-"""client-go repeats a request that is answered 429 or 5xx with this header, while its own time lasts."""
+"""client-go repeats a request that is answered 429 or 5xx with this header until its own timeout."""
 
 
 class Bodies:
-    """Reads the bodies of one server's requests, and writes answers to them.
+    """Reads the bodies of one server's requests and writes answers.
 
     Args:
         max_bytes: Largest body of a request.
-        total_bytes: Bytes of all bodies that are being read or written; beyond them the oldest is given up.
-        seconds: Time for one body to come, or to be read by the client.
+        total_bytes: Bytes of all bodies that are being read or written; above this the oldest is dropped.
+        seconds: Time limit to receive one body, or for the client to read it.
     """
 
     def __init__(self, *, max_bytes: int, total_bytes: int, seconds: float) -> None:
@@ -29,15 +29,15 @@ class Bodies:
 
     @property
     def held(self) -> int:
-        """The bytes of all bodies that are being read or written."""
+        """Return the bytes of all bodies that are being read or written."""
         return self._budget.held
 
     async def read(self, request: web.Request) -> bytes:
-        """Read a request's body.
+        """Return a request's body.
 
         Raises:
-            HTTPException: It is too large (413), too slow (408), incomplete (400), or there is no memory for it (503);
-                the text says so.
+            HTTPException: The body is too large (413), too slow (408), incomplete (400), or exceeds the
+                memory limit (503); the text names the reason.
         """
         if (request.content_length or 0) > self.max_bytes:
             raise self._too_large()
@@ -65,9 +65,9 @@ class Bodies:
         return bytes(body)
 
     async def write(self, request: web.Request, answer: web.Response) -> web.Response:
-        """Write an answer; close the connection of a client that does not read it. Return the answer.
+        """Write an answer and return it; close the connection of a client that does not read it in time.
 
-        Without this, aiohttp keeps the whole answer in memory for as long as the client stays.
+        Otherwise aiohttp would keep the complete answer in memory while the client is connected.
         """
         writing = _Transfer(asyncio.timeout(self._seconds))
         try:
@@ -94,6 +94,6 @@ class _Transfer:
     is_dropped: bool = False
 
     def drop(self) -> None:
-        """Have the reader or writer give up."""
+        """Make the reader or writer stop."""
         self.is_dropped = True
         self.deadline.reschedule(asyncio.get_running_loop().time())

@@ -1,8 +1,8 @@
-"""The connections of a server: how many may be open, how long one may stay without a request, and the heads they hold.
+"""Limits a server's connections: their number, the time without a request, and the memory of request heads.
 
-A peer is a *stranger* until one of its requests was authorized (`Peer.trust`). A new connection is always accepted:
-where it is one too many, another one is closed instead. So an attacker who opens connections displaces its own, and
-no number of them keeps an API server out, whatever address it comes from.
+A peer is a *stranger* until one of its requests is authorized (`Peer.trust`). A new connection is always
+accepted; above the limit another one is closed instead. So an attacker who opens connections displaces its
+own, and no number of them locks out an API server, whatever its address.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _CLOSED = prometheus_client.Counter(
     ["server", "limit"],
 )
 _FRESH = 1.0
-"""Seconds that a new connection counts as one in use: time for the handshake and the first request."""
+"""Seconds in which a new connection counts as used: time for the handshake and the first request."""
 _SWEEP = 1.0
-"""Seconds between two looks for connections that have had no request for too long."""
+"""Seconds between two checks for connections without a request for too long."""
 _WARN = 60.0
 """Seconds between two warnings that connections are closed because there are too many."""
 
@@ -40,39 +40,39 @@ class ConnectionLimits:
     """Limits of one server."""
 
     total: int = 512
-    """Connections open at once."""
+    """Maximum number of open connections."""
     strangers: int = 512
-    """Those of peers that have not been authorized."""
+    """Maximum number of connections of peers that have not been authorized."""
     head_bytes: int = 16 * 1024
-    """Request head of a peer without a verified client certificate."""
+    """Bytes of a request head from a peer without a verified client certificate."""
     verified_head_bytes: int = 16 * 1024
-    """Request head of a peer with one."""
+    """Bytes of a request head from a peer with a verified client certificate."""
     held_bytes: int = 8 * 1024**2
-    """Request heads of all strangers together."""
+    """Bytes of the request heads of all strangers."""
     first_request: float = 10.0
-    """Seconds from the connection to the end of its first request head, the TLS handshake included."""
+    """Seconds from the connection to the end of its first request head, including the TLS handshake."""
     idle: float = 120.0
-    """Seconds without a request. More than the 90 s after which Go closes an idle connection itself: a request that
-    crosses the close would fail."""
+    """Seconds without a request. More than the 90 s after which Go closes an idle connection itself, because
+    a request that is sent during the close would fail."""
 
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """One accepted connection."""
+    """An accepted connection."""
 
     source: str
-    """Address that the connection came from; of IPv6 the /64 network."""
+    """Address of the client; for IPv6 its /64 network."""
     abort: Callable[[], None]
-    """Closes it at once."""
+    """Closes the connection at once."""
     since: float
-    """When it was accepted, or its last request ended; the loop's time."""
+    """When it was accepted, or its last request ended; the loop's time in seconds."""
     owner: Connections
     requests: int = 0
-    """Under way."""
+    """Number of current requests."""
     has_asked: bool = False
     """Whether it has sent a complete request head."""
     is_verified: bool = False
-    """Whether it showed a client certificate that the client CA signed."""
+    """Whether it presented a client certificate signed by the client CA."""
     is_trusted: bool = False
     """Whether one of its requests was authorized."""
     on_trust: Callable[[], None] | None = field(default=None, repr=False)
@@ -80,7 +80,7 @@ class Peer:
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
-        """Count a request for as long as the block runs."""
+        """Count a current request while the block runs."""
         self.requests += 1
         self.has_asked = True
         try:
@@ -90,11 +90,11 @@ class Peer:
             self.since = asyncio.get_running_loop().time()
 
     def hold(self, size: int) -> None:
-        """Note that the connection holds so many bytes of a request that nobody has authorized."""
+        """Record how many bytes of unauthorized requests the connection holds."""
         self.owner.held.set(self, size)
 
     def trust(self) -> None:
-        """Note that a request was authorized: the peer is no stranger any more."""
+        """Record that a request was authorized; the peer is no longer a stranger."""
         if not self.is_trusted:
             self.is_trusted = True
             self.owner.held.set(self, 0)
@@ -108,8 +108,8 @@ class Connections:
 
     Args:
         name: Label of the metrics.
-        limits: What is allowed.
-        setting: Name of the configuration's field that raises the limits, for the warning; empty: there is none.
+        limits: The limits.
+        setting: Name of the configuration field that raises the limits, for the warning; empty: none.
     """
 
     def __init__(self, name: str, limits: ConnectionLimits, *, setting: str = "") -> None:
@@ -129,7 +129,7 @@ class Connections:
         return len(self._peers)
 
     def open(self, transport: asyncio.BaseTransport, abort: Callable[[], None]) -> Peer:
-        """Count a new connection; close another one where it is one too many."""
+        """Count a new connection; above a limit, close another one."""
         loop = asyncio.get_running_loop()
         peer = Peer(source_of(transport.get_extra_info("peername")), abort, loop.time(), self)
         strangers = [other for other in self._peers if not other.is_trusted]
@@ -145,7 +145,7 @@ class Connections:
         return peer
 
     def close(self, peer: Peer) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
         if peer in self._peers:
             self._peers.discard(peer)
             peer.on_trust = None
@@ -174,7 +174,8 @@ class Connections:
 
     def _end(self, peer: Peer, limit: str) -> None:
         _CLOSED.labels(self._name, limit).inc()
-        # Forgotten now: the transport reports its end in the loop's next turn, and more may have come by then.
+        # Removed now: the transport reports its end in the loop's next pass, and more connections may arrive
+        # before.
         self.close(peer)
         asyncio.get_running_loop().call_soon(peer.abort)
 
@@ -186,10 +187,10 @@ class Connections:
 
 
 def victim(candidates: Iterable[Peer], *, now: float) -> Peer:
-    """Choose the connection to close where there is one too many.
+    """Choose the connection to close when there are too many.
 
-    Those without a verified client certificate go first, then those without a request, then those of the address
-    that most come from, then the oldest.
+    In this order: those without a verified client certificate, those without a request, those of the address
+    with the most connections, the oldest.
     """
     found = list(candidates)
     sources = Counter(peer.source for peer in found)
@@ -202,14 +203,14 @@ def victim(candidates: Iterable[Peer], *, now: float) -> Peer:
 
 
 def is_overdue(peer: Peer, limits: ConnectionLimits, *, now: float) -> bool:
-    """Whether a connection has been without a request for too long."""
+    """Report whether a connection has been without a request for too long."""
     if peer.requests:
         return False
     return now - peer.since > (limits.idle if peer.has_asked else limits.first_request)
 
 
 def source_of(peername: object) -> str:
-    """The address that counts as one source: of IPv6 the /64 network, which a single machine may own; else empty."""
+    """Return the source of a connection: its address, or for IPv6 its /64 network; empty if unknown."""
     if not isinstance(peername, tuple) or not peername:
         return ""
     try:

@@ -1,7 +1,7 @@
-"""Kubernetes' health endpoints: named checks behind ``/healthz``, ``/livez`` and ``/readyz``.
+"""Kubernetes health endpoints: named checks at ``/healthz``, ``/livez`` and ``/readyz``.
 
-The output is apiserver's, letter by letter, ``?verbose``, ``?exclude=name`` and ``/readyz/name`` included. Reasons
-are for the log: probes are answered without authentication.
+The output is exactly the API server's, including ``?verbose``, ``?exclude=name`` and ``/readyz/name``.
+Reasons are only logged, because probes are not authenticated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from controller_runtime import log
 _log = log.get_logger(component="health")
 
 Check = Callable[[], "str | Awaitable[str | None] | None"]
-"""A health check: returns None when well, else the reason; raising is a reason too. May be a coroutine function."""
+"""A health check: returns None if healthy, otherwise the reason. An exception is a reason, too. May be a
+coroutine function."""
 
 _CHECK_TIMEOUT = 5.0
 _HEADERS = {"Cache-Control": "no-cache, no-store", "X-Content-Type-Options": "nosniff"}
@@ -33,12 +34,12 @@ class HealthChecks:
         self.add("ping", lambda: None, live=True)
 
     def add(self, name: str, check: Check, *, live: bool = False) -> None:
-        """Add or replace a check; ``live`` makes it one of liveness as well as readiness."""
+        """Add or replace a check; with ``live`` it is a check of liveness as well as readiness."""
         known = self._checks.get(name)
         self._checks[name] = (check, live or (known is not None and known[1]))
 
     def add_routes(self, app: web.Application) -> None:
-        """Serve ``/healthz``, ``/livez`` and ``/readyz``, and each check below them."""
+        """Add routes for ``/healthz``, ``/livez`` and ``/readyz``, and for each check below them."""
         for endpoint in ("healthz", "livez", "readyz"):
             app.router.add_get(f"/{endpoint}", self._all(endpoint))
             app.router.add_get(f"/{endpoint}/{{name}}", self._one(endpoint))
@@ -77,7 +78,7 @@ class HealthChecks:
         return handle
 
     async def _run(self, name: str) -> str | None:
-        """The reason why a check fails; logged when it begins, changes and ends, not at every probe."""
+        """Return why a check fails, or None; log when a failure begins, changes and ends, not at every probe."""
         reason: str | None
         try:
             answer = self._checks[name][0]()

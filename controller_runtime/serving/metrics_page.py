@@ -1,4 +1,4 @@
-"""``/metrics``: the process's metrics, for scrapers that nobody authenticates."""
+"""``/metrics``: the process's metrics, for unauthenticated scrapers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 _MANY = 4
-"""Scrapes at once beyond which a page serves more than one."""
+"""Concurrent scrapes above which scrapers share a page."""
 _SHARED_SECONDS = 1.0
-"""Age up to which it does."""
+"""Maximum age in seconds of a shared page."""
 _WRITE_SECONDS = 10.0
-"""Time for a scraper to read its page. Prometheus's default is the same."""
+"""Seconds for a scraper to read its page. Prometheus's default is the same."""
 _CHUNK = 64 * 1024
 
 
 class MetricsPage:
-    """Serves Prometheus text or OpenMetrics, as the scraper asks.
+    """Serves Prometheus text or OpenMetrics, as the scraper requests.
 
-    A page may have megabytes, and a client that does not read its answer keeps it in memory. So pages are shared
-    where there are many clients, and written piece by piece within a time.
+    A page may have megabytes, which stay in memory while a client does not read them. So many clients share a
+    page, and it is written in parts within a time limit.
     """
 
     def __init__(self) -> None:
@@ -30,13 +30,13 @@ class MetricsPage:
         self._last: tuple[float, str, bytes] | None = None
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        """Answer a scrape."""
+        """Return the answer to a scrape."""
         self._scrapes += 1
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
                 return await self._answer(request)
         except TimeoutError:
-            # What is left unread must not stay in memory.
+            # Unread data must not stay in memory.
             if request.transport is not None:
                 request.transport.abort()
             return web.Response()
@@ -49,7 +49,7 @@ class MetricsPage:
             body = self._shared(content_type)
             if body is None:
                 now = asyncio.get_running_loop().time()
-                # In a thread: large pages take 50 ms.
+                # In a thread, because large pages take 50 ms.
                 body = await asyncio.to_thread(encoder, prometheus_client.REGISTRY)
                 self._last = (now, content_type, body) if self._scrapes > _MANY else None
         response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept"})
@@ -61,7 +61,7 @@ class MetricsPage:
         return response
 
     def _shared(self, content_type: str) -> bytes | None:
-        """The last page, where there are many scrapers and it is new enough for them."""
+        """Return the last page if there are many scrapers and it is recent enough; otherwise None."""
         if self._scrapes <= _MANY or self._last is None:
             return None
         made, kind, body = self._last

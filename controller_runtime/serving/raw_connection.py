@@ -1,4 +1,4 @@
-"""Connections below HTTP: TLS over a connected socket, either side, and the detection of vanished peers."""
+"""Connections below HTTP: TLS over a connected socket, either side, and the detection of dead peers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_PROBES = 30, 10, 6
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connected transport, and the socket transport beneath it when it speaks TLS."""
+    """A connected transport, and the socket transport under it if it uses TLS."""
 
     transport: asyncio.Transport
     raw: asyncio.Transport
 
     def unsent(self) -> int:
-        """Count the bytes written but not yet taken by the kernel."""
+        """Return the number of bytes written but not yet taken by the kernel."""
         size = self.transport.get_write_buffer_size()
         return size if self.raw is self.transport else size + self.raw.get_write_buffer_size()
 
@@ -28,17 +28,17 @@ class Connection:
 async def start_tls(
     transport: asyncio.Transport, protocol: asyncio.BaseProtocol, context: ssl.SSLContext, **options: Any
 ) -> asyncio.Transport:
-    """Shake hands, as the event loop's ``start_tls`` does, and leave nothing behind when that fails.
+    """Return a TLS transport after the handshake, like the loop's ``start_tls``, without garbage on failure.
 
-    The loop's error and the frames it comes from know each other, and the frames know the connection: a quarter of
-    a megabyte for every port scan and every health check of a load balancer, for as long as nobody looks for cycles
-    (``tune_gc``). So the frames are left out.
+    The loop's error and its frames reference each other, and the frames reference the connection. Every port
+    scan or health check of a load balancer would keep a quarter of a megabyte until the next garbage
+    collection (``tune_gc``). So the frames are removed.
 
     Raises:
-        OSError: No handshake, or the connection was closed meanwhile.
+        OSError: The handshake failed, or the connection was closed meanwhile.
     """
     if transport.is_closing():
-        # Its end has been told already; the handshake would wait for a minute.
+        # The end was reported before, so the handshake would wait for a minute.
         raise ConnectionResetError("the connection was closed before the TLS handshake")
     try:
         started = await asyncio.get_running_loop().start_tls(transport, protocol, context, **options)
@@ -50,10 +50,10 @@ async def start_tls(
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Have the kernel notice a peer that vanished, within about a minute and a half of silence.
+    """Make the kernel detect a dead peer within about a minute and a half of silence.
 
-    While bytes are under way it gives up only after all its retransmissions, in a quarter of an hour, as everywhere in
-    Kubernetes: a shorter limit (TCP_USER_TIMEOUT) would end streams of slow readers, too.
+    While bytes are unacknowledged it gives up only after all retransmissions, in a quarter of an hour, as
+    everywhere in Kubernetes. A shorter limit (TCP_USER_TIMEOUT) would also end streams of slow readers.
     """
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:

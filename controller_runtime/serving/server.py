@@ -1,8 +1,8 @@
-"""HTTP(S) serving of a daemon: Kubernetes' health endpoints, Prometheus metrics, and the component's own routes.
+"""HTTP(S) server of a daemon: Kubernetes health endpoints, Prometheus metrics, and the component's routes.
 
-``HttpsServer`` is one listening socket around an aiohttp application. Kubernetes' conventions hold: ``/livez`` says
-whether a restart would help, ``/readyz`` whether to send work here, ``/healthz`` is the older name of the first
-(``health``).
+``HttpsServer`` is one listening socket with an aiohttp application. As usual in Kubernetes, ``/livez``
+reports whether a restart would help, ``/readyz`` whether the process can take work, and ``/healthz`` is the
+older name of ``/livez`` (``health``).
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from controller_runtime.tls.reloader import CertificateReloader, common_name
 __all__ = ["Check", "HealthChecks", "HealthServer", "HttpsServer"]
 
 _BACKLOG = 128
-"""Connections that wait to be accepted; asyncio accepts so many in one turn of its loop."""
+"""Connections that wait to be accepted; asyncio accepts up to this number in one pass of its loop."""
 _BODIES = 4
-"""Bodies of the greatest length that are in memory at once; smaller ones accordingly more."""
+"""Bodies of the maximum size that are in memory at once; more if they are smaller."""
 _BODY_SECONDS = 10.0
-"""Time for a body to come."""
+"""Seconds to receive a body."""
 _OPTIONS = {
     "access_log": None,
     # Seconds for which the rest of an unwanted body is read.
     "lingering_time": 1.0,
-    # Kubernetes compresses no request, and a small body must not become a large one.
+    # Kubernetes compresses no requests, and a small body must not become a large one.
     "auto_decompress": False,
 }
 """Arguments of aiohttp's protocol."""
 _NO_CERTIFICATE = "a client certificate is required"
 _OPEN = ("/healthz", "/livez", "/readyz", "/metrics")
-"""Paths that need no certificate."""
-# Otherwise each counter and histogram comes with a second series that says since when: a third more for nobody.
+"""Path prefixes that need no certificate."""
+# Otherwise each counter and histogram has a second series with its creation time: a third more series,
+# unused.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-# Always 1, as Prometheus programs have it; which component and replica it is are labels of the scrape.
+# Always 1, as usual for Prometheus. The component and the replica are labels of the scrape.
 prometheus_client.Gauge(
     "virtual_node_build_info",
     "1; its labels are the version that runs and its Python.",
@@ -58,23 +59,24 @@ prometheus_client.Gauge(
 
 
 class HttpsServer:
-    """A listening HTTP or HTTPS server; an async context manager, or ``start`` and ``stop``.
+    """An HTTP or HTTPS server; an async context manager, or use ``start`` and ``stop``.
 
     Args:
-        host: address to bind; "" and "::" mean every IPv4 and IPv6 address of the machine.
-        port: TCP port; 0 takes a free one, see ``port`` after ``start``.
-        tls: certificates to serve. With a client CA, whoever shows no certificate of it is refused; health and
-            metrics are for everybody. A reloader is followed for as long as the server runs, unless
-            ``follow_certificates`` is false because somebody else does. None: plain HTTP.
-        client_names: common names that a client certificate may have; empty: any.
-        middlewares: around every handler, the health endpoints included; the first is the outermost.
+        host: address to bind; "" and "::" mean all IPv4 and IPv6 addresses of the machine.
+        port: TCP port; 0: a free port, see ``port`` after ``start``.
+        tls: certificates to serve. With a client CA, clients without its certificate are refused, except for
+            health and metrics. A reloader follows its files while the server runs, unless
+            ``follow_certificates`` is false because another task runs it. None: plain HTTP.
+        client_names: common names allowed in a client certificate; empty: any.
+        middlewares: applied to every handler, including the health endpoints; the first is the outermost.
         health: whether to serve ``/healthz``, ``/livez`` and ``/readyz``.
         metrics: whether to serve ``/metrics``.
-        shutdown_timeout: seconds that requests under way may take to finish when the server stops.
+        shutdown_timeout: seconds that current requests may take to finish when the server stops.
         max_body_bytes: largest request body that is read.
-        limits: of the server's connections; by default 512, with a client CA 128 of those without a certificate.
+        limits: of the server's connections; None: 512, and with a client CA 128 of those without a
+            certificate.
         name: label of the metrics of the server's connections.
-        setting: the flag or field with the address, for the error when it cannot be bound.
+        setting: the flag or field of the address, for the error when binding fails.
     """
 
     def __init__(
@@ -123,26 +125,26 @@ class HttpsServer:
 
     @property
     def port(self) -> int:
-        """The port that is bound; 0 before ``start``."""
+        """Return the bound port; 0 before ``start``."""
         return self._port
 
     def add_route(self, method: str, path: str, handler: Handler) -> None:
-        """Serve a path; ``*`` stands for every method. Only before ``start``."""
+        """Add a handler for a path; method ``*`` means every method. Call before ``start``."""
         self.app.router.add_route(method, path, handler)
 
     def add_check(self, name: str, check: Check, *, live: bool = False) -> None:
         """Add a check to ``/readyz``; with ``live`` also to ``/livez`` and ``/healthz``.
 
-        Liveness is for what only a restart can mend: a cluster that does not answer is no reason.
+        Use liveness only for failures that a restart can repair; an unreachable cluster is not one.
         """
         self.health.add(name, check, live=live)
 
     async def start(self) -> None:
-        """Bind and serve; when that fails or is cancelled, nothing stays open.
+        """Bind and serve; if that fails or is cancelled, close everything.
 
         Raises:
             OSError: the address cannot be bound; ``strerror`` is a sentence that names it.
-            ConfigError: the same, for a server with a ``setting``, which only the user can mend.
+            ConfigError: the same, for a server with a ``setting``, which the user must change.
         """
         try:
             sock = bind(self._host, self._wanted_port)
@@ -162,7 +164,7 @@ class HttpsServer:
             raise
 
     async def _serve(self, sock: socket.socket) -> None:
-        # Streaming handlers (logs -f) end with their client instead of writing to nobody for hours.
+        # Streaming handlers (logs -f) end with their client instead of writing on for hours.
         self._runner = web.AppRunner(
             self.app,
             handle_signals=False,
@@ -175,7 +177,8 @@ class HttpsServer:
         self._gate = Gate(
             self._runner.server, lambda: context, connections=self._connections, options=_OPTIONS
         )
-        # Not aiohttp's SockSite: cancelled while it starts, it forgets a socket that the loop goes on to poll.
+        # Not aiohttp's SockSite: if cancelled while it starts, it leaves a socket that the loop keeps
+        # polling.
         self._listener = await asyncio.get_running_loop().create_server(
             self._gate, sock=sock, backlog=_BACKLOG, start_serving=False
         )
@@ -184,13 +187,13 @@ class HttpsServer:
             self._follower = asyncio.create_task(self._tls.run(), name="certificate reloader")
 
     async def announce_shutdown(self, seconds: float) -> None:
-        """Fail readiness and go on serving: those who send requests here hear of our end late."""
+        """Fail readiness and serve for some more seconds, because clients notice the shutdown late."""
         self._stopping = True
         if seconds:
             await asyncio.sleep(seconds)
 
     async def stop(self) -> None:
-        """Fail readiness, stop listening, let requests finish for ``shutdown_timeout`` seconds, close."""
+        """Fail readiness, stop listening, wait up to ``shutdown_timeout`` seconds for requests, and close."""
         self._stopping = True
         if self._listener is not None:
             self._listener.close()
@@ -226,7 +229,7 @@ class HttpsServer:
 
 
 def _certificate_required(names: Collection[str]) -> Middleware:
-    """Refuse requests without a client certificate; the TLS layer has verified the one that is shown, if any."""
+    """Return a middleware that refuses requests without a client certificate, which TLS has verified."""
 
     @web.middleware
     async def required(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -236,7 +239,7 @@ def _certificate_required(names: Collection[str]) -> Middleware:
             if (peer := peer_of(request)) is not None:
                 peer.trust()
             return await handler(request)
-        # Probes and scrapers show no certificate.
+        # Probes and scrapers have no certificate.
         if request.method == "GET" and request.path.startswith(_OPEN):
             return await handler(request)
         text = "the client certificate's name is not one of those allowed" if certificate else _NO_CERTIFICATE
@@ -248,10 +251,10 @@ def _certificate_required(names: Collection[str]) -> Middleware:
 
 
 class HealthServer(HttpsServer):
-    """Health and metrics alone, over plain HTTP, at ``host:port`` (``:8080`` and ``[::1]:8080`` work).
+    """Serves health and metrics over plain HTTP, at ``host:port`` (``:8080`` and ``[::1]:8080`` are valid).
 
     Raises:
-        ConfigError: the address cannot be understood.
+        ConfigError: the address is invalid.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""TLS towards an apiserver: whom we trust, and the certificate that says who we are."""
+"""TLS to an API server: the CAs that we trust, and our client certificate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Material = Path | bytes | None
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TlsMaterial:
-    """What a TLS context is made of.
+    """The parts of a TLS context.
 
     Attributes:
-        source: where it comes from, for messages.
+        source: their origin, for messages.
         authority: the CAs to trust; None: the system's.
-        certificate: our own, perhaps followed by its chain; None: none.
+        certificate: our own, optionally followed by its chain; None: none.
         key: its key; None: in the certificate's file.
-        verify: whether the server must prove who it is.
+        verify: whether to verify the server's certificate.
     """
 
     source: str
@@ -34,19 +34,20 @@ class TlsMaterial:
     verify: bool = True
 
     def context(self, identity: KeyPair | None = None) -> ssl.SSLContext:
-        """A new context.
+        """Return a new context.
 
         Args:
-            identity: a client certificate in place of ``certificate``, as a credential plugin gives one.
+            identity: a client certificate from a credential plugin, used instead of ``certificate``.
 
         Raises:
             ConfigError: names the file, or the source, and what is wrong with it.
         """
         with self._told("certificate-authority", self.authority), _file(self.authority) as authority:
             context = ssl.create_default_context(cafile=authority)
-        # Kubernetes' own CAs are often made without the extensions that Python >= 3.13 insists on.
+        # Kubernetes' own CAs often lack the extensions that Python >= 3.13 requires.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        # What a kubeconfig names is trusted, be it an intermediate CA without its root: Go and Python >= 3.13 agree.
+        # CAs in a kubeconfig are trusted even if intermediate and without their root, as in Go and Python >=
+        # 3.13.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if not self.verify:
             context.check_hostname = False
@@ -65,7 +66,7 @@ class TlsMaterial:
         return context
 
     def stamp(self) -> tuple[object, ...]:
-        """Changes when a file does; a file that is not there now counts as unchanged by the caller's leave."""
+        """Return a value that changes when a file changes. A missing file counts as changed."""
         return tuple(
             _stamp(part) for part in (self.authority, self.certificate, self.key) if isinstance(part, Path)
         )

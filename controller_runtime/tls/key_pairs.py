@@ -1,7 +1,4 @@
-"""X.509 key pairs of our own making: PEM in memory, ECDSA P-256.
-
-Users import them from ``certificates``, beside the reloader that serves them.
-"""
+"""Creates X.509 key pairs: PEM in memory, ECDSA P-256. Import them from ``reloader``."""
 
 from __future__ import annotations
 
@@ -26,23 +23,23 @@ Usage = Literal["server", "client", "both"]
 _BACKDATE = timedelta(minutes=5)
 """Tolerance for peers whose clock is behind ours."""
 _COMMON_NAME_LENGTH = 64
-"""RFC 5280's upper bound; nobody verifies a serving certificate by its common name."""
+"""Upper bound of RFC 5280. Serving certificates are not verified by their common name."""
 _YEAR = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A certificate (perhaps followed by its chain) and its private key, both PEM."""
+    """A certificate (optionally followed by its chain) and its private key, both PEM."""
 
     certificate: bytes
     key: bytes
 
     def __repr__(self) -> str:
-        """Without the key."""
+        """Hide the key."""
         return f"KeyPair(certificate=<{len(self.certificate)} bytes>, key=<hidden>)"
 
     def write(self, certificate_path: str | Path, key_path: str | Path) -> None:
-        """Write both files; the key is readable by its owner only, from the first byte."""
+        """Write both files; the key file is readable only by its owner from its creation on."""
         Path(certificate_path).write_bytes(self.certificate)
         Path(key_path).unlink(missing_ok=True)
         descriptor = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -57,7 +54,7 @@ def make_ca(
     validity: timedelta = 10 * _YEAR,
     now: datetime | None = None,
 ) -> KeyPair:
-    """A new self-signed certificate authority."""
+    """Return a new self-signed certificate authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(common_name, organizations)
     builder = _builder(name, name, key.public_key(), issuer_key=key.public_key(), validity=validity, now=now)
@@ -76,20 +73,20 @@ def sign(
     validity: timedelta = _YEAR,
     now: datetime | None = None,
 ) -> KeyPair:
-    """A new key and a certificate for it, signed by a CA.
+    """Return a new key and a certificate for it, signed by a CA.
 
     Args:
         ca: the authority. The certificate never outlives it.
-        common_name: the user's name, for Kubernetes; cut at 64 characters.
-        organizations: the user's groups, for Kubernetes.
+        common_name: in Kubernetes the user's name; cut at 64 characters.
+        organizations: in Kubernetes the user's groups.
         hosts: DNS names and IP addresses of a server, mixed.
-        usage: what the certificate may be used for.
+        usage: the allowed use of the certificate.
         validity: from now; the certificate is also valid for the last five minutes.
-        now: the present, for tests.
+        now: the current time, for tests.
 
     Raises:
-        ValueError: the CA's pair cannot be read, its parts do not belong together, or its key is neither ECDSA
-            nor RSA.
+        ValueError: the CA's pair cannot be read, its key does not match its certificate, or its key is
+            neither ECDSA nor RSA.
     """
     issuer = x509.load_pem_x509_certificate(ca.certificate)
     issuer_key = serialization.load_pem_private_key(ca.key, password=None)
@@ -118,7 +115,7 @@ def self_signed(
     validity: timedelta = 10 * _YEAR,
     now: datetime | None = None,
 ) -> KeyPair:
-    """A certificate that vouches for itself, as a kubelet without a serving certificate makes one."""
+    """Return a self-signed certificate, as a kubelet without a serving certificate creates one."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(common_name, ())
     builder = _builder(name, name, key.public_key(), issuer_key=key.public_key(), validity=validity, now=now)
@@ -126,7 +123,7 @@ def self_signed(
 
 
 def expiry(certificate: bytes) -> datetime:
-    """When the first certificate of a PEM bundle ends (aware, UTC).
+    """Return when the first certificate of a PEM bundle expires (aware, UTC).
 
     Raises:
         ValueError: there is no certificate in it.
@@ -135,7 +132,7 @@ def expiry(certificate: bytes) -> datetime:
 
 
 def share_left(certificate: bytes, now: datetime) -> float:
-    """The part of the first certificate's life that is left: 1 when it begins, 0 or less after its end.
+    """Return the remaining share of the first certificate's lifetime: 1 at its start, 0 or less at its end.
 
     Raises:
         ValueError: there is no certificate in it.
@@ -146,7 +143,7 @@ def share_left(certificate: bytes, now: datetime) -> float:
 
 
 def covers(certificate: bytes, hosts: Sequence[str]) -> bool:
-    """Whether a server's certificate is good for all these names and addresses."""
+    """Report whether a server's certificate is valid for all these names and addresses."""
     loaded = x509.load_pem_x509_certificate(certificate)
     try:
         names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -157,7 +154,7 @@ def covers(certificate: bytes, hosts: Sequence[str]) -> bool:
 
 
 def is_issued_by(certificate: bytes, ca: bytes) -> bool:
-    """Whether a CA's key has signed the first certificate."""
+    """Report whether a CA's key has signed the first certificate."""
     try:
         x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(
             x509.load_pem_x509_certificate(ca)
@@ -169,7 +166,7 @@ def is_issued_by(certificate: bytes, ca: bytes) -> bool:
 
 @contextlib.contextmanager
 def as_file(data: bytes) -> Iterator[str]:
-    """A path under which OpenSSL can read bytes for a moment, without a disk where the system allows."""
+    """Yield a path from which OpenSSL can read the bytes, not on disk where the system allows it."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("pem"), "wb", buffering=0) as file:
             file.write(data)

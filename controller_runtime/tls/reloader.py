@@ -1,12 +1,12 @@
-"""Serving certificates that follow their files, and the making of key pairs (from ``key_pairs``).
+"""Serving certificates that are reloaded when their files change; re-exports ``key_pairs``.
 
-A server listens with one *front* context for all its life. For every handshake the front's SNI callback hands the
-connection to the newest *loaded* context, so a new certificate or client CA serves the very next connection while
-open ones carry on. A pair that does not load never gets near the front: OpenSSL would otherwise be left with
-half of it and refuse every handshake. OpenSSL calls the callback for clients that send no server name, too, as
-apiservers that dial a kubelet's IP do.
+A server listens with one *front* context for its lifetime. At every handshake the front's SNI callback
+assigns the newest *loaded* context to the connection, so a new certificate or client CA applies to the next
+connection while open ones continue. A pair that does not load never reaches the front, because OpenSSL would
+keep half of it and refuse every handshake. OpenSSL also calls the callback for clients that send no server
+name, as API servers that dial a kubelet's IP do.
 
-Session tickets are off: a resumed session would not look at the client CA again.
+Session tickets are off, because a resumed session would skip the check against the client CA.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ _Stamp = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class CertificateReloader:
-    """A server's TLS context that follows the files it was made from.
+    """A server's TLS context that follows its files.
 
     Args:
         cert_path: PEM certificate, followed by its chain.
         key_path: PEM private key, not encrypted.
         pair: instead of the two files (``from_pair``).
-        client_ca: who may sign client certificates. With it, clients are asked for one and may connect without
-            (``CERT_OPTIONAL``); one that does not verify ends the handshake. Without it nobody is asked.
+        client_ca: the CAs of client certificates. With them, clients are asked for a certificate and may
+            connect without one (``CERT_OPTIONAL``); an invalid one fails the handshake. None: clients are not
+            asked.
         name: label of the metrics.
-        interval: seconds between two looks at the files.
+        interval: seconds between two checks of the files.
 
     Raises:
         ConfigError: a file cannot be read or used; names the file.
@@ -105,7 +106,7 @@ class CertificateReloader:
         name: str = "serving",
         interval: float = 10.0,
     ) -> Self:
-        """The same for a pair in memory; only client CA files are followed.
+        """Return a reloader for a pair in memory; only client CA files are followed.
 
         Raises:
             ConfigError: the pair or a CA cannot be used.
@@ -114,23 +115,23 @@ class CertificateReloader:
 
     @property
     def verifies_clients(self) -> bool:
-        """Whether there is a CA of client certificates."""
+        """Report whether there is a CA of client certificates."""
         return bool(self._client_cas)
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context to listen with, for ever the same object."""
+        """Return the context to listen with; always the same object."""
         return self._front
 
     def is_current(self, connection: ssl.SSLObject) -> bool:
-        """Whether a connection was made with the certificate and client CA that serve now."""
+        """Report whether a connection uses the current certificate and client CA."""
         return connection.context is self._current
 
     def replace(self, pair: KeyPair) -> None:
-        """Serve another pair from the next connection on, where the pair is in memory (``from_pair``).
+        """Serve another pair from the next connection on, if the pair is in memory (``from_pair``).
 
         Raises:
-            ConfigError: it cannot be used; the previous one stays.
+            ConfigError: the pair cannot be used; the previous one stays.
         """
         previous, self._fixed_pair = self._fixed_pair, pair
         try:
@@ -140,10 +141,10 @@ class CertificateReloader:
             raise
 
     def trust(self, client_ca: bytes) -> None:
-        """Have another CA (PEM) sign client certificates from the next connection on, whatever did so before.
+        """Replace the CAs of client certificates by this one (PEM) from the next connection on.
 
         Raises:
-            ConfigError: it cannot be used; nothing changes.
+            ConfigError: the CA cannot be used; nothing changes.
         """
         previous, self._client_cas = self._client_cas, (client_ca,)
         try:
@@ -154,15 +155,15 @@ class CertificateReloader:
         self._front.verify_mode = self._current.verify_mode
 
     def forget(self) -> None:
-        """Nobody is served any more: when the certificate ends is no news."""
+        """Remove the expiry metric of a certificate that is no longer served."""
         with contextlib.suppress(KeyError):
             _EXPIRATION.remove(self._name)
 
     async def run(self) -> None:
         """Follow the files until cancelled; never raises.
 
-        Looks at modification time, size and inode behind symlinks: secret volumes swap a symlink two levels up,
-        which no file watch reports portably, and a stat every ten seconds costs nothing.
+        Checks modification time, size and inode behind symlinks every ``interval`` seconds. Secret volumes
+        swap a symlink two levels up, which no file watch reports portably, and a stat is cheap.
         """
         if not self._paths:
             await asyncio.Event().wait()
@@ -171,19 +172,21 @@ class CertificateReloader:
             await self.check()
 
     async def check(self) -> bool:
-        """Look at the files once and load them if they changed; tells whether new ones are in use.
+        """Check the files once and load them if they changed; return whether new ones are in use.
 
-        A change that does not load is logged and counted once; the files are tried again when they change again.
+        A change that does not load is logged and counted once. The files are loaded again when they change
+        again.
         """
         stamp = self._look()
         if stamp == self._stamp:
             return False
-        # Taken before reading: a change in between is found by the next look.
+        # Set before reading: a change in between is found by the next check.
         self._stamp = stamp
         before = self._fixed_pair, self._client_cas
         try:
             loaded = await asyncio.to_thread(self._load)
-            # What ``replace`` or ``trust`` brought in the meantime must not be undone by what is older.
+            # A pair or CA set by ``replace`` or ``trust`` in the meantime must not be replaced by an older
+            # one.
             self._current = loaded if (self._fixed_pair, self._client_cas) == before else self._load()
         except ConfigError as error:
             _RELOAD_ERRORS.labels(self._name).inc()
@@ -218,7 +221,7 @@ class CertificateReloader:
 def server_context(
     pair: KeyPair, *, client_ca: ClientCa | Sequence[ClientCa] | None = None
 ) -> ssl.SSLContext:
-    """A fixed server context for a pair in memory; ``CertificateReloader`` says what ``client_ca`` means.
+    """Return a fixed server context for a pair in memory; ``client_ca`` as in ``CertificateReloader``.
 
     Raises:
         ConfigError: the pair or a CA cannot be used.
@@ -228,9 +231,9 @@ def server_context(
 
 
 def common_name(certificate: Mapping[str, Any]) -> str:
-    """The common name of a verified certificate (``SSLSocket.getpeercert``); empty when it has none.
+    """Return the common name of a verified certificate (``SSLSocket.getpeercert``); empty if it has none.
 
-    Of several the last counts, as in Go: who approved the certificate has seen that one.
+    Of several the last counts, as in Go, because approvers of the certificate checked that one.
     """
     names = [pair for relative in certificate.get("subject", ()) for pair in relative]
     return next((str(value) for key, value in reversed(names) if key == "commonName"), "")
@@ -258,17 +261,17 @@ def _bare_context(*, ask_clients: bool) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
-    # aiohttp speaks nothing newer; clients that offer h2 learn so at once.
+    # aiohttp supports nothing newer; clients that offer h2 fall back at once.
     context.set_alpn_protocols(["http/1.1"])
     if ask_clients:
         context.verify_mode = ssl.CERT_OPTIONAL
-        # An intermediate CA is trusted without its root, as by a kubelet.
+        # An intermediate CA is trusted without its root, as in a kubelet.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
 def _no_password() -> bytes:
-    # Without this OpenSSL would ask on the terminal.
+    # Otherwise OpenSSL would prompt on the terminal.
     raise ValueError("the private key is encrypted")
 
 

@@ -1,4 +1,4 @@
-"""A bound for the bytes that many hold at the same time."""
+"""A limit on the bytes that many holders have at the same time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _Holder = TypeVar("_Holder")
 
 
 class ByteBudget(Generic[_Holder]):
-    """Counts bytes by holder. Where they are too many together, the holders that began first lose theirs.
+    """Counts bytes by holder. Above the limit, the holders that began first are dropped.
 
-    A peer of good will sends a request within milliseconds, so it is never the oldest for long: those that stall are.
+    A normal peer sends a request within milliseconds, so the oldest holders are those that stall.
     """
 
     def __init__(self, limit: int, *, drop: Callable[[_Holder], None]) -> None:
-        """Set up.
+        """Create a budget.
 
         Args:
-            limit: bytes held together.
-            drop: called with a holder that has to give up; what it holds does not count any more.
+            limit: bytes of all holders.
+            drop: called with a holder that must stop; its bytes no longer count.
         """
         self._limit = limit
         self._drop = drop
@@ -28,11 +28,11 @@ class ByteBudget(Generic[_Holder]):
 
     @property
     def held(self) -> int:
-        """The bytes that all hold together."""
+        """Return the bytes of all holders."""
         return self._sum
 
     def set(self, holder: _Holder, size: int) -> None:
-        """Note what a holder holds now; 0 forgets it."""
+        """Set the bytes of a holder; 0 removes it."""
         self._sum += size - self._held.get(holder, 0)
         if size:
             self._held[holder] = size

@@ -1,7 +1,7 @@
-"""Notices that files have changed: configurations, kubeconfigs.
+"""Detects changed files, such as configurations and kubeconfigs.
 
-Secret and ConfigMap volumes swap symlinks, which no portable file watch reports; a stat every two seconds costs nothing.
-They write all of their files anew when one has changed, so the content decides.
+Secret and ConfigMap volumes swap symlinks, which no portable file watch reports; a stat every two seconds is
+cheap. They rewrite all of their files when one has changed, so the content decides.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 
 class _Look(NamedTuple):
-    """What a file looked like."""
+    """The observed state of a file."""
 
     stamp: tuple[float, int, int]
-    """Time of modification, inode and size."""
+    """Modification time, inode and size."""
     digest: bytes
 
 
 class FileChanges:
-    """Remembers what files looked like when they were read last."""
+    """Remembers the state of files when they were last read."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
-        """Remember the files as they are now: make it right after they were read.
+        """Record the current state of the files; call it right after they were read.
 
         Args:
             files: name → path; an empty path is a file that never changes.
@@ -33,13 +33,13 @@ class FileChanges:
         self._seen = {(name, path): _look(path, None) for name, path in files.items()}
 
     def changed(self, files: Mapping[str, str]) -> list[str]:
-        """Names of the files that differ from what was seen last; each once per change.
+        """Return the names of files whose content changed since the last call; each change once.
 
-        A file that is away for a moment, as while a volume is being updated, has not changed; nor has one that is
-        followed from now on, be it under a known name.
+        A file that is temporarily missing, as during a volume update, has not changed. A new name or path has
+        not changed either.
 
         Args:
-            files: name → path, those to follow from now on.
+            files: name → path, the files to follow from now on.
         """
         changed = []
         known, self._seen = self._seen, {}
@@ -53,7 +53,7 @@ class FileChanges:
 
 
 def _look(path: str, before: _Look | None) -> _Look | None:
-    """The file as it is now, read only where it may differ from before; None: it is not there, or none (a pipe)."""
+    """Return the file's state, reading it only if its stamp changed; None: missing, or not a regular file."""
     if not path:
         return None
     try:
@@ -63,7 +63,7 @@ def _look(path: str, before: _Look | None) -> _Look | None:
         stamp = (status.st_mtime, status.st_ino, status.st_size)
         if before is not None and stamp == before.stamp:
             return before
-        # Read after the stamp was taken: a change in between is found by the next look.
+        # Read after the stamp was taken: a change in between is found by the next check.
         return _Look(stamp, hashlib.sha256(Path(path).read_bytes()).digest())
-    except (OSError, ValueError):  # the latter: a path that cannot be one
+    except (OSError, ValueError):  # ValueError: not a valid path
         return None

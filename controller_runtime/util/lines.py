@@ -1,4 +1,4 @@
-"""Lines out of a stream of chunks."""
+"""Splits a stream of chunks into lines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class LineSplitter:
     """Returns the complete lines of each chunk; chunks may be cut anywhere."""
 
     def __init__(self, limit: int) -> None:
-        """Set up.
+        """Create a splitter.
 
         Args:
-            limit: bytes of one line.
+            limit: maximum bytes of one line.
         """
         self._limit = limit
         self._rest = bytearray()
@@ -46,5 +46,5 @@ class LineSplitter:
 
     @property
     def has_rest(self) -> bool:
-        """Whether a line has begun that is not complete."""
+        """Report whether there is an incomplete line."""
         return bool(self._rest)

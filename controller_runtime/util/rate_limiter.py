@@ -6,22 +6,22 @@ import asyncio
 from collections import OrderedDict, deque
 
 _WHOLE = 1 - 1e-9
-"""A token, less what floating-point sums of refills may lack."""
+"""One token, less the floating-point error of refills."""
 
 
 class TokenBucket:
     """A token bucket: ``burst`` requests at once, then ``qps`` per second.
 
-    Waiters of one flow are served first come, first served; flows take turns, so a flood in one cannot starve
-    another. A cancelled waiter costs nothing.
+    Waiters of one flow are served in order; flows take turns, so a flood in one cannot starve another. A
+    cancelled waiter takes no token.
     """
 
     def __init__(self, qps: float, burst: int) -> None:
-        """Set up.
+        """Create a full bucket.
 
         Args:
             qps: tokens per second; 0 or less: no limit.
-            burst: tokens that a quiet time saves up, at least 1.
+            burst: maximum number of saved tokens, at least 1.
         """
         self._qps = qps
         self._burst = max(1, burst)
@@ -31,12 +31,10 @@ class TokenBucket:
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self, flow: str = "") -> None:
-        """Take one token, waiting for it where need be.
-
-        Cancelled while it waits, it takes none.
+        """Take one token, waiting for it if necessary; a cancelled wait takes none.
 
         Args:
-            flow: whom the request is for; flows with waiters are served in turn.
+            flow: the flow of the request, such as its resource; flows with waiters are served in turn.
         """
         if self._qps <= 0:
             return
@@ -52,7 +50,7 @@ class TokenBucket:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                # The token came in the same turn of the loop: hand it to the next in line.
+                # The token was assigned in the same pass of the loop: give it to the next waiter.
                 self._tokens += 1
                 self._serve()
             raise

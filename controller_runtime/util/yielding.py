@@ -1,4 +1,4 @@
-"""Turns for other tasks during long work without IO."""
+"""Yields to other tasks during long work without IO."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _SLICE = 0.005
 
 
 class Slicer:
-    """Lets the loop breathe: ``tick`` after each small piece of work."""
+    """Yields to the event loop every 5 ms; call ``tick`` after each small piece of work."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
 
     async def tick(self) -> None:
-        """Give way when the slice is used up."""
+        """Yield to other tasks if the time slice is used up."""
         if self._loop.time() - self._since > _SLICE:
             await asyncio.sleep(0)
             self._since = self._loop.time()

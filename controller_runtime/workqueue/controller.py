@@ -1,4 +1,4 @@
-"""Workers that reconcile keys until they agree."""
+"""Workers that reconcile the keys of a work queue."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
 
 K = TypeVar("K", bound=Hashable)
 _QUIET_FAILURES = 3
-"""Failures of one key that are nobody's business yet: conflicts and races mend themselves."""
+"""Failures of one key that are only logged at debug level: conflicts and races resolve themselves."""
 _STALE_RETRY = 1.0
-"""Seconds until a cache is asked again whether it shows our last write; its event normally comes first."""
+"""Seconds until a key that waits for our last write is checked again. The write's event normally comes
+earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a reconciliation asks for besides being done."""
+    """What a successful reconciliation requests."""
 
     requeue_after: float | None = None
-    """Seconds after which the key is to be looked at again; None: only when something changes."""
+    """Seconds after which the key is reconciled again; None: only after a change."""
 
 
 class Controller(Generic[K]):
-    """N workers on one queue, calling ``reconcile(key)``.
+    """N workers on one queue that call ``reconcile(key)``.
 
-    An error queues the key again with its own back-off; other keys do not notice. A result queues it again
-    when it asks for that. Success forgets the key's failures.
+    An error requeues its key with the key's own back-off and does not delay other keys. A result may requeue
+    the key. Success resets the key's back-off.
     """
 
     def __init__(
@@ -45,14 +46,14 @@ class Controller(Generic[K]):
         max_retries: int | None = None,
         on_giving_up: Callable[[K, Exception], None] | None = None,
     ) -> None:
-        """Set up; ``run`` starts the workers.
+        """Create a controller; ``run`` starts the workers.
 
         Args:
             name: in logs and metrics.
-            reconcile: level-triggered; may be called at any time, any number of times.
+            reconcile: called with a key; level-triggered, so it may run at any time and any number of times.
             workers: keys reconciled at the same time.
-            queue: the work queue; one of its own by default.
-            max_retries: failures after which a key is dropped; None: never, a live object is never given up.
+            queue: the work queue; None: a new one.
+            max_retries: failures after which a key is dropped; None: never, because the object still exists.
             on_giving_up: called with the key and its last error when it is dropped.
         """
         self.name = name
@@ -65,11 +66,11 @@ class Controller(Generic[K]):
         self._log = structlog.get_logger(controller=name)
 
     def enqueue(self, key: K) -> None:
-        """Have a key reconciled."""
+        """Queue a key for reconciliation."""
         self.queue.add(key)
 
     async def run(self) -> None:
-        """Work until cancelled, or until the queue is shut down and drained. Once: the queue ends with it."""
+        """Work until cancelled or the queue is shut down and drained. Call once: it shuts down the queue."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._workers):
@@ -93,9 +94,10 @@ class Controller(Generic[K]):
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                # Not we were cancelled but something that was awaited; a worker that ends of it is missed by nobody.
+                # The awaited operation was cancelled, not this task. Without this the worker would end
+                # unnoticed.
                 self._failed(key, RuntimeError(f"cancelled from inside: {error!r}"))
-            except Exception as error:  # noqa: BLE001 - one key's failure is never another's
+            except Exception as error:  # noqa: BLE001 - a failing key must not affect other keys
                 self._failed(key, error)
             else:
                 self.queue.forget(key)
@@ -117,7 +119,7 @@ class Controller(Generic[K]):
             level = self._log.debug if failures < _QUIET_FAILURES else self._log.warning
             level("reconcile failed", kind=type(error).__name__, **details)
         else:
-            # A fault of ours: the first time with all we know, then in one line.
+            # A programming error: log it with its traceback the first time, then in one line.
             self._log.error("reconcile failed", exc_info=error if not failures else None, **details)
 
     def _tell_giving_up(self, key: K, error: Exception) -> None:
@@ -125,5 +127,5 @@ class Controller(Generic[K]):
             return
         try:
             self._on_giving_up(key, error)
-        except Exception:  # noqa: BLE001 - the caller's fault ends with it
+        except Exception:  # noqa: BLE001 - a failing callback must not end the worker
             self._log.exception("on_giving_up failed", key=str(key))

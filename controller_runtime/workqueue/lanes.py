@@ -1,4 +1,4 @@
-"""The queued keys of a work queue: by flow and priority, and how many workers a flow may hold. Pure."""
+"""The queued keys of a work queue by flow and priority, and the workers that each flow holds. No IO."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 _SHARE = 4
-"""A flow may take a worker while it holds fewer than this many times the free ones: of 50 workers one flow gets 40, a
-second one 8, and there is always one left for the next."""
+"""A flow may take a worker while it holds fewer than this multiple of the free workers. Of 50 workers one
+flow gets 40 and a second one 8, and one stays free for the next flow."""
 
 
 class _Flow(Generic[K]):
@@ -25,15 +25,15 @@ class _Flow(Generic[K]):
 class Lanes(Generic[K]):
     """Keys in the order in which workers get them.
 
-    Flows take turns. Within a flow, keys of a higher priority come first, and then those that were added first.
+    Flows take turns. Within a flow, keys of higher priority come first, then keys that were added first.
     """
 
     def __init__(self, flow: Callable[[K], str] | None = None, *, workers: int = 0) -> None:
-        """Set up.
+        """Create empty lanes.
 
         Args:
-            flow: whom a key is for; None: all keys are one flow.
-            workers: how many there are, so that one flow does not hold all of them; 0: no bound.
+            flow: returns the flow of a key, such as its namespace; None: all keys are one flow.
+            workers: number of workers, so that one flow does not hold all of them; 0: no limit.
         """
         self._flow = flow
         self._free = workers
@@ -42,7 +42,7 @@ class Lanes(Generic[K]):
         self._turns: OrderedDict[str, _Flow[K]] = OrderedDict()
         """Flows with queued keys, the next one first."""
         self._flow_of: dict[K, str] = {}
-        """Of keys that are queued or held."""
+        """The flow of each key that is queued or held."""
 
     def __len__(self) -> int:
         return sum(len(lane) for flow in self._turns.values() for lane in flow.lanes.values())
@@ -68,13 +68,13 @@ class Lanes(Generic[K]):
             self._turns[name] = flow
 
     def pull(self, key: K, priority: int) -> None:
-        """Take a queued key out."""
+        """Remove a queued key."""
         name = self._flow_of.pop(key, "")
         self._take(name, self._flows[name], key, priority)
         self._forget(name)
 
     def pop(self) -> K | None:
-        """Give the next key to a worker; None: there is none, or their flows hold too many workers."""
+        """Return the next key for a worker; None: none is queued, or their flows hold too many workers."""
         for name, flow in self._turns.items():
             if self._is_bounded and flow.held >= _SHARE * self._free:
                 continue
@@ -89,7 +89,7 @@ class Lanes(Generic[K]):
         return None
 
     def release(self, key: K) -> None:
-        """Note that a worker is done with a key."""
+        """Record that a worker is done with a key."""
         name = self._flow_of.pop(key, None)
         if name is not None:
             self._flows[name].held -= 1
@@ -97,7 +97,7 @@ class Lanes(Generic[K]):
             self._forget(name)
 
     def clear(self) -> None:
-        """Forget all queued keys."""
+        """Remove all queued keys."""
         for name, flow in list(self._turns.items()):
             for lane in flow.lanes.values():
                 for key in lane:

@@ -1,11 +1,11 @@
 """A work queue with client-go's guarantees (``util/workqueue``), for one event loop.
 
-- **Fair**: keys are handed out in the order they were added, within a priority. Where keys belong to flows, these take
+- **Fair**: keys are returned in the order they were added, within a priority. Where keys belong to flows, flows take
   turns, and none of them holds all workers (``lanes``).
-- **Stingy**: a key is handed to one worker at a time; added a hundred times before that, it is handed out once.
-- **Re-queue while processing**: a key added while a worker has it is handed out again once it is done.
+- **Stingy**: only one worker gets a key at a time; added a hundred times before that, it is returned once.
+- **Re-queue while processing**: a key added while a worker has it is returned again after ``done``.
 - **First adds are immediate**: only ``add_rate_limited`` waits, and only for the key that failed.
-- **Shutdown**: adds are ignored, what is queued is drained, then ``get`` raises.
+- **Shutdown**: adds are ignored, queued keys are drained, then ``get`` raises.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class QueueShutDown(Exception):  # noqa: N818 - a signal to stop, not a failure
 
 
 class WorkQueue(Generic[K]):
-    """Keys that need attention, each at most once at a time."""
+    """Keys to reconcile, each held by at most one worker."""
 
     def __init__(
         self,
@@ -59,13 +59,14 @@ class WorkQueue(Generic[K]):
         flow: Callable[[K], str] | None = None,
         workers: int = 0,
     ) -> None:
-        """Set up.
+        """Create an empty queue.
 
         Args:
             name: the queue's name in metrics.
-            rate_limiter: how long failing keys wait; client-go's 5 ms doubling to 1000 s by default.
-            flow: whom a key is for; flows take turns, before priorities count. None: all keys are one flow.
-            workers: how many there are, so that no flow holds all of them; 0: no bound.
+            rate_limiter: the delays of failing keys; None: client-go's 5 ms doubling to 1000 s.
+            flow: returns the flow of a key, such as its namespace; flows take turns before priorities count.
+                None: all keys are one flow.
+            workers: number of workers, so that no flow holds all of them; 0: no limit.
         """
         self.name = name
         self._limiter = rate_limiter or ExponentialBackoff()
@@ -86,7 +87,7 @@ class WorkQueue(Generic[K]):
         self._wait: Any = _WAIT.labels(name)
         self._work: Any = _WORK.labels(name)
         self._retries: Any = _RETRIES.labels(name)
-        # Metrics live as long as the process; they are not to keep a queue, nor its keys, that nobody works on.
+        # Metrics live as long as the process and must not keep an unused queue and its keys.
         found = weakref.ref(self)
         self._depth.set_function(lambda: 0 if (queue := found()) is None else len(queue))
         ages = partial(_ages_of, found)
@@ -94,18 +95,18 @@ class WorkQueue(Generic[K]):
         _LONGEST.labels(name).set_function(lambda: max(ages(), default=0.0))
 
     def __len__(self) -> int:
-        """Keys that wait for a worker now; delayed ones are not counted."""
+        """Return the number of keys that wait for a worker now, without delayed ones."""
         return len(self._lanes)
 
     @property
     def is_shut_down(self) -> bool:
-        """Whether ``shut_down`` was called."""
+        """Report whether ``shut_down`` was called."""
         return self._shut_down
 
     def add(self, key: K, *, priority: int = 0) -> None:
-        """Queue a key unless it is queued; of higher priority before lower ones.
+        """Queue a key unless it is queued; keys of higher priority come first.
 
-        Added again with a higher priority, a queued key moves up, to the end of that priority's keys.
+        A queued key that is added with a higher priority moves to the end of that priority's keys.
         """
         if self._shut_down:
             return
@@ -120,7 +121,7 @@ class WorkQueue(Generic[K]):
             self._push(key, priority)
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Queue a key once some time has passed. Of two times for one key the earlier counts."""
+        """Queue a key after some seconds. Of two times for one key, the earlier one counts."""
         if self._shut_down:
             return
         if seconds <= 0:
@@ -135,29 +136,29 @@ class WorkQueue(Generic[K]):
         self._arm()
 
     def add_rate_limited(self, key: K) -> float:
-        """Queue a key that failed, after its back-off; returns the seconds."""
+        """Queue a failed key after its back-off and return the seconds."""
         seconds = self._limiter.when(key)
         self._retries.inc()
         self.add_after(key, seconds)
         return seconds
 
     def forget(self, key: K) -> None:
-        """The key succeeded: its next failure starts the back-off anew."""
+        """Reset the back-off of a key that succeeded."""
         self._limiter.forget(key)
 
     def num_requeues(self, key: K) -> int:
-        """Failures of the key since it was last forgotten."""
+        """Return the failures of the key since ``forget``."""
         return self._limiter.num_requeues(key)
 
     async def get(self) -> K:
-        """Wait for a key; the caller must call ``done`` with it.
+        """Wait for a key and return it; the caller must call ``done`` with it.
 
         Raises:
-            QueueShutDown: the queue was shut down and nothing is left.
+            QueueShutDown: the queue was shut down and is empty.
         """
         while (key := self._lanes.pop()) is None:
             if self._shut_down and not self._lanes:
-                self._wake()  # one who waits for keys that others have taken since
+                self._wake()  # a getter that waits for keys that others have taken since
                 raise QueueShutDown(self.name)
             getter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._getters.append(getter)
@@ -165,10 +166,10 @@ class WorkQueue(Generic[K]):
                 await getter
             except asyncio.CancelledError:
                 if getter.done() and not getter.cancelled():
-                    self._wake()  # our turn came as we left: pass it on
+                    self._wake()  # a key is due for us but we are cancelled: wake another getter
                 raise
         if self._getters and (self._lanes or self._shut_down):
-            self._wake()  # what was held back may be free to go now, or it was the last
+            self._wake()  # a key may be free to take now, or this was the last
         _, added = self._dirty.pop(key)
         now = self._now()
         self._processing[key] = now
@@ -176,10 +177,10 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """The worker has finished with a key, well or not."""
+        """Record that the worker has finished with a key, with or without success."""
         started = self._processing.pop(key, None)
         if started is None:
-            return  # nobody has it; were it queued, it would be queued twice
+            return  # not held: if it is queued, it would be queued twice
         self._work.observe(self._now() - started)
         self._lanes.release(key)
         again = self._dirty.get(key)
@@ -191,7 +192,7 @@ class WorkQueue(Generic[K]):
             self._idle.set()
 
     def shut_down(self) -> None:
-        """Ignore further adds, drop delayed ones; ``get`` drains what is queued and then raises."""
+        """Ignore further adds and drop delayed ones; ``get`` drains queued keys and then raises."""
         self._shut_down = True
         if self._timer is not None:
             self._timer.cancel()
@@ -202,13 +203,13 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def abandon(self) -> None:
-        """Nobody works on it any more: shut it down and forget what is queued, or it would look like a backlog."""
+        """Shut down without workers: drop queued keys, which metrics would show as a backlog."""
         self.shut_down()
         self._lanes.clear()
         self._dirty.clear()
 
     async def shut_down_with_drain(self) -> None:
-        """Shut down, then wait until everything queued and under way is done."""
+        """Shut down, then wait until all queued and held keys are done."""
         self.shut_down()
         if self._processing or self._lanes:
             if self._idle is None:
@@ -263,7 +264,7 @@ class WorkQueue(Generic[K]):
         if self._loop is None:
             return []
         now = self._loop.time()
-        # A copy: metrics are rendered in a thread of their own.
+        # A copy, because metrics are rendered in another thread.
         return [now - started for started in list(self._processing.values())]
 
 
