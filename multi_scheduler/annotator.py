@@ -20,6 +20,7 @@ from controller_runtime.errors import ApiError
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.node_filter import Node
+from multi_scheduler.formulas import pressure
 from multi_scheduler.shared import Shared
 from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, number
 from multi_scheduler.usage.store import Usage
@@ -29,6 +30,8 @@ _REFRESH = 300.0
 """Seconds after which annotations that have not changed are written again, so that readers can tell their age."""
 _THRESHOLD = 0.05
 """Share of a value by which it has to change to be written."""
+_SMALL = 0.5
+"""Values below are compared as if they were this: a load of 0.02 or 0.03 is all the same."""
 _MEASURED, _REQUESTED = ("cpu", "memory"), ("cpu", "memory", "pods", "ephemeral-storage")
 _KEYS = tuple(form.format(resource) for form in (MEAN, DEVIATION, FORECAST) for resource in _MEASURED)
 
@@ -49,6 +52,8 @@ def values(nodes: Iterable[Measurement]) -> dict[str, str | None]:
     """
     found = list(nodes)
     annotations: dict[str, str | None] = dict.fromkeys(_KEYS)
+    loads = [load for one in found if (load := _load(one)) is not None]
+    annotations[names.ANNOTATION_PRESSURE] = f"{sum(loads) / len(loads):.2f}" if loads else None
     for resource in _REQUESTED:
         offered = sum(one.allocatable.get(resource, 0) for one in found)
         requested = sum(one.requested.get(resource, 0) for one in found)
@@ -72,6 +77,16 @@ def values(nodes: Iterable[Measurement]) -> dict[str, str | None]:
     return annotations
 
 
+def _load(node: Measurement) -> float | None:
+    """Return a node's load as the pressure agent sees it; None: not known."""
+    usage, pods, cpus = node.usage, node.allocatable.get("pods", 0), node.allocatable.get("cpu", 0)
+    if usage is None or usage.pressure is None:
+        return None
+    share = node.requested.get("pods", 0) / pods if pods else 0.0
+    utilisation = usage.cpu.latest / cpus if usage.cpu is not None and cpus else None
+    return 1 - pressure.score(share, usage.pressure, utilisation=utilisation, is_pressed=usage.is_pressed)
+
+
 def differ(old: Mapping[str, str], new: Mapping[str, str | None]) -> bool:
     """Return whether annotations differ by enough to be written."""
     return any(_differs(number(old.get(key)), number(value)) for key, value in new.items())
@@ -80,7 +95,7 @@ def differ(old: Mapping[str, str], new: Mapping[str, str | None]) -> bool:
 def _differs(old: float | None, new: float | None) -> bool:
     if old is None or new is None:
         return old is not new
-    return abs(new - old) > _THRESHOLD * max(abs(old), 1.0)
+    return abs(new - old) > _THRESHOLD * max(abs(old), _SMALL)
 
 
 def _whole(value: float) -> str:

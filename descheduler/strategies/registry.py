@@ -9,13 +9,16 @@ from descheduler.strategies.base import Strategy
 from descheduler.strategies.duplicates import Duplicates
 from descheduler.strategies.imbalance import Imbalance
 from descheduler.strategies.pod_life_time import PodLifeTime
+from descheduler.strategies.pressure import Pressure
 from descheduler.strategies.stale_cluster import StaleCluster
 from descheduler.strategies.unschedulable import Unschedulable
 
 GROUP = "virtual_node.descheduler"
 """Entry points of this group are strategies; each names a ``Strategy`` subclass."""
 
-_OURS: tuple[type[Strategy], ...] = (Unschedulable, PodLifeTime, StaleCluster, Imbalance, Duplicates)
+_OURS: tuple[type[Strategy], ...] = (
+    Unschedulable, PodLifeTime, StaleCluster, Imbalance, Duplicates, Pressure,
+)  # fmt: skip
 
 
 def strategies(*, ours: bool = False) -> dict[str, type[Strategy]]:

@@ -27,9 +27,7 @@ class PressureAgent(NodeAgent):
         usage = node.usage
         if usage is None or usage.pressure is None:
             return None
-        if usage.is_pressed:
-            return 0.0
         capacity, cpus = node.allocatable.get("pods", 0), node.allocatable.get("cpu", 0)
         share = sum(1 for _ in node.pods()) / capacity if capacity else 0.0
         utilisation = usage.cpu.latest / cpus if usage.cpu is not None and cpus else None
-        return 1 - pressure.load(share, usage.pressure, utilisation=utilisation)
+        return pressure.score(share, usage.pressure, utilisation=utilisation, is_pressed=usage.is_pressed)

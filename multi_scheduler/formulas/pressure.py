@@ -61,6 +61,11 @@ def load(pods: float, found: Pressure, *, utilisation: float | None) -> float:
     return clamp(_PODS * pods + waiting / 100)
 
 
+def score(pods: float, found: Pressure, *, utilisation: float | None, is_pressed: bool) -> float:
+    """Return 1 for an empty node without pressure, 0 for one under pressure; the arguments are those of ``load``."""
+    return 0.0 if is_pressed else 1 - load(pods, found, utilisation=utilisation)
+
+
 def is_pressed(
     found: Pressure, thresholds: Thresholds, *, utilisation: float | None, was_pressed: bool = False
 ) -> bool:

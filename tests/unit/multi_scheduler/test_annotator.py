@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from controller_runtime.api import names
 from controller_runtime.errors import Forbidden
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.annotator import Annotator, Measurement, differ, values
+from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.store import Usage
 from multi_scheduler.usage.window import Measured
@@ -36,6 +38,18 @@ def test_a_virtual_node_has_the_sum_of_its_lower_nodes() -> None:
     written = {key: value for key, value in values(nodes[:1]).items() if value is not None}
     assert node_annotations.read(written, "cpu", 4000) == Measured(1000, 1000, 300, 1200)
     assert set(values(nodes[2:]).values()) >= {None, "500"}
+
+
+def test_pressure_is_the_mean_load_of_nodes_that_report_it() -> None:
+    """One under pressure is full; nodes without PSI do not count."""
+    offered = {"cpu": 4000, "pods": 100}
+    calm = Usage(0, 0, pressure=Pressure())
+    nodes = [
+        Measurement(offered, {"pods": 50}, one)
+        for one in (calm, replace(calm, is_pressed=True), Usage(0, 0), None)
+    ]
+    assert values(nodes)[names.ANNOTATION_PRESSURE] == "0.60"
+    assert values(nodes[2:])[names.ANNOTATION_PRESSURE] is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Clusters under pressure give a few pods to others: by the annotation that the multi-scheduler writes.
+
+``virtual-node.io/pressure`` is the mean load of a virtual node's lower nodes, 0 to 1, by the formula of the multi-scheduler's
+``pressure`` agent. A node without it, or with one that is too old, neither gives nor gets pods. Pods that nobody
+re-creates stay: they would lose what they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from controller_runtime.api import names, timestamps
+from controller_runtime.objects import Object
+from descheduler.moving.request import Move
+from descheduler.strategies.base import Params, PeriodicStrategy, Positive
+from descheduler.strategies.imbalance import candidates_in_order
+from descheduler.view import pods
+
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+
+
+class PressureParams(Params):
+    """Parameters of ``Pressure``."""
+
+    threshold: Share = 0.7
+    """Load from which a virtual node gives up pods."""
+    margin: Share = 0.2
+    """By how much the load of another one has to be less."""
+    pods_per_pass: Annotated[int, msgspec.Meta(ge=1)] = 2
+    """Pods that a virtual node gives up in one pass; it takes a while until their load is gone."""
+    max_age_seconds: Positive = 600.0
+    """Age from which the annotation does not count."""
+
+
+class Pressure(PeriodicStrategy):
+    """Relieves clusters whose pods wait for CPU, memory or IO."""
+
+    name: ClassVar[str] = "Pressure"
+    params_type: ClassVar[type[Params]] = PressureParams
+
+    async def work_through(self) -> None:
+        """One pass."""
+        view = self.context.view
+        now = self.context.now().timestamp()
+        found = {node.name: load_of(node, now, self.params.max_age_seconds) for node in view.open_nodes()}
+        loads = {name: load for name, load in found.items() if load is not None}
+        for name, load in sorted(loads.items(), key=lambda one: -one[1]):
+            if load >= self.params.threshold:
+                await self._relieve(name, loads)
+
+    async def _relieve(self, name: str, loads: Mapping[str, float]) -> None:
+        moved = 0
+        candidates = [pod for pod in self.context.view.pods_on(name) if self._may_go(pod)]
+        for pod in candidates_in_order(candidates):
+            takers = [
+                node.name
+                for node in self.context.view.alternatives(pod)
+                if loads.get(node.name, 1.0) <= loads[name] - self.params.margin
+            ]
+            if not takers:
+                continue
+            taker = min(takers, key=lambda one: (loads[one], one))
+            why = f"{name} is under pressure ({loads[name]:.0%}), {taker} is not ({loads[taker]:.0%})"
+            outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=why))
+            moved += bool(outcome.moved)
+            if moved >= self.params.pods_per_pass:
+                return
+
+    def _may_go(self, pod: Object) -> bool:
+        return (
+            pods.controller_of(pod) is not None
+            and self.concerns(pod)
+            and not self.context.mover.why_not_movable(pod)
+        )
+
+
+def load_of(node: Object, now: float, max_age: float) -> float | None:
+    """Return a virtual node's load; None: it is not known, or what is known is old."""
+    annotations = node.annotations
+    try:
+        load = float(annotations.get(names.ANNOTATION_PRESSURE, ""))
+        written = timestamps.parse(annotations.get(names.ANNOTATION_USAGE_AT, "")).timestamp()
+    except ValueError:
+        return None
+    return load if 0 <= load <= 1 and now - written <= max_age else None
