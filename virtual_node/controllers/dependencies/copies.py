@@ -196,12 +196,12 @@ class Copies:
 
     def _is_owned(self, copy: ownership.Marked, key: ObjectKey, source: Object | None = None) -> bool:
         if service_account.token_owner(self._lower_name(key)[1], copy.labels):
-            return False  # Return namespace and name of an object's copy. The root CA's name differs: each cluster has its own.
+            return False  # a token Secret: ours, but not a copy
         uid = source.uid if source is not None else ""
         return ownership.is_owned_by(copy, self._context.cluster_id, key.namespace, upper_uid=uid)
 
     def _lower_name(self, key: ObjectKey) -> tuple[str, str]:
-        """Return namespace and name of an object's copy. The root CA's name differs, because each cluster has its own."""
+        """Return namespace and name of an object's copy. The root CA's name differs: each cluster has its own."""
         name = key.name
         if key.kind == "ConfigMap" and name == service_account.ROOT_CA:
             name = service_account.root_ca_name(self._context.cluster_id)

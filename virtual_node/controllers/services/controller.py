@@ -1,12 +1,12 @@
-"""Services of the upper cluster, and where they lead, appear in the lower cluster for the pods that use them.
+"""Upper Services and their endpoints are copied to the lower cluster for the pods that use them.
 
-Which: those that are always wanted (``services.always``) and those of namespaces with pods on our virtual nodes.
-One queue, keyed by the upper Service (``namespace/name``): everything that has to do with one, above or below,
-adds the same key, and ``reconcile`` compares the caches and does what is missing. It so may run at any time:
-after a restart the copies found below add their keys, and what nobody wants any more goes.
+Copied are the Services in ``services.always`` and those of namespaces with pods on our virtual nodes. The
+work queue is keyed by the upper Service (``namespace/name``): every related change in both clusters adds that
+key, and ``reconcile`` compares the caches and does what is missing. So it may run at any time. After a
+restart, the existing copies add their keys, and copies that are no longer wanted are deleted.
 
-A Service below that is not ours is never touched, above all the lower cluster's own ``default/kubernetes`` and
-``kube-system/kube-dns``: pods find what that cluster offers under the name, and the upper Service gets an event.
+An unmanaged lower Service is never touched, in particular the lower cluster's own ``default/kubernetes`` and
+``kube-system/kube-dns``: pods use that cluster's Service of the name, and the upper Service gets an event.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from virtual_node.controllers.services.mirror import ServiceCopies, upper_servic
 from virtual_node.controllers.services.users import GRACE, NamespaceUsers
 
 _FOREIGN_AGAIN = 600.0
-"""Seconds after which a name that is taken is tried again; a watch of all lower Services would cost more."""
+"""Seconds until a taken name is tried again; a watch of all lower Services would cost more."""
 _BEHIND = 5.0
-"""Seconds until a cache that is behind is looked at again; its event normally comes first."""
+"""Seconds until a requeue while a cache is behind; its event normally comes first."""
 _SETTLE_SECONDS = 2.0
 _WORKERS = 8
 _KUBE_SYSTEM = "kube-system"
@@ -60,14 +60,15 @@ class ServiceController:
         upper: Informer,
         lower: Informer,
     ) -> None:
-        """Set up.
+        """Create the copies' writer and the work queue.
 
         Args:
             context: the two clusters.
-            caches: our pods in both.
-            namespaces: makes lower namespaces, and knows which upper ones may come.
+            caches: our pods in both clusters.
+            namespaces: creates lower namespaces, and knows which upper namespaces are allowed.
             upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
-            lower: Services of the lower cluster that carry our ownership label, indexed by ``upper_service`` under
+            lower: Services of the lower cluster that carry our ownership label, indexed by ``upper_service``
+                under
                 ``INDEX_SERVICE``.
         """
         self._context = context
@@ -78,9 +79,9 @@ class ServiceController:
         self._copies = ServiceCopies(context, namespaces=namespaces, lower=lower)
         self._is_enabled = SERVICE_CONTROLLERS in context.settings.enable_controllers
         self._refused: set[str] = set()
-        """Upper Services that the lower cluster did not take at the last try."""
+        """Keys of upper Services that the lower cluster refused at the last try."""
         self._progress = asyncio.Event()
-        """Set, and replaced, whenever a copy appears or turns out to be impossible."""
+        """Set, and replaced by a new event, whenever a copy is created or cannot be created."""
         queue: WorkQueue[str] = WorkQueue(
             f"services-{context.name}",
             rate_limiter=ExponentialBackoff(0.2, 60.0),
@@ -95,7 +96,7 @@ class ServiceController:
         self._endpoints: EndpointMirror | None = None
 
     async def run(self) -> None:
-        """Mirror until cancelled, if ``enableControllers`` says so. A lower cluster that is down is waited for."""
+        """Mirror until cancelled, if ``enableControllers`` includes it; wait for a lower cluster that is down."""
         if not self._is_enabled:
             return
         self._endpoints = endpoints = await self._choose()
@@ -103,7 +104,7 @@ class ServiceController:
         async with asyncio.TaskGroup() as group:
             for informer in (self._slices, endpoints.lower):
                 group.create_task(informer.run(), name=f"{self._context.name} endpoints")
-            # What is not listed yet must not look as if it were gone.
+            # Objects that are not listed yet must not look deleted.
             for informer in (
                 self._upper,
                 self._lower,
@@ -116,14 +117,14 @@ class ServiceController:
             group.create_task(self.controller.run(), name=f"{self._context.name} services")
 
     async def reconcile(self, key: str) -> Result | None:
-        """Bring the copy of one Service and its endpoints in step, or remove them."""
+        """Update the copy of one Service and its endpoints, or remove them."""
         assert self._endpoints is not None
         upper = self._upper.store.get(key)
         namespace, _, name = key.partition("/")
         lower_namespace = self._context.lower_namespace(namespace)
         for copy in self._lower.store.by_index(INDEX_SERVICE, key):
             if copy.namespace != lower_namespace and not await self._copies.is_used_elsewhere(copy):
-                # Of another time: the configuration maps the namespace elsewhere now.
+                # The configuration has changed and maps the namespace to another one now.
                 await self._copies.delete(copy)
         if upper is None or upper.metadata.deletion_timestamp is not None:
             self._copies.forget(key)
@@ -149,10 +150,10 @@ class ServiceController:
         return None
 
     async def settled(self, namespace: str) -> None:
-        """Wait until the Services of an upper namespace are below, but not for long.
+        """Wait until the Services of an upper namespace have lower copies, but for at most ``_SETTLE_SECONDS``.
 
-        A container's environment is fixed when it starts: the first pod of a namespace is to find the addresses
-        of Services there that are older than itself.
+        A container's environment is fixed when it starts, so the first pod of a namespace needs the addresses
+        of the Services that are older than the pod.
         """
         if not self._is_enabled:
             return
@@ -184,16 +185,18 @@ class ServiceController:
         )
 
     async def _remove_unused(self, upper: Object, namespace: str) -> Result | None:
-        """Nobody of ours uses it any more: give others a while to come, and those of other processes their due."""
+        """Delete the copy of an unused Service after a grace period, unless another installation or process uses it."""
         if not self._is_there(upper.key):
             return None
         copy = self._copies.of(upper.namespace, upper.name)
         if copy is not None:
             await self._copies.unmark(copy)
             if self._copies.is_always_elsewhere(copy):
-                return None  # when that installation takes its mark off, we hear of it
+                return None  # when that installation removes its annotation, an event requeues this key
             if self._copies.unused.get(upper.key, copy.uid) != copy.uid:
-                return None  # another process has made it again, for pods that are not below yet
+                return (
+                    None  # another process has recreated it, for pods that are not in the lower cluster yet
+                )
         if left := self._users.grace(upper.namespace):
             return Result(requeue_after=left)
         if await peers.have_pods_in(self._context, namespace):
@@ -218,14 +221,14 @@ class ServiceController:
         )
 
     async def _exists_above(self, namespace: str, name: str) -> bool:
-        """Ask, for a cache may be behind: another process may have copied what ours has yet to show."""
+        """Report whether the Service exists, read live: another process may know it before our cache does."""
         page = await self._context.upper.list(
             resources.SERVICES, namespace=namespace, field_selector=f"metadata.name={name}", limit=1
         )
         return any(service.metadata.deletion_timestamp is None for service in page.items)
 
     def _failed(self, upper: Object, error: ApiError) -> None:
-        """Nobody waits for it any more; what will not pass by itself is told."""
+        """Release pods that wait for the Service; report a permanent error as an event."""
         self._refused.add(upper.key)
         self._progressed()
         if not is_retryable(error):

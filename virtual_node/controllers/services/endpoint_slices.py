@@ -1,7 +1,7 @@
-"""The endpoints of mirrored Services: EndpointSlices, or Endpoints where the lower cluster is older than those.
+"""Mirrors the endpoints of copied Services, as EndpointSlices, or as Endpoints in older lower clusters.
 
-Both classes do the same for one Service at a time: compare the caches of the two clusters and write what differs.
-Which Services, and when, is the ServiceController's business.
+Both classes compare the caches of the two clusters for one Service and write the difference. The
+ServiceController decides which Services, and when.
 """
 
 from __future__ import annotations
@@ -28,38 +28,39 @@ Difference = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | N
 
 
 class EndpointMirror(Protocol):
-    """Keeps the endpoints of one Service below as they are above."""
+    """Keeps the lower endpoints of one Service equal to the upper ones."""
 
     lower: Informer
-    """What we made below, indexed by the key of the upper Service under ``INDEX_SERVICE``."""
+    """Objects that we created in the lower cluster, indexed by the key of the upper Service under
+    ``INDEX_SERVICE``."""
 
     def service_of(self, thing: Object) -> Iterable[str]:
-        """Key of the upper Service that something in ``lower`` was made for."""
+        """Return the key of the upper Service that an object in ``lower`` was created for."""
 
     async def sync(self, service: Object, namespace: str) -> None:
-        """Bring the endpoints of an upper Service in step, in a lower namespace.
+        """Update the endpoints of an upper Service in a lower namespace.
 
         Raises:
             ApiError: the lower cluster refuses; the caller retries.
         """
 
     async def remove(self, key: str) -> None:
-        """Remove what was made for the upper Service of that key (``namespace/name``)."""
+        """Remove everything created for the upper Service of that key (``namespace/name``)."""
 
 
 def upper_slices(client: Client) -> Informer:
-    """All EndpointSlices of the upper cluster, by the key of their Service."""
+    """Return an informer of all upper EndpointSlices, indexed by the key of their Service."""
     return Informer(client, resources.ENDPOINT_SLICES, indexers={INDEX_SERVICE: service_of_upper})
 
 
 def service_of_upper(piece: Object) -> Iterable[str]:
-    """Key of the Service that an upper slice belongs to."""
+    """Return the key of the Service that an upper slice belongs to."""
     name = piece.labels.get(translate.LABEL_SERVICE)
     return (f"{piece.namespace}/{name}",) if name else ()
 
 
 async def endpoint_mirror(context: ClusterContext, caches: PodCaches, upper: Informer) -> EndpointMirror:
-    """The mirror that the lower cluster can read: it has discovery.k8s.io/v1 since Kubernetes 1.21.
+    """Return the mirror for the lower cluster's API, which has discovery.k8s.io/v1 since Kubernetes 1.21.
 
     Raises:
         ApiError: it does not answer, or refuses.
@@ -73,14 +74,14 @@ async def endpoint_mirror(context: ClusterContext, caches: PodCaches, upper: Inf
 
 
 class EndpointSlices:
-    """One lower EndpointSlice for each upper one."""
+    """Keeps one lower EndpointSlice for each upper one."""
 
     def __init__(self, context: ClusterContext, caches: PodCaches, *, upper: Informer) -> None:
         self._context = context
         self._caches = caches
         self._upper = upper
         self._in_step: dict[tuple[str, str], Object] = {}
-        """Upper slices by namespace and name below, as their copies were last made to follow them."""
+        """Upper slices, by lower namespace and name, with which their copies were last compared."""
         self.lower = _lower(context, resources.ENDPOINT_SLICES, self.service_of)
 
     def service_of(self, thing: Object) -> Iterable[str]:
@@ -108,7 +109,7 @@ class EndpointSlices:
                     known=translate.known_pods(current.to_dict() if current is not None else {}),
                 )
                 if await self._is_behind(where, piece, current, desired):
-                    continue  # the change that our cache lacks brings us here again
+                    continue  # our cache is behind: the missing event requeues this key
                 self._in_step[where] = piece
                 await _write(
                     self._context,
@@ -123,7 +124,7 @@ class EndpointSlices:
     async def _is_behind(
         self, where: tuple[str, str], piece: Object, current: Object | None, desired: Mapping[str, Any]
     ) -> bool:
-        """Whether a copy has changed under us because another process knows of a later state above."""
+        """Report whether a copy differs from the cached slice because another process knows a later upper state."""
         return (
             current is not None
             and self._in_step.get(where) is piece
@@ -137,16 +138,16 @@ class EndpointSlices:
             if piece.namespace == namespace:
                 is_needed = piece.name in wanted
             else:
-                # Of another mapping: ours of another time, or that of another process.
+                # The namespace is mapped elsewhere: by our earlier configuration, or by another process.
                 is_needed = await peers.have_pods_in(self._context, piece.namespace)
             if not is_needed:
                 self._in_step.pop((piece.namespace, piece.name), None)
                 await _delete(self._context.lower, resources.ENDPOINT_SLICES, piece)
 
     async def _wanted_above(self, service: Object) -> set[str]:
-        """Names below of the slices that a Service has above: asked, for a cache may be behind.
+        """Return the lower names of a Service's upper slices, read live because our cache may be behind.
 
-        Another process may have copied a slice that ours has yet to show.
+        Another process may have copied a slice that our cache does not show yet.
         """
         if (service.spec or {}).get("type") == "ExternalName":
             return set()
@@ -167,7 +168,7 @@ class EndpointSlices:
 
 
 class LegacyEndpoints:
-    """One Endpoints object for all upper slices of a Service."""
+    """Keeps one Endpoints object for all upper slices of a Service."""
 
     def __init__(self, context: ClusterContext, caches: PodCaches, *, upper: Informer) -> None:
         self._context = context
@@ -209,7 +210,7 @@ def _lower(context: ClusterContext, resource: Resource, index: Callable[[Object]
 
 
 def _finder(caches: PodCaches) -> translate.FindPod:
-    """Looks up our pod below for an upper one."""
+    """Return a function that finds our lower pod of an upper pod."""
 
     def find(namespace: str, name: str, uid: str) -> translate.LowerPod | None:
         upper = caches.upper_pod(uid) if uid else caches.upper_by_name(namespace, name)
@@ -231,13 +232,13 @@ async def _write(
     *,
     difference: Difference,
 ) -> None:
-    """Create an object below, or patch what differs; one of that name that is not ours is left alone."""
+    """Create a lower object, or patch what differs; an unmanaged object of that name is left alone."""
     name, namespace = desired["metadata"]["name"], desired["metadata"]["namespace"]
     if current is None:
         try:
             await context.lower.create(resource, desired, namespace=namespace)
         except AlreadyExists:
-            # Our own that the cache does not show yet, or somebody else's.
+            # Ours, but not in the cache yet, or unmanaged.
             current = from_dict(await context.lower.get(resource, name, namespace=namespace))
         else:
             return

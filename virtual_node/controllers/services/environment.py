@@ -1,4 +1,4 @@
-"""Service variables for new pods: the Services that the upper cluster has, at addresses that the pod can reach."""
+"""Service variables for new pods: those of the upper Services, with addresses that the pod can reach."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class ServiceLinks:
         lower: Informer,
         settled: Callable[[str], Awaitable[None]],
     ) -> None:
-        """Set up.
+        """Store the caches.
 
         Args:
             context: the two clusters.
             upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
             lower: Services of the lower cluster that carry our ownership label.
-            settled: waits until the Services of an upper namespace are below.
+            settled: waits until the Services of an upper namespace have lower copies.
         """
         self._context = context
         self._upper = upper
@@ -44,7 +44,7 @@ class ServiceLinks:
         self._settled = settled
 
     async def ready(self, namespace: str) -> None:
-        """Wait until the Services of an upper namespace have their addresses below, but not for long."""
+        """Wait until the Services of an upper namespace have their lower addresses, but only for a limited time."""
         await self._settled(namespace)
 
     def add(
@@ -53,15 +53,16 @@ class ServiceLinks:
         upper_pod: Mapping[str, Any],
         env_from: Callable[[], Defined],
     ) -> None:
-        """Put the variables into a lower pod, in place.
+        """Add the variables to a lower pod, in place.
 
         Args:
             body: the lower pod that is about to be created.
-            upper_pod: the pod it is made for.
-            env_from: gives the keys of the ConfigMaps and Secrets that the pod names; asked only when needed.
+            upper_pod: its upper pod.
+            env_from: returns the keys of the ConfigMaps and Secrets that the pod references; called only when
+                needed.
         """
         if _wants_links(upper_pod):
-            # The lower cluster's own Services in that namespace are nobody's business.
+            # The pod must not get variables of the lower cluster's own Services in that namespace.
             body["spec"]["enableServiceLinks"] = False
         self.add_to_containers(body["spec"], upper_pod, env_from)
 
@@ -71,10 +72,11 @@ class ServiceLinks:
         upper_pod: Mapping[str, Any],
         env_from: Callable[[], Defined],
     ) -> None:
-        """Put the variables into containers of a lower pod, in place.
+        """Add the variables to containers of a lower pod, in place.
 
         Args:
-            spec: lists of containers by kind: the pod's spec, or what is added to one that runs (debug containers).
+            spec: lists of containers by kind, either the pod's spec or additions to a running pod (debug
+                containers).
             upper_pod: as in ``add``.
             env_from: as in ``add``.
         """
@@ -105,7 +107,7 @@ class ServiceLinks:
                 ]
 
     def _address(self, service: Mapping[str, Any]) -> str:
-        """Where the Service answers below: the copy's address, or its own where it has no copy."""
+        """Return the address of the Service's copy, or its own if there is no copy; empty: none."""
         upper_ip = _cluster_ip(service["spec"])
         if not upper_ip:
             return ""
@@ -115,7 +117,7 @@ class ServiceLinks:
         return (_cluster_ip(copy.spec or {}) if copy is not None else "") or upper_ip
 
     def _master(self, annotations: Mapping[str, str]) -> tuple[str, int] | None:
-        """The apiserver that the pod asks for: the upper one's address, or None for the lower kubelet's choice."""
+        """Return host and port of the upper API server if the pod asks for it; None: the lower kubelet decides."""
         wanted = (
             annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or self._context.settings.kubernetes_service
         )
@@ -126,14 +128,14 @@ class ServiceLinks:
 
 
 def has_address(service: Object, copy: Object | None) -> bool:
-    """Whether an upper Service's copy exists and has an address if the Service has one; else it is to be replaced."""
+    """Report whether an upper Service has a copy with an address; one without clusterIP needs no address."""
     if copy is None:
         return False
     return bool(_cluster_ip(copy.spec or {})) or not _cluster_ip(service.spec or {})
 
 
 def _cluster_ip(spec: Mapping[str, Any]) -> str:
-    """A Service's address; empty: it has none (headless, ExternalName)."""
+    """Return a Service's address; empty: it has none (headless, ExternalName)."""
     address = str(spec.get("clusterIP") or "")
     return "" if address == "None" else address
 
@@ -143,7 +145,7 @@ def _wants_links(upper_pod: Mapping[str, Any]) -> bool:
 
 
 def _names(container: Mapping[str, Any], namespace: str, env_from: Defined) -> set[str]:
-    """The variables that a container's ``envFrom`` sources define."""
+    """Return the names of the variables that a container's ``envFrom`` sources define."""
     found: set[str] = set()
     for source in container.get("envFrom") or ():
         for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):

@@ -1,6 +1,6 @@
-"""One Service's copy below: made, followed, replaced, marked, removed.
+"""Creates, updates, replaces, annotates and deletes the lower copy of one Service.
 
-Which Services have one, and when, is the ServiceController's business.
+The ServiceController decides which Services have a copy, and when.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from virtual_node.translate.services import services as translate
 
 
 def upper_service(copy: Object) -> Iterable[str]:
-    """Key of the upper Service that a copy was made for."""
+    """Return the key of the upper Service that a copy was created for."""
     return (f"{copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)}/{copy.name}",)
 
 
 class ServiceCopies:
-    """Writes the copies of upper Services; never anything that is not ours."""
+    """Writes the copies of upper Services; never touches unmanaged objects."""
 
     def __init__(self, context: ClusterContext, *, namespaces: Namespaces, lower: Informer) -> None:
-        """Set up.
+        """Create without any IO.
 
         Args:
             context: the two clusters.
-            namespaces: makes lower namespaces.
+            namespaces: creates lower namespaces.
             lower: Services of the lower cluster that carry our ownership label.
         """
         self._context = context
@@ -45,28 +45,28 @@ class ServiceCopies:
         self._own_name = min(context.nodes)
         self._mark = translate.always_mark(self._own_name)
         self.foreign: dict[str, str] = {}
-        """Upper Services whose name is taken below: key to uid."""
+        """Upper Services whose lower name is taken: uid by key."""
         self.unused: dict[str, str] = {}
-        """Copies that were removed because no pod of ours uses them: key above to uid below."""
+        """Copies that were deleted because no pod of ours uses them: lower uid by upper key."""
         self._in_step: dict[str, Object] = {}
-        """Upper Services by key, as their copies were last made to follow them."""
+        """Upper Services, by key, with which their copies were last compared."""
 
     def forget(self, key: str) -> None:
-        """An upper Service is gone."""
+        """Forget an upper Service that is gone."""
         self.foreign.pop(key, None)
         self.unused.pop(key, None)
         self._in_step.pop(key, None)
 
     def is_always(self, namespace: str, name: str) -> bool:
-        """Whether the configuration wants an upper Service below even where no pod uses it."""
+        """Report whether the configuration wants a copy of an upper Service even if no pod uses it."""
         return translate.is_always(namespace, name, self._context.settings.services.always)
 
     def is_always_elsewhere(self, copy: Object) -> bool:
-        """Whether another installation always wants a copy."""
+        """Report whether another installation always wants a copy."""
         return bool(translate.wanted_by(copy.annotations) - {self._own_name})
 
     async def is_used_elsewhere(self, copy: Object) -> bool:
-        """Whether another installation wants a copy, be it for its pods."""
+        """Report whether another installation wants a copy, always or for its pods."""
         return self.is_always_elsewhere(copy) or await peers.have_pods_in(self._context, copy.namespace)
 
     async def ensure(self, upper: Object, namespace: str) -> Problem | None:
@@ -82,7 +82,7 @@ class ServiceCopies:
         was_in_step = self._in_step.get(upper.key) is upper
         if existing is None:
             if was_in_step and not await peers.is_current(self._context.upper, resources.SERVICES, upper):
-                return None  # another process has deleted the copy; the change that our cache lacks says why
+                return None  # another process has deleted the copy; our cache lacks the event that shows why
             if problem := await self._namespaces.ensure(namespace, upper_name=upper.namespace):
                 return problem
             existing = await self._create(whole, desired)
@@ -100,12 +100,12 @@ class ServiceCopies:
         if (is_replaced or (patch and was_in_step)) and not await peers.is_current(
             self._context.upper, resources.SERVICES, upper
         ):
-            return None  # the change that our cache lacks brings us here again
+            return None  # our cache is behind: the missing event requeues this key
         self._in_step[upper.key] = upper
         if is_replaced:
             await self.delete(existing)
             if await self._create(whole, desired) is not None:
-                # Not gone yet, or a stranger was quicker: whose it is tells the next look.
+                # Not gone yet, or another object was created first; the next reconcile checks the owner.
                 raise Conflict(f"Service {existing.key} is being replaced", code=409, reason="Conflict")
         elif patch:
             await self._patch(existing, patch)
@@ -114,19 +114,19 @@ class ServiceCopies:
         return None
 
     def of(self, upper_namespace: str, name: str) -> Object | None:
-        """Return the copy of an upper Service as the cache has it; None also if its name is another's copy."""
+        """Return the copy of an upper Service from the cache; None also if the name has another Service's copy."""
         copy = self._lower.store.get(f"{self._context.lower_namespace(upper_namespace)}/{name}")
         if copy is None or not ownership.is_owned_by(copy, self._context.cluster_id, upper_namespace):
             return None
         return copy
 
     async def unmark(self, copy: Object) -> None:
-        """We do not always want a copy any more, whoever else does."""
+        """Remove our annotation that we always want a copy; others may still want it."""
         if self._mark in copy.annotations:
             await self._patch(copy, {"metadata": {"annotations": {self._mark: None}}})
 
     async def delete(self, copy: Object) -> None:
-        """Remove a copy, that very one."""
+        """Delete a copy by uid."""
         with contextlib.suppress(NotFound, Conflict):
             await self._context.lower.delete(
                 resources.SERVICES, copy.name, namespace=copy.namespace, uid=copy.uid
@@ -148,7 +148,7 @@ class ServiceCopies:
         )
 
     async def _create(self, whole: dict[str, Any], desired: dict[str, Any]) -> Object | None:
-        """Create the copy; what is there instead when the name is taken."""
+        """Create the copy; return the existing Service when the name is taken, otherwise None."""
         lower, namespace = self._context.lower, desired["metadata"]["namespace"]
         name = desired["metadata"]["name"]
         if whole["metadata"]["uid"] == self.foreign.get(f"{whole['metadata']['namespace']}/{name}"):
@@ -168,9 +168,9 @@ class ServiceCopies:
     async def _create_first_accepted(
         self, whole: dict[str, Any], desired: dict[str, Any]
     ) -> tuple[dict[str, Any], str]:
-        """Create the copy as close to the upper Service as the server accepts; return it, and the first refusal's cause.
+        """Create the copy as close to the upper Service as the server accepts; return it and the first refusal.
 
-        Addresses are asked for only here: they cannot be changed later.
+        The upper addresses are only requested here, because they cannot be changed later.
         """
         create, namespace = self._context.lower.create, desired["metadata"]["namespace"]
         first = translate.at_upper_addresses(whole, desired) if self._asks_for_same(whole) else []
@@ -183,12 +183,12 @@ class ServiceCopies:
                 if not cause:
                     raise
                 refused = refused or cause
-        # The lower cluster has other IP families: it gives what it can.
+        # The lower cluster has other IP families, so let it choose.
         last = self._desired(whole, namespace, with_families=False)
         return await create(resources.SERVICES, last, namespace=namespace), refused
 
     def _report_address(self, whole: dict[str, Any], created: dict[str, Any], refused: str) -> None:
-        """Write an event if a copy was refused the upper Service's addresses."""
+        """Write an event if the lower cluster refused the upper Service's addresses for a copy."""
         if refused and self._asks_for_same(whole):
             wanted, given = translate.upper_addresses(whole), translate.upper_addresses(created)
             self._context.recorder.event(

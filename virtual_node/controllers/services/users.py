@@ -1,4 +1,4 @@
-"""Who uses the Services of a namespace: the pods on our virtual nodes, and for a while those that have just left."""
+"""Namespaces whose Services are in use: by pods on our virtual nodes, and for a grace period after the last pod."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 
 GRACE = 60.0
-"""Seconds that copies outlive the last pod of their namespace: the next rollout finds them there."""
+"""Seconds for which copies are kept after the last pod of their namespace, so that the next rollout can use
+them."""
 
 
 class NamespaceUsers:
-    """Uids of upper pods by namespace; says when a namespace gets its first pod, and when it loses its last."""
+    """Uids of upper pods by namespace; reports when a namespace gets its first pod and loses its last."""
 
     def __init__(self, pods: Iterable[Informer], *, on_change: Callable[[str], None]) -> None:
         """Follow pods.
 
         Args:
             pods: the upper pods of our virtual nodes.
-            on_change: called with a namespace that has come into use, or has fallen out of it.
+            on_change: called with a namespace when it gets its first pod or loses its last.
         """
         self._on_change = on_change
         self._uids: defaultdict[str, set[str]] = defaultdict(set)
         self._ends: dict[str, float] = {}
-        """Loop time when the grace of a namespace without pods is over."""
+        """Loop time at which the grace period of a namespace without pods ends."""
         for informer in pods:
             informer.add_handler(on_add=self._came, on_delete=self._left)
 
@@ -34,9 +35,9 @@ class NamespaceUsers:
         return namespace in self._uids
 
     def grace(self, namespace: str) -> float:
-        """Seconds for which a namespace without pods keeps its copies; 0 when they are over.
+        """Return the seconds for which a namespace without pods still keeps its copies; 0: the grace period is over.
 
-        They begin when it loses its last pod, or, after a restart, when this is first asked.
+        The period begins with the first call after the namespace lost its last pod, or after a restart.
         """
         now = asyncio.get_running_loop().time()
         return max(0.0, self._ends.setdefault(namespace, now + GRACE) - now)

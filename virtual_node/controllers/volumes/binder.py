@@ -1,9 +1,10 @@
-"""Has the lower scheduler choose a node for new volumes, before the pod that wants them is bound above.
+"""Lets the lower scheduler choose a node for new volumes, before the pod that uses them is bound in the upper cluster.
 
-kube-scheduler binds a pod only after its claims are bound, a WaitForFirstConsumer claim below is bound only once it
-has a consumer: each would wait for the other. So a placeholder takes the pod's place below. It asks for the same
-resources, selectors and claims, is deleted as soon as its claims are bound (which is before it starts), and makes way
-for the pod. When no lower node can take it, the upper scheduler is told to choose another virtual node.
+kube-scheduler binds a pod only after its claims are bound, but a lower WaitForFirstConsumer claim is bound
+only once it has a consumer, so each would wait for the other. Therefore a placeholder pod takes the pod's
+place in the lower cluster. It has the same resources, selectors and claims, and is deleted as soon as its
+claims are bound (which is before it starts). When no lower node fits, the upper scheduler is asked to choose
+another virtual node.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from virtual_node.translate.pods import lower_pod, node_pools, volumes
 from virtual_node.translate.storage import binder_pod as translate
 
 _PATIENCE = 20.0
-"""Seconds a lower scheduler may say that nothing fits before the upper one is told."""
+"""Seconds for which the lower scheduler must report that no node fits before the claim is returned to the
+upper scheduler."""
 
 
 class VolumeBinder:
-    """Makes and removes placeholders; one for each upper pod that waits."""
+    """Creates and deletes placeholders, one for each waiting upper pod."""
 
     def __init__(self, context: ClusterContext, caches: VolumeCaches) -> None:
         self._context = context
@@ -38,7 +40,7 @@ class VolumeBinder:
         self._waiting = WaitingPods(context, caches.upper_claims.store)
 
     def on_change(self, changed: Callable[[str], None]) -> None:
-        """Be told the claims (namespace/name above) of every placeholder that changes."""
+        """Register a callback that gets the upper claims (namespace/name) of every placeholder that changes."""
 
         def tell(pod: Object) -> None:
             namespace = pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, "")
@@ -50,7 +52,7 @@ class VolumeBinder:
         )
 
     async def bind(self, key: str, node: str) -> str:
-        """Have a claim's volume bound; returns why that cannot be, empty while it is under way.
+        """Start the binding of a claim's volume; return why that is impossible, empty while it is in progress.
 
         Args:
             key: the upper claim.
@@ -74,7 +76,7 @@ class VolumeBinder:
         return await self._create(consumer, node)
 
     async def done(self, key: str) -> None:
-        """A claim needs no placeholder any more, for it is bound or going; it goes when none of its claims does."""
+        """Delete the placeholder of a claim that is bound or deleted, once none of its other claims needs it."""
         placeholder = self._of(key)
         if placeholder is None:
             return
@@ -87,9 +89,9 @@ class VolumeBinder:
         await self._remove(placeholder)
 
     async def refusal(self, key: str, node: str) -> str | None:
-        """Return why this cluster takes no volume for the pod that waits for a claim.
+        """Return why this cluster cannot provide a volume for the pod that waits for a claim.
 
-        Empty: the volume can be made. None: no upper pod that is not bound yet names the claim.
+        Empty: the volume can be created. None: no unbound upper pod references the claim.
 
         Args:
             key: the upper claim.
@@ -99,7 +101,7 @@ class VolumeBinder:
         return None if consumer is None else self._placeholder(consumer, node)[1]
 
     def _are_ours(self, consumer: dict[str, Any]) -> bool:
-        """Whether each claim of a pod has a lower one that was made for it: the placeholder must use no other."""
+        """Report whether each claim of a pod has a lower claim made for it; a placeholder must use no other."""
         namespace = consumer["metadata"]["namespace"]
         lower_namespace = self._context.lower_namespace(namespace)
         for name in volumes.claim_names(consumer):
@@ -110,7 +112,7 @@ class VolumeBinder:
         return True
 
     async def _create(self, consumer: dict[str, Any], node: str) -> str:
-        """Make the placeholder; why that is of no use, empty when it was made."""
+        """Create the placeholder; return why the lower cluster cannot take the pod, empty when it was created."""
         body, why = self._placeholder(consumer, node)
         if why:
             return why

@@ -1,4 +1,4 @@
-"""The informers about claims and volumes of both clusters."""
+"""The informers for claims, volumes and storage classes of both clusters."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from virtual_node.translate.storage.binder_pod import LABEL_BINDER_OF
 
 @dataclass(slots=True)
 class VolumeCaches:
-    """Claims, volumes and classes as the caches have them."""
+    """Informers of claims, volumes, classes and placeholders."""
 
     upper_claims: Informer
     lower_claims: Informer
-    """Only ours."""
+    """Only claims that carry our ownership label."""
     upper_volumes: Informer
-    """Only mirrors."""
+    """Only mirrors of this lower cluster's volumes."""
     lower_volumes: Informer
     upper_classes: Informer
     binders: Informer
-    """Placeholder pods below."""
+    """Placeholder pods in the lower cluster."""
 
     def all(self) -> Iterator[Informer]:
-        """Every one of them."""
+        """Yield every informer."""
         yield from (
             self.upper_claims,
             self.lower_claims,
@@ -39,7 +39,7 @@ class VolumeCaches:
 
 
 def volume_caches(context: ClusterContext) -> VolumeCaches:
-    """Make the informers of one lower cluster."""
+    """Create the informers of one lower cluster."""
     ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
     return VolumeCaches(
         upper_claims=Informer(context.upper, resources.PERSISTENT_VOLUME_CLAIMS),

@@ -1,4 +1,4 @@
-"""Everything about volumes, together: caches, claims, mirrors, the binder, and what a pod's creation asks of them."""
+"""Combines caches, claims, mirrors and the binder, and ensures a new pod's claims."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Volumes:
         lower_nodes: Informer,
         wake: Callable[[str], None],
     ) -> None:
-        """Set up.
+        """Create the caches and controllers.
 
         Args:
             context: the two clusters.
-            namespaces: makes lower namespaces.
+            namespaces: creates lower namespaces.
             lower_nodes: all lower nodes.
             wake: called with the uid of an upper pod whose claims have changed.
         """
@@ -58,7 +58,7 @@ class Volumes:
             group.create_task(self._volumes.run())
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
-        """See ``ClaimController.ensure``; waits until the claims have been read, but not for long.
+        """See ``ClaimController.ensure``; waits a limited time until the caches have synced.
 
         Raises:
             ApiError: claims or volumes cannot be read for now; the caller retries.
@@ -67,12 +67,12 @@ class Volumes:
             return []
         for informer in self._caches.all():
             if not await informer.wait_synced(_SYNC_TIMEOUT):
-                # A worker that waited for ever would be missing to all other pods.
+                # A worker that waited without limit would be lost to all other pods.
                 raise Unavailable(f"{informer.name} cannot be read yet: {informer.last_error}")
         return await self._claims.ensure(upper, upper_pod)
 
     def release(self, uid: str) -> None:
-        """The upper pod is gone."""
+        """Release the claims of an upper pod that is gone."""
         self._claims.release(uid)
 
 

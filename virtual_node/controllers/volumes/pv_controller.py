@@ -1,4 +1,4 @@
-"""Lower volumes appear above: those of our claims, and free ones that an upper claim could take."""
+"""Mirrors lower volumes to the upper cluster: those of our claims, and free ones that an upper claim could bind."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from virtual_node.translate.storage import pv as translate
 _BACKOFF_BASE = 0.5
 _BACKOFF_MAXIMUM = 60.0
 _ANOTHERS_RETRY = 30.0
-"""Seconds between two looks at a volume whose mirror another process has to create; its mirror normally comes first."""
+"""Seconds until a retry for a volume whose mirror another process must create; the mirror's event normally
+comes first."""
 CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
 
 
 class VolumeController:
-    """Keeps one upper mirror for every lower volume that concerns the upper cluster; keyed by the lower name."""
+    """Keeps one upper mirror for every lower volume that the upper cluster uses or could use; keyed by lower name."""
 
     def __init__(self, context: ClusterContext, caches: VolumeCaches, *, lower_nodes: Informer) -> None:
-        """Set up.
+        """Register handlers on the caches.
 
         Args:
             context: the two clusters.
@@ -46,7 +47,7 @@ class VolumeController:
             below: above for above, below in context.config.volumes.storage_classes.items()
         }
         self._seen_at: dict[str, float] = {}
-        """Loop times at which virtual nodes of other processes were seen last."""
+        """Loop times at which virtual nodes of other processes were last seen."""
         queue: WorkQueue[str] = WorkQueue(
             f"volumes-{context.name}", rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
         )
@@ -63,7 +64,7 @@ class VolumeController:
         await self.controller.run()
 
     async def _announce_driver(self) -> None:
-        """Ensure that the upper cluster has the inert driver before the first mirror; wait out an outage.
+        """Ensure that the upper cluster has the inert CSIDriver before the first mirror; retry during an outage.
 
         The chart creates it, so that no right to create drivers is needed.
         """
@@ -86,7 +87,9 @@ class VolumeController:
 
     async def _create_driver(self) -> None:
         upper = self._context.upper
-        with contextlib.suppress(Forbidden):  # an account from before this right; it may create
+        with contextlib.suppress(
+            Forbidden
+        ):  # an account of an older release may lack this right, but may create
             try:
                 await upper.get(CSI_DRIVERS, translate.DRIVER)
             except NotFound:
@@ -97,7 +100,7 @@ class VolumeController:
             await upper.create(CSI_DRIVERS, translate.csi_driver())
 
     async def reconcile(self, name: str) -> Result | None:
-        """Bring the mirror of one lower volume in step."""
+        """Create, update or delete the mirror of one lower volume."""
         lower = self._caches.lower_volumes.store.get(name)
         mirror_name = translate.mirror_name(self._context.name, name)
         mirror_object = self._caches.upper_volumes.store.get(mirror_name)
@@ -105,7 +108,7 @@ class VolumeController:
         desired = self._desired(lower.to_dict()) if lower is not None else None
         if desired is None:
             if mirror_object is not None and mirror is not None and await self._may_go(name, lower, mirror):
-                # As it was looked at: one that has been bound meanwhile stays.
+                # The resourceVersion makes the deletion fail if the mirror was bound meanwhile.
                 with contextlib.suppress(NotFound, Conflict):
                     await self._context.upper.delete(
                         resources.PERSISTENT_VOLUMES,
@@ -133,16 +136,17 @@ class VolumeController:
         return None
 
     async def _is_anothers(self, lower: Object) -> bool:
-        """Return whether another process in this lower cluster has to create the mirror of a claimed volume.
+        """Report whether another process in this lower cluster must create the mirror of a claimed volume.
 
-        A mirror's node affinity never changes, and each process knows only its own virtual nodes. So the mirror is
-        created by the process that made the lower claim, or by any once the virtual node of that process is no more.
+        A mirror's node affinity never changes, and each process knows only its own virtual nodes. So the
+        mirror is created by the process that made the lower claim, or by any process if that process's
+        virtual node no longer exists.
         """
         claim = self._lower_claim(lower.to_dict())
         node = claim.labels.get(names.LABEL_NODE) if claim is not None else None
         if not node or node in self._context.nodes:
             return False
-        # Asked once for all volumes of the node: there may be thousands, and each has several events.
+        # Read once for all volumes of the node: there may be thousands, and each has several events.
         now = asyncio.get_running_loop().time()
         if now - self._seen_at.get(node, -_ANOTHERS_RETRY) >= _ANOTHERS_RETRY:
             if not await is_virtual_node(self._context.upper, node):
@@ -151,7 +155,7 @@ class VolumeController:
         return True
 
     async def _create(self, desired: dict[str, Any]) -> dict[str, Any] | None:
-        """Create a mirror; return the volume that has its name: the mirror, if its label was removed."""
+        """Create a mirror; return an existing volume of its name (a mirror without its label), otherwise None."""
         mirror_name = desired["metadata"]["name"]
         try:
             await self._context.upper.create(resources.PERSISTENT_VOLUMES, desired)
@@ -163,7 +167,7 @@ class VolumeController:
         return None
 
     def _desired(self, lower: dict[str, Any]) -> dict[str, Any] | None:
-        """The mirror that there should be; None: the volume is nobody's above."""
+        """Return the desired mirror; None: the upper cluster cannot use the volume."""
         if lower["metadata"].get("deletionTimestamp"):
             return None
         claim: Object | None = None
@@ -185,7 +189,7 @@ class VolumeController:
         else:
             below = lower["spec"].get("storageClassName") or ""
             storage_class = self._to_upper_class.get(below, below)
-            # A free volume concerns the upper cluster only where somebody above can ask for its class.
+            # A free volume is only mirrored if the upper cluster has its storage class.
             if not below or self._caches.upper_classes.store.get(storage_class) is None:
                 return None
             if (lower.get("status") or {}).get("phase") != "Available":
@@ -208,9 +212,9 @@ class VolumeController:
         return ours
 
     async def _may_go(self, name: str, lower: Object | None, mirror: dict[str, Any]) -> bool:
-        """Whether a mirror that should not be there may go: its volume is gone, or nobody above has a claim on it."""
+        """Report whether a surplus mirror may be deleted: its volume is gone, or no upper claim is bound to it."""
         if lower is None:
-            # Asked, for a cache may be behind: a volume that is being deleted above never comes back.
+            # Read live, because our cache may be behind: a volume whose deletion has begun never returns.
             selector = f"metadata.name={name}"
             there = await self._context.lower.list(
                 resources.PERSISTENT_VOLUMES, field_selector=selector, limit=1
@@ -220,7 +224,7 @@ class VolumeController:
         return phase != "Released" and not mirror["spec"].get("claimRef")
 
     def _nodes(self, lower: dict[str, Any]) -> list[str]:
-        """The virtual nodes with a lower node that can reach a volume."""
+        """Return the virtual nodes with a lower node that can reach a volume; all of them if there is none."""
         reaching = [
             node.labels
             for node in self._lower_nodes.store.list()

@@ -1,4 +1,4 @@
-"""What must hold before a pod uses a claim in the lower cluster, and before a lower claim is made."""
+"""Checks before a pod uses a claim in the lower cluster, and before a lower claim is created."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from virtual_node.translate.storage import pvc as translate
 
 
 class ClaimChecks:
-    """Questions about claims, answered from the caches where these suffice."""
+    """Checks of claims, answered from the caches where these suffice."""
 
     def __init__(self, context: ClusterContext, caches: VolumeCaches, *, requests: ClaimRequests) -> None:
         self._context = context
@@ -23,7 +23,7 @@ class ClaimChecks:
         self._requests = requests
 
     def lower(self, key: str, upper: Object | None) -> Object | None:
-        """Return the lower claim of ours for the name of an upper one, as the cache has it.
+        """Return our lower claim for the name of an upper claim, from the cache.
 
         Args:
             key: namespace and name of the upper claim.
@@ -39,7 +39,7 @@ class ClaimChecks:
         return pv.lower_name(mirror.to_dict(), self._context.name) if mirror else ""
 
     def unusable(self, key: str, claim: Object | None) -> Problem | None:
-        """Return why no pod in this cluster can use an upper claim, as the kubelet words it."""
+        """Return why no pod in this cluster can use an upper claim, in the kubelet's wording; None: it can."""
         name = key.partition("/")[2]
         if claim is None or claim.metadata.deletion_timestamp is not None:
             state = "not found" if claim is None else "is being deleted"
@@ -54,12 +54,12 @@ class ClaimChecks:
         return None
 
     async def not_below(self, key: str, claim: Object, told: tuple[str, str] | None) -> Problem | None:
-        """Return a Problem unless the lower claim of that name was made for this very upper claim.
+        """Return a Problem unless the lower claim of that name was made for this upper claim.
 
         Args:
             key: namespace and name of the upper claim.
             claim: the upper claim.
-            told: reason and message of the claim's last event, if there was one.
+            told: reason and message of the claim's last event; None: there was none.
         """
         lower = self.lower(key, claim)
         if lower is not None and lower.labels.get(names.LABEL_UPPER_UID) == claim.uid:

@@ -1,13 +1,14 @@
-"""Claims follow the pods that name them: made below, bound above when they are bound below, never lost by accident.
+"""Claims follow the pods that reference them: created in the lower cluster, bound in both, never lost by accident.
 
-This cluster manages a claim when the scheduler has selected one of its virtual nodes for it and a pod waits for it, when
-it is bound to a mirror of one of its volumes, or when a pod bound here names it while it has no volume yet. Nothing is
-made for claims of namespaces that may not come to this cluster: the annotation with the selected node can be written by
-every user of the namespace. A pod is created only when each of its claims has a lower claim that we made for it.
+This cluster manages a claim in three cases: the scheduler has selected one of its virtual nodes for the claim
+and a pod waits for it, the claim is bound to a mirror of one of its volumes, or a pod bound here references
+it while it has no volume yet. Nothing is created for claims of namespaces that are not allowed here, because
+every user of a namespace can write the annotation with the selected node. A pod is created only when each of
+its claims has a lower claim that we made for it.
 
-A managed claim carries our finalizer above, so that its deletion is something we witness: only then is the lower claim
-deleted, and the lower volume's reclaim policy decides about the data. An upper claim that vanishes without that (a
-restored etcd, a finalizer removed by hand) leaves the lower claim where it is.
+A managed upper claim carries our finalizer, so that we observe its deletion. Only then is the lower claim
+deleted, and the lower volume's reclaim policy decides about the data. If an upper claim disappears otherwise
+(etcd was restored, or the finalizer removed by hand), the lower claim is kept.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from virtual_node.translate.pods import volumes
 from virtual_node.translate.storage import pvc as translate
 
 _BINDING_RETRY = 5.0
-"""Seconds between two looks at a claim that is being bound; its events normally come first."""
+"""Seconds until a requeue of a claim that is being bound; its events normally come first."""
 _REFUSED_RETRY = 30.0
 _LONGEST_WAIT = 120.0
-"""Seconds between two looks at a claim that waits for a pod or a volume, while nothing changes."""
+"""Maximum seconds until a requeue of a claim that waits for a pod or a volume, while nothing changes."""
 _WORKERS = 10
 """At most 8 of them work for one upper namespace."""
 
 
 class ClaimController:
-    """One lower claim per upper claim that is this cluster's business."""
+    """Keeps one lower claim for each upper claim that this cluster manages."""
 
     def __init__(
         self,
@@ -56,13 +57,13 @@ class ClaimController:
         binder: VolumeBinder,
         wake: Callable[[str], None],
     ) -> None:
-        """Set up.
+        """Register handlers on the caches.
 
         Args:
             context: the two clusters.
             caches: claims and volumes.
-            namespaces: makes lower namespaces.
-            binder: has lower volumes bound before the pod comes.
+            namespaces: creates lower namespaces.
+            binder: binds lower volumes before the pod is created.
             wake: called with the uid of an upper pod whose claim has changed.
         """
         self._context = context
@@ -77,7 +78,7 @@ class ClaimController:
         self._waits = ExponentialBackoff(_BINDING_RETRY, _LONGEST_WAIT)
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._told: dict[str, tuple[str, str]] = {}
-        """By upper claim, reason and message of its last event."""
+        """By upper claim: reason and message of its last event."""
         self._orphans: set[str] = set()
         queue: WorkQueue[str] = WorkQueue(
             f"claims-{context.name}",
@@ -97,7 +98,7 @@ class ClaimController:
         await self.controller.run()
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
-        """Have the claims of a pod there below; returns what keeps the pod from starting. It is woken on changes."""
+        """Ensure a pod's claims exist in the lower cluster; return what blocks the pod. Claim changes requeue it."""
         keys = [f"{upper.namespace}/{name}" for name in volumes.claim_names(upper_pod)]
         self._users.add(upper.uid, keys)
         problems = []
@@ -114,13 +115,13 @@ class ClaimController:
         return problems
 
     def release(self, uid: str) -> None:
-        """The upper pod is gone."""
+        """Release the claims of an upper pod that is gone."""
         for key in self._users.remove(uid):
             self.controller.queue.add(key)
 
     async def reconcile(self, key: str) -> Result | None:
-        """Do the next thing for one upper claim, by namespace and name."""
-        # The lock is there while somebody has it or waits for it.
+        """Take one step for one upper claim, by namespace and name."""
+        # The lock exists while a task holds it or waits for it.
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             return await self._reconcile(key)
@@ -133,7 +134,7 @@ class ClaimController:
             return await self._vanished(key, lower)
         upper = upper_object.to_dict()
         if lower is not None and lower["metadata"]["labels"].get(names.LABEL_UPPER_UID) != upper_object.uid:
-            # The name was used before; what is below belongs to that claim, not to this one.
+            # The name was used before; the lower claim belongs to the earlier upper claim.
             await self._vanished(key, lower)
             what = claim_conflict(self._context.name, key, "an earlier claim")
             self._tell(upper_object, CLAIM_CONFLICT, what)
@@ -141,7 +142,9 @@ class ClaimController:
                 return Result(requeue_after=_BINDING_RETRY)
             lower = None
         if upper_object.metadata.deletion_timestamp is not None:
-            await self._binder.done(key)  # a placeholder uses the lower claim, which could never go
+            await self._binder.done(
+                key
+            )  # a placeholder uses the lower claim, which could not be deleted then
             return await self._deleting(upper, lower)
         volume = self._checks.mirrored_volume(upper)
         if lower is None and not self._namespaces.may_come(upper_object.namespace):
@@ -211,7 +214,9 @@ class ClaimController:
             return None
         space, upper_name = lower["metadata"]["namespace"], upper["metadata"]["namespace"]
         if await self._namespaces.ensure(space, upper_name=upper_name, is_for_new_pod=True):
-            return Result(requeue_after=_REFUSED_RETRY)  # the pod would be refused, so no placeholder either
+            return Result(
+                requeue_after=_REFUSED_RETRY
+            )  # the pod would be refused, so create no placeholder either
         message = await self._binder.bind(key, translate.selected_node(upper))
         if message:
             await self._requests.give_back(upper, lower, message)
@@ -222,10 +227,10 @@ class ClaimController:
         if translate.FINALIZER not in (upper["metadata"].get("finalizers") or ()):
             return None
         if not translate.may_go_below(upper):
-            return None  # a pod still uses it; its end brings the claim back here
+            return None  # a pod still uses it; the pod's deletion requeues the claim
         is_elsewhere = lower is None and not self._checks.mirrored_volume(upper)
         if is_elsewhere and await self._requests.is_anothers(upper):
-            return Result(requeue_after=_REFUSED_RETRY)  # its virtual node may go before it
+            return Result(requeue_after=_REFUSED_RETRY)  # the lower claim may outlive its virtual node
         if self._config.deletion_policy == "Delete" and await self._requests.ends_below(upper, lower):
             return Result(requeue_after=_BINDING_RETRY)
         await self._requests.finalizers(upper, remove=(translate.FINALIZER,))

@@ -1,7 +1,7 @@
-"""What is asked of the two clusters about one claim, and written to it: each time that very claim, as it was looked at.
+"""Reads and writes one claim in the two clusters, with preconditions on the claim that was checked.
 
-Claims hold data, so whatever takes one away is checked by the API server itself: by the uid, and where it matters
-that nothing has changed since we looked, by the resourceVersion.
+Claims hold data, so the API server itself checks each deletion: by the uid, and by the resourceVersion if the
+claim must not have changed since we read it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _CLAIMS = resources.PERSISTENT_VOLUME_CLAIMS
 
 
 class ClaimRequests:
-    """Reads and writes claims, above and below; one that is gone already is no error."""
+    """Reads and writes upper and lower claims; a claim that is already gone is no error."""
 
     def __init__(self, context: ClusterContext, *, namespaces: Namespaces) -> None:
         self._context = context
         self._namespaces = namespaces
 
     def is_made_by_us(self, lower: dict[str, Any]) -> bool:
-        """Whether a lower claim was made for a node of ours: another process may have the same lower cluster."""
+        """Report whether a lower claim was made for our virtual node; other processes may share the lower cluster."""
         return lower["metadata"]["labels"].get(names.LABEL_NODE) in self._context.nodes
 
     def is_owned(self, lower: Object, upper_namespace: str, upper: Object | None) -> bool:
-        """Return whether a lower claim was made for a claim in that upper namespace; None: that one is gone."""
+        """Report whether a lower claim was made for a claim in that upper namespace; None: the upper claim is gone."""
         uid = upper.uid if upper is not None else ""
         return is_owned_by(lower, self._context.cluster_id, upper_namespace, upper_uid=uid)
 
     async def create_below(self, upper: dict[str, Any], *, volume_name: str) -> Object | None:
-        """Create the lower claim; what is there instead when the name is taken.
+        """Create the lower claim; return the existing claim when the name is taken, otherwise None.
 
         Args:
             upper: the upper claim.
@@ -90,10 +90,10 @@ class ClaimRequests:
             )
 
     async def ends_below(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
-        """Delete the lower claim of one that is being deleted above; False: there is none any more.
+        """Delete the lower claim of an upper claim that is being deleted; return False if there is none any more.
 
-        Where the cache shows none it is asked for, as it may be behind: the upper claim would go first, and the lower
-        one with its volume would stay for ever.
+        If the cache shows none, the lower claim is read live, as the cache may be behind. Otherwise the upper
+        claim would be deleted first, and the lower claim and its volume would stay for ever.
         """
         lower = lower or await self.made_for(upper)
         if lower is not None and lower["metadata"].get("deletionTimestamp") is None:
@@ -113,10 +113,10 @@ class ClaimRequests:
         return there if is_ours and labels.get(names.LABEL_UPPER_UID) == metadata["uid"] else None
 
     async def delete_unbound(self, lower: dict[str, Any]) -> None:
-        """Delete a claim that has never had a volume, unless it has got one since we looked: then it may hold data.
+        """Delete a claim that never had a volume, unless it has changed since we read it and so may hold data.
 
         Raises:
-            Conflict: it has changed; the caller looks again.
+            Conflict: it has changed; the caller reconciles again.
         """
         metadata = lower["metadata"]
         with contextlib.suppress(NotFound):
@@ -129,12 +129,12 @@ class ClaimRequests:
             )
 
     async def give_back(self, upper: dict[str, Any], lower: dict[str, Any] | None, message: str) -> None:
-        """Have the upper scheduler choose another node, the way a provisioner does that cannot provision.
+        """Let the upper scheduler choose another node, as a provisioner does that cannot provision.
 
         Args:
             upper: the upper claim.
             lower: the unbound lower claim, which is deleted; None: there is none.
-            message: why the volume cannot be made.
+            message: why the volume cannot be created.
         """
         self._context.recorder.event(
             upper,
@@ -161,7 +161,7 @@ class ClaimRequests:
         """Add and remove finalizers of an upper claim.
 
         Raises:
-            Conflict: it has changed since we looked; the caller looks again.
+            Conflict: it has changed since we read it; the caller reconciles again.
         """
         patch = translate.finalizers_patch(upper, add=add, remove=remove)
         if patch is None:
@@ -171,7 +171,7 @@ class ClaimRequests:
             await self._context.upper.patch(_CLAIMS, metadata["name"], patch, namespace=metadata["namespace"])
 
     async def exists_above(self, key: str, lower: dict[str, Any]) -> bool:
-        """Ask, for a cache may be behind: nothing with data in it goes on its word."""
+        """Report whether the upper claim exists. Reads live: data is never deleted because of a cache."""
         namespace, _, name = key.partition("/")
         try:
             upper = await self._context.upper.get(_CLAIMS, name, namespace=namespace)
@@ -180,10 +180,10 @@ class ClaimRequests:
         return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
 
     async def is_anothers(self, upper: dict[str, Any]) -> bool:
-        """Whether a claim is in another lower cluster, or chosen for one: its deletion has its own witness there.
+        """Report whether another lower cluster has or gets the claim and observes its deletion.
 
-        The volume of a real node has none: the scheduler had chosen us for the claim first, and then changed its mind.
-        Neither has a virtual node that is no more.
+        False for the volume of a real node, where the scheduler selected our virtual node first and then
+        another node, and for a virtual node that no longer exists: nothing else observes the deletion there.
         """
         above = self._context.upper
         volume, node = upper["spec"].get("volumeName"), translate.selected_node(upper)
@@ -208,7 +208,7 @@ class ClaimRequests:
 async def _patch(
     client: Client, claim: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
 ) -> None:
-    """Patch that very claim; one that is gone needs it no more."""
+    """Patch a claim by uid; ignore one that is gone."""
     metadata = claim["metadata"]
     with contextlib.suppress(NotFound):
         await patch_only(

@@ -1,4 +1,4 @@
-"""Which upper pods of this cluster's virtual nodes use a claim, and which of them wait for its lower claim."""
+"""The upper pods of this cluster's virtual nodes that use a claim, or wait for its lower claim."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class ClaimUsers:
         self._blocked[key][uid] = None
 
     def of(self, key: str) -> Collection[str]:
-        """Return the pods that use a claim."""
+        """Return the uids of pods that use a claim."""
         return self._users.get(key, ())
 
     def unblock(self, key: str) -> Collection[str]:
-        """Return the pods that waited for the lower claim; they no longer do."""
+        """Return the uids of pods that waited for the lower claim; they no longer wait."""
         return self._blocked.pop(key, ())
 
     def remove(self, uid: str) -> Sequence[str]:
-        """Forget a pod; return its claims. Other pods that use or wait for them stay."""
+        """Forget a pod and return its claims; other pods that use or wait for them stay."""
         keys = self._claims.pop(uid, ())
         for key in keys:
             for pods in (self._users, self._blocked):

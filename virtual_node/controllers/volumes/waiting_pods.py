@@ -1,7 +1,7 @@
-"""Which upper pod waits for a claim, without a LIST per claim and without keeping the pods of a namespace.
+"""Finds the upper pod that waits for a claim, without a LIST per claim and without caching a namespace's pods.
 
-Every user can annotate claims with a selected node, and create pods that no scheduler can place. Claims of one
-namespace therefore share one LIST for some seconds, and of each listed pod only its name is kept.
+Every user can annotate claims with a selected node, and create pods that no scheduler can place. So the
+claims of one namespace share one LIST for some seconds, and only the name of each listed pod is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.pods import volumes
 
 _PAGE = 100
-"""Pods per page; one may have more than 1 MiB."""
+"""Pods per page; one pod may have more than 1 MiB."""
 _FRESH, _PER_SECOND, _LONGEST = 5.0, 10.0, 60.0
 """Seconds for which a LIST is used: at least, per second that it took, and at most."""
 _DROPPED = Object(ObjectMeta(), "", "")
@@ -28,7 +28,7 @@ _DROPPED = Object(ObjectMeta(), "", "")
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """The oldest unbound pod that names a claim."""
+    """The oldest unbound pod that references a claim."""
 
     created: str
     name: str
@@ -43,14 +43,14 @@ class _Listed:
 
 
 class WaitingPods:
-    """Unbound pods of the upper cluster, by the claims that they name."""
+    """Unbound pods of the upper cluster, by the claims that they reference."""
 
     def __init__(self, context: ClusterContext, claims: Store) -> None:
-        """Set up.
+        """Compile the pod selector.
 
         Args:
             context: the two clusters.
-            claims: the upper claims; pods that name no claim in it are ignored.
+            claims: the upper claims; pods that reference no claim in it are ignored.
         """
         self._upper = context.upper
         self._claims = claims
@@ -59,7 +59,7 @@ class WaitingPods:
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def oldest(self, key: str) -> dict[str, Any] | None:
-        """Return the oldest unbound pod that names a claim, read live; a scheduler handles that one.
+        """Return the oldest unbound pod that references a claim, read live; a scheduler handles that pod.
 
         None: there is none, or it was created after the last LIST, which is shared for up to a minute.
 
@@ -102,7 +102,7 @@ class WaitingPods:
             waiting = _Waiting(pod.metadata.creation_timestamp or "", pod.name)
             for name in self._claims_of(pod):
                 if self._claims.get(f"{namespace}/{name}") is None:
-                    continue  # it takes no memory for names that a user made up
+                    continue  # claim names that users made up take no memory
                 known = by_claim.get(name)
                 if known is None or waiting.created < known.created:
                     by_claim[name] = waiting
