@@ -1,1 +1,1 @@
-"""The virtual node: a kubelet whose machine is a whole lower cluster."""
+"""The virtual node: a kubelet that runs its pods in a whole lower cluster."""

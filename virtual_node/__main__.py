@@ -1,4 +1,4 @@
-"""``python -m virtual_node``: the same as the ``virtual-node`` command."""
+"""Runs ``python -m virtual_node``, which is the ``virtual-node`` command."""
 
 from __future__ import annotations
 

@@ -34,15 +34,15 @@ from virtual_node.process_health import ProcessHealth
 from virtual_node.supervision import Supervisor
 
 _CONFIG_POLL = 2.0
-"""Seconds between two looks at the configuration file and the kubeconfigs."""
+"""Seconds between two checks of the configuration file and the kubeconfigs."""
 _LAME_DUCK = 5.0
-"""Seconds for which a replica that ends still takes new streams, until the Node names its successor's address."""
+"""Seconds for which a stopping replica still accepts new streams, until the Node has its successor's address."""
 _CLEANING_UP = 15.0
-"""Seconds for everything else at the end."""
+"""Seconds for all other steps of a shutdown."""
 
 
 class App:
-    """Runs what the configuration declares until cancelled."""
+    """Runs the lower clusters of the configuration until cancelled."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -58,20 +58,20 @@ class App:
         self._elector: LeaderElector | None = None
         self._health: ProcessHealth | None = None
         self.clusters = self._supervisor.clusters
-        """The lower clusters that run now, by name."""
+        """The running lower clusters, by name."""
         self.failures = self._supervisor.failures
-        """Why a lower cluster does not run and is started again later, by name."""
+        """Why a lower cluster does not run and is restarted later, by name."""
         self._refused: dict[str, str] = {}
-        """Why the kubeconfig of a lower cluster is not applied, by its name."""
+        """Why the kubeconfig of a lower cluster is not applied, by the cluster's name."""
 
     @property
     def rejected(self) -> Mapping[str, str]:
-        """Why a configuration is not applied: of a lower cluster's kubeconfig by its name, of the file by an empty name."""
+        """Return why kubeconfigs are not applied, by lower cluster; the configuration file's name is empty."""
         return {**({"": self._file.rejected} if self._file.rejected else {}), **self._refused}
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """Why lower clusters do not work though their API servers may answer, by name."""
+        """Return why lower clusters do not work although their API servers may answer, by name."""
         unwritten = {
             cluster: f"virtual node {name} cannot be registered or patched: {node.error}"
             for cluster, running in self.clusters.items()
@@ -82,7 +82,7 @@ class App:
 
     @property
     def expiring(self) -> Mapping[str, str]:
-        """Why the serving certificates of lower API servers need attention soon, by name of the lower cluster."""
+        """Return why the serving certificates of lower API servers need attention soon, by lower cluster."""
         now = datetime.now(UTC)
         return {
             name: why
@@ -92,12 +92,12 @@ class App:
 
     @property
     def configured(self) -> Sequence[str]:
-        """Names of the lower clusters of the configuration that is applied."""
+        """Return the names of the lower clusters in the applied configuration."""
         return [cluster.name for cluster in self._config.clusters]
 
     @property
     def grace(self) -> float:
-        """Seconds that stopping in order may take."""
+        """Return the seconds that an orderly shutdown may take."""
         return self._lame_duck + self._config.kubelet.drain_timeout + _CLEANING_UP
 
     @property
@@ -105,15 +105,15 @@ class App:
         return _LAME_DUCK if self._config.leader_election.enabled else 0.0
 
     async def run(self) -> None:
-        """Bring everything up and keep it up.
+        """Run until cancelled.
 
         Raises:
-            ConfigError: something that only the user can mend, found at start.
+            ConfigError: found at start; only the user can correct it.
         """
         for warning in self._options.warnings:
             self._log.warning(warning)
         if not self._options.config_file:
-            # With a single lower cluster there is nobody to protect from a bad kubeconfig: say so and end.
+            # Without a configuration file there is one lower cluster, so a bad kubeconfig ends the process.
             start_checks.refuse_files(self._config.kubelet)
             for cluster in self._config.clusters:
                 await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
@@ -125,7 +125,8 @@ class App:
             upper = await stack.enter_async_context(
                 Client(upper_config, user_agent=COMPONENT, cluster="upper")
             )
-            # First of all, so that an occupied port is told of at once, and probes see why we are not ready.
+            # Served first, so that an occupied port is reported at once, and probes show why the process is
+            # not ready.
             if self._config.metrics_address:
                 health = HealthServer(
                     self._config.metrics_address,
@@ -195,7 +196,7 @@ class App:
     async def _work(self, endpoints: KubeletEndpoints) -> None:
         """Run the lower clusters until cancelled."""
         endpoints.begin_work()
-        # What changed while we stood by is read by the clusters that start now.
+        # The clusters that start now read kubeconfigs that changed while this replica stood by.
         self._kubeconfig_changes.changed(_kubeconfigs(self._config))
         judging = asyncio.create_task(self._health.run(), name="health") if self._health else None
         try:
@@ -213,19 +214,19 @@ class App:
 
     @property
     def _replicas_namespace(self) -> str:
-        """Namespace of the pods of our components; empty where this process is the only replica."""
+        """Return the namespace of our components' pods; empty: this process is the only replica."""
         election = self._config.leader_election
         return election.namespace if election.enabled else ""
 
     def _identity(self) -> Identity | None:
-        """Return the holder of the virtual nodes' Leases: replicas have one in common, of which only the leader works."""
+        """Return the holder of the virtual nodes' Leases, which all replicas share; None: this process."""
         election = self._config.leader_election
         return (
             Identity(f"{election.namespace}/{election.name}", is_exclusive=True) if election.enabled else None
         )
 
     def _leader(self) -> str:
-        """Host name of the replica that works while this one stands by."""
+        """Return the host name of the leader while this replica stands by, otherwise an empty string."""
         return self._elector.leader.partition("_")[0] if self._standby and self._elector is not None else ""
 
     def _checks(self) -> Mapping[str, Check]:
@@ -246,16 +247,16 @@ class App:
         return {"ping": lambda: None, "clusters": clusters}
 
     async def _follow_config_standing_by(self) -> None:
-        """Report a file that cannot be used, and remember one that can, for the day that this replica leads."""
+        """Report an unusable file, and keep a usable one for when this replica leads."""
         while True:
             await asyncio.sleep(_CONFIG_POLL)
             if self._standby and (fresh := self._file.reread()) is not None:
                 self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
 
     async def _follow_config(self, endpoints: KubeletEndpoints) -> None:
-        """Apply every change of the configuration file and of kubeconfigs; a bad file changes nothing.
+        """Apply every change of the configuration file and of kubeconfigs; ignore a bad file.
 
-        A replica that has waited for its turn begins with what changed meanwhile.
+        A replica that starts to lead begins with the changes of the time before.
         """
         refused: dict[str, str] = {}
         while True:
@@ -283,7 +284,8 @@ class App:
     async def _reconfigure(self, fresh: Config, endpoints: KubeletEndpoints) -> None:
         wanted = {cluster.name: cluster for cluster in fresh.clusters}
         going = [name for name, old in self._supervisor.configs.items() if wanted.get(name) != old]
-        # First of all: a replica that loses its lease while clusters stop has read the change, and would not read it again.
+        # Set before anything stops: a replica that loses its lease meanwhile has read the change and would
+        # not read it again.
         self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
         before = set(self._supervisor.configs)
         await self._supervisor.stop(going)

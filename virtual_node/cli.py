@@ -1,4 +1,4 @@
-"""The ``virtual-node`` command: the daemon by default, and subcommands for people."""
+"""The ``virtual-node`` command: the daemon by default, and subcommands for users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from virtual_node.config import command_line, program
 
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
-"""What a shell says of a program that SIGINT, or SIGPIPE, has ended."""
+"""Exit codes that a shell reports for a program ended by SIGINT and by SIGPIPE."""
 _DAEMON = ("", "run")
 COMMANDS: Mapping[str, str] = {
     "run": "the daemon: virtual nodes for lower clusters",
@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "providers": "the providers (k8s)",
     "help": "this list",
 }
-"""Every command and what it is for, in the order of ``help``."""
+"""Every command and its purpose, in the order of ``help``."""
 _MODULES: Mapping[str, str] = {
     "check": "virtual_node.commands.check",
     "status": "virtual_node.commands.status.command",
@@ -46,21 +46,21 @@ _MODULES: Mapping[str, str] = {
     "completion": "virtual_node.commands.completion.command",
     "version": "virtual_node.commands.version",
 }
-"""Commands with a module of their own: its ``main`` takes the arguments and returns the exit code."""
+"""Modules of commands, whose ``main`` takes the arguments and returns the exit code."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Console script ``virtual-node``."""
+    """Run the command line and return the exit code (console script ``virtual-node``)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments[0] if arguments and not arguments[0].startswith("-") else ""
-    if sys.stdout is None:  # `>&-`: nobody wants to hear
+    if sys.stdout is None:  # closed with `>&-`: the output is not wanted
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as we run
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A locale without a sign that we use must not cost the answer.
+        # Replace characters that the locale lacks, instead of failing.
         sys.stdout.reconfigure(errors="replace")
     try:
         code = _command(command, arguments)
-        sys.stdout.flush()  # not first when the interpreter ends, where nobody could answer
+        sys.stdout.flush()  # flush errors must occur here, as they cannot be handled at interpreter exit
     except ConfigError as error:
         return complain(program.name(), error)
     except BrokenPipeError:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if command in _DAEMON:
             raise
-        _forget_output()  # a full disk: the interpreter would try once more
+        _forget_output()  # a full disk: the interpreter would write again at exit
         return complain(program.name(), error)
     except KeyboardInterrupt:
         if command in _DAEMON:
@@ -81,14 +81,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _forget_output() -> None:
-    """What is left in the buffer goes nowhere."""
+    """Discard what is left in the output buffer."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _command(command: str, arguments: list[str]) -> int:
     if module := _MODULES.get(command):
-        # Imported here: rich is for people, and the daemon does without.
+        # Imported here: only commands for users need rich, the daemon does not.
         code: int = importlib.import_module(module).main(arguments[1:])
         return code
     match command:
@@ -96,7 +96,7 @@ def _command(command: str, arguments: list[str]) -> int:
             return _as_plugin(arguments) if program.is_plugin() else _daemon(arguments)
         case "run":
             return _daemon(arguments[1:])
-        case "__complete":  # called by the script, as cobra's commands are
+        case "__complete":  # called by the completion script, as in cobra's commands
             from virtual_node.commands.completion import command as completion  # noqa: PLC0415
 
             return completion.answer(arguments[1:], commands=COMMANDS, run=main)
@@ -114,12 +114,12 @@ def _command(command: str, arguments: list[str]) -> int:
 
 
 def complete() -> int:
-    """Say what may come next on kubectl's command line. Console script ``kubectl_complete-virtual_node``."""
+    """Print completions for kubectl's command line (console script ``kubectl_complete-virtual_node``)."""
     return main(["__complete", *sys.argv[1:]])
 
 
 def overview() -> str:
-    """Every command in a line."""
+    """Return the list of commands, one per line."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name.ljust(width)}   {purpose}" for name, purpose in COMMANDS.items()]
     usage = f"usage: {program.name('COMMAND')} [FLAGS]"
@@ -127,7 +127,7 @@ def overview() -> str:
 
 
 def _as_plugin(arguments: list[str]) -> int:
-    """``kubectl virtual-node`` without a command: whoever types that wants to know what there is, not a daemon."""
+    """Run ``kubectl virtual-node`` without a command: print the commands instead of starting a daemon."""
     if arguments in (["--version"], ["-version"]):
         print(version.version() or "unknown")  # noqa: T201 - the answer
         return 0
@@ -148,20 +148,20 @@ def _daemon(arguments: list[str]) -> int:
     except ConfigError as error:
         if arguments:
             raise
-        # Somebody looks around.
+        # Without arguments, the user may not know the commands.
         raise ConfigError(f"{error}; see '{program.name('help')}' for the commands") from None
     return daemon.start(options, lambda given: _run(given, arguments))
 
 
 async def _run(options: command_line.Options, arguments: list[str]) -> int:
-    # Imported here: `virtual-node --help` answers at once without them.
+    # Imported here, so that `virtual-node --help` does not load them.
     from virtual_node import config_waiting  # noqa: PLC0415
     from virtual_node.app import App  # noqa: PLC0415
 
     if options.waits:
         waiting = config_waiting.Waiting(options, lambda: command_line.parse(arguments))
         code = await lifecycle.run_until_signal(waiting.run())
-        if not waiting.is_over:  # told to stop
+        if not waiting.is_over:  # stopped by a signal
             return code
         options = waiting.options
     app = App(options)

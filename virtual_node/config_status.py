@@ -1,4 +1,4 @@
-"""Follows the configuration file, and reports one that is rejected: a log line, a metric, an event of the pod."""
+"""Follows the configuration file, and reports a rejected one by a log line, a metric and an event of the pod."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from virtual_node.config.types import Config
 from virtual_node.health.replicas import APPLIED, REJECTED
 
 _LOOK = 2.0
-"""Seconds between two looks at the lower clusters that cannot be used."""
+"""Seconds between two checks for lower clusters that cannot be used."""
 _REPEAT = 600.0
-"""Seconds between two events of the same rejection: API servers keep events for an hour."""
+"""Seconds between two events of the same rejection; API servers keep events for an hour."""
 
 
 class ConfigStatus:
-    """The configuration file as a replica knows it.
+    """The state of the configuration file in a replica.
 
     Attributes:
-        rejected: file, field and what is wrong with it; empty while the content of the file is used.
+        rejected: file, field and error; empty while the content of the file is used.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class ConfigStatus:
         environment: Mapping[str, str] | None = None,
         unusable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """Begin with a file that was read just now, and is used.
+        """Begin with a file that was just read and is used.
 
         Args:
             file: its path; empty: there is none.
             environment: names the replica's pod; by default the process's. Without a pod there are no events.
-            unusable: why lower clusters of the configuration cannot be used, by name.
+            unusable: returns why lower clusters of the configuration cannot be used, by name.
         """
         self.rejected = ""
         self._path = file
@@ -115,7 +115,7 @@ class ConfigStatus:
                     await self._changed.wait()
 
     def _trouble(self) -> str:
-        """Return what is not used of the configuration, and why; empty: all of it is used."""
+        """Return which parts of the configuration are not used, and why; empty: all are used."""
         clusters = [
             f"lower cluster {name} cannot be used: {why}" for name, why in sorted(self._unusable().items())
         ]
@@ -123,6 +123,6 @@ class ConfigStatus:
 
 
 def _pod(environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return a reference to the pod that the process runs in; None: it runs in none, or is not told in which."""
+    """Return a reference to the process's pod; None: there is no pod, or the environment does not name it."""
     names = {key: environment.get(f"POD_{key.upper()}", "") for key in ("namespace", "name", "uid")}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": names} if names["name"] else None

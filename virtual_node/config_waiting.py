@@ -1,7 +1,7 @@
 """A replica that cannot use its configuration file: it reports why, is not ready, and waits for a usable file.
 
-Ending would say the same only in the log of a container that is started again and again, and would cost the replica its
-place: the kubelet starts it after up to five minutes.
+If it ended instead, the reason would be only in the log of a container in a crash loop, and the kubelet would
+restart it with a delay of up to five minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from virtual_node.health.faults import Health
 from virtual_node.health.model import rejected_faults
 
 _POLL = 2.0
-"""Seconds between two looks at the file."""
+"""Seconds between two checks of the file."""
 
 
 class Waiting:
@@ -42,7 +42,7 @@ class Waiting:
         """Wait with options whose configuration was rejected, or names files that cannot be used.
 
         Args:
-            options: what could be read of the configuration names addresses and the upper cluster.
+            options: the readable part of their configuration gives addresses and the upper cluster.
             parse: reads the same command line and file again.
         """
         self.options, self.is_over = options, False
@@ -76,17 +76,17 @@ class Waiting:
                 if self.options.rejected:
                     status.reject(self.options.rejected)
             status.accept()
-            await asyncio.sleep(0)  # the event of it is recorded, and written before the stack ends
+            await asyncio.sleep(0)  # lets the event be recorded; it is written before the stack ends
 
 
 async def _checked(options: Options) -> Options:
-    """Return options that are rejected, too, if their configuration names files that cannot be used."""
+    """Return the options, marked as rejected if their configuration names files that cannot be used."""
     why = options.rejected or await start_checks.unusable(options.config)
     return dataclasses.replace(options, rejected=why)
 
 
 async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncExitStack) -> None:
-    """Serve health, metrics and the page where the configuration says so; an address that is wrong is skipped."""
+    """Serve health, metrics and the page if configured; skip an address that is wrong."""
     if config.metrics_address:
         with contextlib.suppress(ConfigError):
             checks = {"configuration": lambda: status.rejected or None}
@@ -101,7 +101,7 @@ async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncEx
 
 
 async def _publish(config: Config, status: ConfigStatus) -> None:
-    """Write events, where the upper cluster can be reached with what is known of it."""
+    """Write events, if the known configuration suffices to reach the upper cluster."""
     try:
         upper = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""What Prometheus can ask about mirroring. Names are documented in ``docs/metrics.md``, which a test holds to these."""
+"""Prometheus metrics of mirroring. ``docs/metrics.md`` documents their names, which a test checks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ TOKEN_RENEWAL_ERRORS = Counter(
 
 
 def show_token(cluster: str, secret: str, *, expiry: float, due: float) -> None:
-    """Note when a token expires and when it is due for renewal, in seconds since 1970."""
+    """Set when a token expires and when it is due for renewal, in seconds since 1970."""
     TOKEN_EXPIRY.labels(cluster, secret).set(expiry)
     TOKEN_RENEWAL.labels(cluster, secret).set(due)
 
@@ -86,7 +86,7 @@ HEALTH = Gauge("virtual_node_health", "1 for the verdict of the health model, 0 
 
 
 def show_health(health: Health) -> None:
-    """Note the verdict of the health model."""
+    """Set the metrics of the health model."""
     for kind, count in health.counts().items():
         FAULTS.labels(kind.value).set(count)
     for verdict in Verdict:
@@ -94,7 +94,7 @@ def show_health(health: Health) -> None:
 
 
 def forget_health() -> None:
-    """This process does not judge any more: it stands by or ends."""
+    """Remove the metrics of the health model, because this process stands by or ends."""
     FAULTS.clear()
     HEALTH.clear()
 
@@ -108,7 +108,7 @@ def show_node(
     counting: int,
     selected: int,
 ) -> None:
-    """Note what a virtual node offers now."""
+    """Set the metrics of a virtual node."""
     NODE_READY.labels(cluster, node).set(ready)
     LOWER_NODES.labels(cluster, node, "counting").set(counting)
     LOWER_NODES.labels(cluster, node, "selected").set(selected)
@@ -117,9 +117,9 @@ def show_node(
 
 
 def expect_cluster(cluster: str) -> None:
-    """The lower cluster is run here from now on: down until it answers.
+    """Add the metrics of a lower cluster that this process runs; it is down until it answers.
 
-    Counters are there from the start: one that appears with its first count shows no increase to anybody.
+    Counters exist from the start, because a counter that appears with its first count shows no increase.
     """
     CLUSTER_UP.labels(cluster).set(0)
     for counter in (LOST, FOREIGN_SERVICES):
@@ -129,13 +129,13 @@ def expect_cluster(cluster: str) -> None:
 
 
 def show_stopped(cluster: str) -> None:
-    """The lower cluster's controllers have ended: it is down until they run again, and of its nodes nothing is known."""
+    """Mark a stopped lower cluster as down, and remove the metrics of its nodes, claims and tokens."""
     CLUSTER_UP.labels(cluster).set(0)
     for gauge in (ORPHANED_CLAIMS, NODE_READY, LOWER_NODES, ALLOCATABLE, TOKEN_EXPIRY, TOKEN_RENEWAL):
         gauge.remove_by_labels({"cluster": cluster})
 
 
 def forget_cluster(cluster: str) -> None:
-    """The lower cluster is not run here any more: its gauges would speak of the past."""
+    """Remove the gauges of a lower cluster that this process no longer runs."""
     show_stopped(cluster)
     CLUSTER_UP.remove_by_labels({"cluster": cluster})

@@ -1,4 +1,4 @@
-"""The health of an installation as its working process sees it: facts from its caches, for the page and the metrics."""
+"""The health of an installation from the caches of its working process, for the page and the metrics."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from virtual_node.app import App
 
 Signs = dict[str, tuple[str, PodSign | None]]
-"""Version and sign of each pod, by uid."""
+"""Resource version and sign of each pod, by uid; a sign of None: no problem."""
 _INTERVAL = 5.0
-"""Seconds between two passes over the pods; clusters and nodes are read whenever somebody asks."""
+"""Seconds between two passes over the pods; clusters and nodes are read at each request."""
 
 
 class ProcessHealth:
-    """Judges what this process runs. Pods are read in slices in the background, a changed one once.
+    """Evaluates what this process runs. Pods are read in slices in the background, each only when it has changed.
 
     Args:
-        app: what runs.
+        app: the running process.
         upper: client of the upper cluster.
-        replicas_in: namespace of the pods of our components; empty: there is one replica, which is this process.
-        leader: host name of the replica that works while this one stands by; empty: this one works.
-        clock: the time of now, with its zone.
+        replicas_in: namespace of the pods of our components; empty: this process is the only replica.
+        leader: returns the host name of the leader while this replica stands by; empty: this one works.
+        clock: returns the current time, timezone-aware.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class ProcessHealth:
         self._signs: Signs = {}
         self._signs_of_waiting: Signs = {}
         self._found: list[PodSign] | None = None
-        """Signs of trouble of the last pass; None before the first one. So is ``_found_waiting``."""
+        """Problems found in the last pass, as is ``_found_waiting``; None before the first pass."""
         self._found_waiting: list[PodSign] | None = None
         self._names: frozenset[str] = frozenset()
-        """The virtual nodes by which waiting pods were judged."""
+        """The virtual nodes for which waiting pods were evaluated."""
         self._log = structlog.get_logger(component=COMPONENT)
 
     async def run(self) -> None:
@@ -101,14 +101,14 @@ class ProcessHealth:
         return self._waiting.store.list()
 
     def health(self) -> Health:
-        """Return the verdict of now; of pods that of the last pass."""
+        """Return the current health; for pods, that of the last pass."""
         if leader := self._leader():
             stands_by = {"installation": f"this replica stands by; {leader} works"}
             return Health(tuple(rejected_faults(self._app.rejected)), stands_by)
         return examine(self._facts())
 
     async def _read_pods(self) -> None:
-        """Judge the pods that have changed since the last pass."""
+        """Evaluate the pods that have changed since the last pass."""
         slicer = Slicer()
         before, seen = self._signs, Signs()
         for cluster in list(self._app.clusters.values()):
@@ -175,7 +175,7 @@ class ProcessHealth:
 
 
 def shrink_foreign(pod: Object) -> Object:
-    """Return a pod without a node as it is if it may be for virtual nodes, otherwise without spec and status.
+    """Return a pod without a node unchanged if it may be for virtual nodes, otherwise without spec and status.
 
     Users may create any number of pods that wait for real nodes.
     """

@@ -1,4 +1,4 @@
-"""A task per lower cluster: each is started again alone when it fails."""
+"""Runs a task per lower cluster, and restarts each on its own when it fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from virtual_node.health.reports import Report
 _RESTART_BASE = 1.0
 _RESTART_MAXIMUM = 60.0
 _STEADY = 120.0
-"""Seconds after which a cluster's earlier failures are forgotten."""
+"""Seconds of running after which a cluster's earlier failures are forgotten."""
 
 
 class Supervisor:
@@ -29,15 +29,15 @@ class Supervisor:
 
     Attributes:
         configs: of the clusters that were started and not stopped, by name.
-        clusters: those that run now, by name.
-        failures: why a cluster does not run and is started again later, by name.
+        clusters: the running clusters, by name.
+        failures: why a cluster does not run and is restarted later, by name.
     """
 
     def __init__(self, *, report: Callable[[], Report], identity: Identity | None) -> None:
         """Begin without clusters.
 
         Args:
-            report: what the process reports on its virtual nodes' Leases.
+            report: returns what the process reports on its virtual nodes' Leases.
             identity: the holder of these Leases; None: the process.
         """
         self.configs: dict[str, ClusterConfig] = {}
@@ -51,7 +51,7 @@ class Supervisor:
 
     @property
     def unusable(self) -> dict[str, str]:
-        """Why clusters do not run until the user has changed something, by name: names, kubeconfigs, files."""
+        """Return why clusters do not run until the user corrects something (names, kubeconfigs, files), by name."""
         return {
             name: why
             for name, why in self._unusable.items()
@@ -59,7 +59,7 @@ class Supervisor:
         }
 
     def apply(self, config: Config, *, cluster_id: str, endpoints: KubeletEndpoints) -> None:
-        """Start the clusters of a configuration that do not run; those that have gone were stopped by the caller."""
+        """Start the clusters of a configuration that do not run; the caller has stopped the removed ones."""
         for cluster in config.clusters:
             if cluster.name not in self._tasks:
                 metrics.expect_cluster(cluster.name)
@@ -68,7 +68,7 @@ class Supervisor:
                 self._tasks[cluster.name] = asyncio.create_task(work, name=f"lower cluster {cluster.name}")
 
     async def stop(self, clusters: Iterable[str]) -> None:
-        """Stop clusters, and forget them."""
+        """Stop clusters and forget them."""
         names = list(clusters)
         tasks = [self._tasks.pop(name) for name in names]
         for name in names:
@@ -84,7 +84,7 @@ class Supervisor:
     async def _supervise(
         self, cluster: ClusterConfig, config: Config, cluster_id: str, endpoints: KubeletEndpoints
     ) -> None:
-        """Run one lower cluster; start it again when it fails. Never let the failure reach another."""
+        """Run one lower cluster and restart it when it fails; a failure never affects another cluster."""
         log = self._log.bind(cluster=cluster.name)
         loop = asyncio.get_running_loop()
         failures = 0
@@ -117,7 +117,7 @@ class Supervisor:
                     log.error("lower cluster failed", error=known)  # noqa: TRY400 - one clear line
             finally:
                 self.clusters.pop(cluster.name, None)
-                del lower  # its caches are not to outlive it through the pause
+                del lower  # its caches must not stay in memory during the pause
             self._unusable.pop(cluster.name, None)
             if unusable:
                 self._unusable[cluster.name] = unusable
@@ -129,7 +129,7 @@ class Supervisor:
 
 
 def _is_configuration(error: BaseException) -> bool:
-    """Return whether a failure is nothing but what the user has to change; task groups raise groups of them."""
+    """Report whether only the user can correct a failure; task groups raise groups of errors."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_configuration, error.exceptions))
     return isinstance(error, ConfigError)

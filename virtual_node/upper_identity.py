@@ -1,4 +1,4 @@
-"""The identity of the upper cluster: the UID of its namespace kube-system. It is unique, stable, readable by anyone."""
+"""The identity of the upper cluster: the UID of its namespace kube-system, which is unique, stable and readable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def read(upper: Client, *, startup_timeout: float) -> str:
 
     Args:
         upper: client of the upper cluster.
-        startup_timeout: seconds that this may take; 0: for ever.
+        startup_timeout: seconds that this may take; 0: no limit.
 
     Raises:
         ConfigError: the cluster does not answer in time, or refuses.

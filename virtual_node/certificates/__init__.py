@@ -1,1 +1,1 @@
-"""Serving certificates of virtual nodes: requested, rotated, and the CA of their clients."""
+"""Serving certificates of virtual nodes, requested and rotated, and the CA of their clients."""

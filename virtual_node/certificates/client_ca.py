@@ -1,4 +1,4 @@
-"""Whose client certificates the kubelet APIs accept: a file's CA, or the one that the upper cluster publishes."""
+"""The CA of client certificates that the kubelet APIs accept: from a file, or as published by the upper cluster."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.kubelet.auth.authentication import load_client_ca
 
 _AGAIN = 300.0
-"""Seconds between two looks at what the upper cluster publishes, which changes once in years. A watch would cost every
-installation two rights more."""
+"""Seconds between two reads of the published CA, which changes once in years. A watch would need two more
+rights in every installation."""
 _RETRY = 15.0
-"""Seconds between two looks while nothing is known: without it nobody above has logs."""
+"""Seconds between two reads while the CA is unknown, because users cannot read logs without it."""
 
 _log = log.get_logger(component="kubelet")
 
@@ -23,9 +23,10 @@ class ClientAuthority:
     """Knows the CA of our callers.
 
     Args:
-        file: PEM, which the server's certificate reloader follows; empty: what the upper cluster publishes.
+        file: PEM, which the server's certificate reloader follows; empty: the CA that the upper cluster
+            publishes.
         upper: the upper cluster.
-        changed: told of another CA (PEM); may raise ConfigError.
+        changed: called with a new CA (PEM); may raise ConfigError.
 
     Attributes:
         known: a file's path, or PEM; empty while it is unknown.
@@ -38,7 +39,7 @@ class ClientAuthority:
         self._changed = changed
 
     async def load(self) -> None:
-        """Look once; without an answer callers need bearer tokens until there is one."""
+        """Read the CA once; on an error, callers need bearer tokens until a later read succeeds."""
         if self._file:
             return
         try:
@@ -51,7 +52,7 @@ class ClientAuthority:
             )
 
     async def follow(self) -> None:
-        """Look again and again until cancelled: an upper cluster may be away when we start, and may change its CA."""
+        """Read the CA periodically until cancelled: the upper cluster may start later, and may change its CA."""
         while not self._file:
             await asyncio.sleep(_AGAIN if self.known else _RETRY)
             try:

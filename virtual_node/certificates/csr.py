@@ -1,4 +1,4 @@
-"""CertificateSigningRequests for the signer ``kubernetes.io/kubelet-serving``, and what comes of them. Pure."""
+"""Builds CertificateSigningRequests for the signer ``kubernetes.io/kubelet-serving`` and reads their results. No IO."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class RequestFailed(Exception):  # noqa: N818 - a request's end, not an error of a program
-    """A request will not lead to a certificate; says why."""
+    """A request will not lead to a certificate; the message says why."""
 
 
 def user_name(node_name: str) -> str:
-    """Who a node is to its apiserver; also its certificate's common name."""
+    """Return a node's user name, which is also its certificate's common name."""
     return f"system:node:{node_name}"
 
 
 def impersonation(node_name: str) -> dict[str, str]:
-    """Headers that have a request done as the node."""
+    """Return the headers that make a request as the node."""
     return {"Impersonate-User": user_name(node_name), "Impersonate-Group": GROUP}
 
 
 def signing_request(node_name: str, addresses: Iterable[Mapping[str, str]], key: PrivateKey) -> bytes:
-    """A PKCS#10 request (PEM) for a node, as the signer's rules want it.
+    """Return a PKCS#10 request (PEM) for a node, as the signer requires it.
 
     Args:
-        node_name: at most 52 characters, or the common name is too long for X.509.
+        node_name: at most 52 characters, otherwise the common name is too long for X.509.
         addresses: ``status.addresses`` of the Node; all of them become alternative names.
         key: the certificate's.
 
@@ -56,7 +56,7 @@ def signing_request(node_name: str, addresses: Iterable[Mapping[str, str]], key:
 
 
 def usages(key: PrivateKey) -> list[str]:
-    """``spec.usages`` of a request: the signer accepts exactly these."""
+    """Return ``spec.usages`` of a request; the signer accepts exactly these."""
     encipherment = ["key encipherment"] if isinstance(key, rsa.RSAPrivateKey) else []
     return ["digital signature", *encipherment, "server auth"]
 
@@ -64,7 +64,7 @@ def usages(key: PrivateKey) -> list[str]:
 def request_object(
     name: str, node_name: str, addresses: Iterable[Mapping[str, str]], key: PrivateKey
 ) -> dict[str, Any]:
-    """The CertificateSigningRequest to create.
+    """Return the CertificateSigningRequest to create.
 
     Raises:
         ValueError: as ``signing_request``.
@@ -80,12 +80,12 @@ def request_object(
 
 
 def has_condition(request: Mapping[str, Any], kind: str) -> bool:
-    """Whether a CertificateSigningRequest is Approved, Denied or Failed."""
+    """Report whether a CertificateSigningRequest has a condition: Approved, Denied or Failed."""
     return _condition(request, kind) is not None
 
 
 def approved(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The same CertificateSigningRequest with our approval."""
+    """Return a copy of the CertificateSigningRequest with our approval."""
     status = request.get("status") or {}
     approval = {
         "type": "Approved",
@@ -97,10 +97,10 @@ def approved(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def certificate_of(request: Mapping[str, Any]) -> bytes | None:
-    """The certificate (PEM, with its chain) that a CertificateSigningRequest has led to; None: not yet.
+    """Return the certificate (PEM, with its chain) issued for a CertificateSigningRequest; None: not yet.
 
     Raises:
-        RequestFailed: it never will, or what was issued is not a certificate.
+        RequestFailed: it will never be issued, or is not a certificate.
     """
     for kind in ("Denied", "Failed"):
         condition = _condition(request, kind)
@@ -119,18 +119,18 @@ def certificate_of(request: Mapping[str, Any]) -> bytes | None:
 
 
 def rotation_time(certificate: bytes, *, now: datetime, share: float) -> datetime:
-    """When to renew a certificate (PEM).
+    """Return when to renew a certificate (PEM).
 
-    Signers backdate certificates by minutes. That part of the life is over before it begins and does not count, or
-    short certificates would be due at once.
+    Signers backdate certificates by minutes. That time has already passed and does not count, otherwise
+    short-lived certificates would be due at once.
 
     Args:
         certificate: the one just issued.
-        now: aware.
-        share: of its life, after which to renew it; 0.7 to 0.9.
+        now: timezone-aware.
+        share: fraction of its lifetime after which to renew it; 0.7 to 0.9.
 
     Raises:
-        RequestFailed: it has ended already.
+        RequestFailed: it has already expired.
     """
     leaf = x509.load_pem_x509_certificate(certificate)
     begin, end = max(leaf.not_valid_before_utc, now), leaf.not_valid_after_utc

@@ -1,4 +1,4 @@
-"""When credentials in kubeconfigs and certificates of servers end."""
+"""Reads when credentials in kubeconfigs and certificates of servers expire."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _TIMEOUT = 5.0
 
 
 def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) -> list[Expiry]:
-    """When the client certificate and the token of a kubeconfig's user end.
+    """Return the expiries of the client certificate and the token of a kubeconfig's user.
 
-    Credentials of plugins are left out: they are renewed for every run.
+    Credentials of plugins are left out, because they are renewed for every run.
 
     Args:
         cluster: the cluster's name in the report.
         path: the kubeconfig, or several; empty: found as ``kubeconfig.load`` finds it.
         context: its context; empty: the current one.
-        in_cluster: without any kubeconfig, look at the pod's own token.
+        in_cluster: without any kubeconfig, read the pod's own token.
 
     Raises:
         ConfigError: the kubeconfig cannot be used.
@@ -66,7 +66,7 @@ def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) ->
 
 
 def token_expiry(cluster: str, token: str, *, where: str, renewed: bool = False) -> Expiry | None:
-    """When a JWT ends; None for tokens that are none, or never end."""
+    """Return the expiry of a JWT; None: it is no JWT, or never expires."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -80,7 +80,7 @@ def token_expiry(cluster: str, token: str, *, where: str, renewed: bool = False)
 
 
 async def of_apiserver(cluster: str, config: ClusterConfig) -> Expiry | None:
-    """When an apiserver's certificate ends; None where it cannot be seen: plain http, a proxy, no answer."""
+    """Return the expiry of an API server's certificate; None: not readable (plain http, a proxy, no answer)."""
     if config.ssl is None or config.proxy_url:
         return None
     name = config.tls_server_name or config.host
@@ -88,7 +88,7 @@ async def of_apiserver(cluster: str, config: ClusterConfig) -> Expiry | None:
 
 
 async def of_kubelet(node: Mapping[str, Any]) -> Expiry | None:
-    """When the certificate of a virtual node's kubelet API ends; None where it does not answer here."""
+    """Return the expiry of the certificate of a virtual node's kubelet API; None: it does not answer here."""
     status = node.get("status") or {}
     addresses = {one["type"]: one["address"] for one in status.get("addresses") or ()}
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
@@ -100,7 +100,7 @@ async def of_kubelet(node: Mapping[str, Any]) -> Expiry | None:
 
 
 async def _served(cluster: str, name: str, *, host: str, port: int, server_name: str) -> Expiry | None:
-    # Whether to trust the certificate is for those who use the connection; here it is only read.
+    # The certificate is only read here; the clients that use the connection verify it.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -135,7 +135,7 @@ def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError:
-        return None  # whoever signs in with it says so better
+        return None  # the client that uses the file reports the error
 
 
 def _certificate(

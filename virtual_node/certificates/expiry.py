@@ -1,4 +1,4 @@
-"""Credentials and certificates that expire, and durations for people. No IO."""
+"""Credentials and certificates that expire, and durations for messages. No IO."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from virtual_node.health import certificates
 
 
 def limits_of(limits: Limits, one: Expiry) -> tuple[timedelta, timedelta]:
-    """Return the time left below which an expiry is a warning, and below which it is an error.
+    """Return the remaining time below which an expiry is a warning, and below which it is an error.
 
-    What lives shorter than the warning, in a file that somebody renews (a pod's token lives an hour), would be
-    blamed all its life; that is due only in its last tenth.
+    A credential in a renewed file whose lifetime is shorter than the warning limit (a pod's token is valid
+    for an hour) would always be reported, so it is a warning only in the last tenth of its lifetime.
     """
     if one.renewed and one.starts is not None:
         life = one.ends - one.starts
@@ -29,22 +29,22 @@ LEGACY_TOKEN = "LegacyToken"  # noqa: S105 - a kind of credential
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """A credential or certificate that ends."""
+    """A credential or certificate that expires."""
 
     cluster: str
     kind: str
-    """``ClientCertificate``, ``Token``, ``ServingCertificate``, or ``LEGACY_TOKEN``, which never ends."""
+    """``ClientCertificate``, ``Token``, ``ServingCertificate``, or ``LEGACY_TOKEN``, which never expires."""
     name: str
-    """Where it is: a kubeconfig, a server's URL, a virtual node."""
+    """Its location: a kubeconfig, a server's URL, a virtual node."""
     ends: datetime
     starts: datetime | None = None
     renewed: bool = False
-    """It is in a file of its own, which somebody may renew before it ends."""
+    """Whether it is in a file of its own, which may be renewed before it expires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """From when on something is worth a finding."""
+    """Thresholds for findings."""
 
     grace: timedelta = timedelta(minutes=5)
     expiry_warning: timedelta = timedelta(days=30)
@@ -52,7 +52,7 @@ class Limits:
 
 
 def span(length: timedelta) -> str:
-    """A duration in words: 45 s, 12 min, 3 h, 5 days."""
+    """Return a duration in words: 45 s, 12 min, 3 h, 5 days."""
     seconds = abs(length.total_seconds())
     for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
         if seconds < limit:

@@ -1,4 +1,4 @@
-"""Which certificate every virtual node of the process serves: files, self-signed, or signed by the upper cluster."""
+"""The serving certificates of the process's virtual nodes: from files, self-signed, or signed by the upper cluster."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from virtual_node.config.types import KubeletConfig
 
 
 class NodeCertificates:
-    """Makes the certificates of virtual nodes and looks after them.
+    """Creates and renews the certificates of virtual nodes.
 
     Args:
-        config: where they come from.
+        config: the source of the certificates.
         upper: signs them, with CSR.
     """
 
@@ -25,14 +25,15 @@ class NodeCertificates:
         self._upper = upper
         self._tasks: set[asyncio.Task[None]] = set()
         self._reloaders: dict[str, CertificateReloader] = {}
-        """The newest of each node; one that ends is another's predecessor, or the node is served no longer."""
+        """The newest reloader of each node; an older one that ends must not remove the newer one's metric."""
         self._issued: dict[str, Issued] = {}
-        """Certificates of the upper cluster in use, by node: a lower cluster that starts again keeps them."""
+        """Certificates issued by the upper cluster and in use, by node; a lower cluster that restarts keeps
+        them."""
 
     def reloader(
         self, node_name: str, addresses: Sequence[Mapping[str, str]], *, client_ca: str | bytes
     ) -> CertificateReloader:
-        """What a node's server serves from its start.
+        """Return the certificate that a node's server serves from its start.
 
         Args:
             node_name: the virtual node.
@@ -65,16 +66,16 @@ class NodeCertificates:
         *,
         tell: Tell,
     ) -> list[asyncio.Task[None]]:
-        """Follow the certificate's files and, with CSR, have the upper cluster sign and renew it.
+        """Reload the certificate's files and, with CSR, request and renew it in the upper cluster.
 
         Args:
-            reloader: as ``reloader`` made it.
+            reloader: returned by ``reloader``.
             node_name: the virtual node.
             addresses: its ``status.addresses``.
-            tell: for Events on the Node.
+            tell: writes Events on the Node.
 
         Returns:
-            The tasks that do so; to be cancelled when the node is served no longer.
+            The tasks that do this; cancel them when the node is no longer served.
         """
 
         def ended(_task: asyncio.Task[None]) -> None:
@@ -106,7 +107,7 @@ class NodeCertificates:
         return tasks
 
     def trust(self, client_ca: bytes) -> None:
-        """Have another CA (PEM) sign the certificates of our callers.
+        """Replace the CA (PEM) of the callers' certificates.
 
         Raises:
             ConfigError: it cannot be used.
@@ -115,7 +116,7 @@ class NodeCertificates:
             reloader.trust(client_ca)
 
     async def close(self) -> None:
-        """Stop looking after all of them."""
+        """Stop all certificate tasks."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

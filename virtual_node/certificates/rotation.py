@@ -1,7 +1,7 @@
-"""A virtual node's serving certificate, asked of the upper cluster by CertificateSigningRequest, as kubelets do.
+"""A virtual node's serving certificate, requested from the upper cluster by CertificateSigningRequest, as kubelets do.
 
-The request is made *as* the node, by impersonation: approvers compare ``spec.username`` with the common name.
-Everything else is done under our own name. Keys and certificates live in memory only, as long as the process.
+The request is made *as* the node, by impersonation, because approvers compare ``spec.username`` with the
+common name. All other requests use our own name. Keys and certificates exist only in memory.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from virtual_node.certificates.csr import (
 )
 
 ROTATE_BETWEEN = (0.7, 0.9)
-"""Shares of a certificate's life between which it is renewed, as client-go's certificate manager does."""
+"""Fractions of a certificate's lifetime between which it is renewed, as in client-go's certificate manager."""
 
 Tell = Callable[[str, str], None]
-"""Told a reason (CamelCase) and a message for people, for an Event on the Node."""
+"""Called with a reason (CamelCase) and a message, for an Event on the Node."""
 
 _PATIENCE = 3600.0
-"""Seconds that one request may wait for its certificate. A person may have to approve it; a kubelet, whose old
-requests pile up, asks anew every 15 minutes."""
+"""Seconds that one request may wait for its certificate. A person may have to approve it; a kubelet requests
+again every 15 minutes, so that its old requests pile up."""
 _RETRY = (2.0, 600.0)
 """First and longest pause after a failure, in seconds."""
 _APPROVER = 10.0
-"""Seconds that an approver in the cluster has before people are asked."""
+"""Seconds for an approver in the cluster before an Event asks for a manual approval."""
 _WATCH_PAUSE = 2.0
-"""Seconds between a watch's end and the next one; servers end them after minutes."""
+"""Seconds between a watch's end and the next one; servers end watches after minutes."""
 _LOOK = 3600.0
-"""Longest sleep, in seconds: certificates end by the calendar, which the loop's clock does not follow in suspension."""
+"""Longest sleep, in seconds: certificates expire by wall clock, which the loop's clock does not follow during
+suspend."""
 _TIDY = 3.0
 """Seconds that removing our requests may take."""
 _APPROVAL_TRIES = 5
@@ -59,24 +60,24 @@ _APPROVAL_TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate in use and when to renew it (aware)."""
+    """A certificate in use and when to renew it (timezone-aware)."""
 
     pair: KeyPair
     rotate_at: datetime
 
 
 class ServingCertificate:
-    """Gets a virtual node's certificate, and a new one in good time, for as long as it runs.
+    """Requests a virtual node's certificate and renews it in time, while it runs.
 
     Args:
         client: of the upper cluster.
         node_name: the virtual node.
         addresses: its ``status.addresses``.
         install: serves a pair from the next connection on; may raise ConfigError.
-        tell: for Events on the Node.
+        tell: writes Events on the Node.
         approve: approve our own requests.
-        issued: what an earlier one got in this process and serves already.
-        now: the calendar, for tests.
+        issued: the certificate that an earlier instance in this process got and that is served already.
+        now: wall clock, for tests.
     """
 
     def __init__(
@@ -100,11 +101,11 @@ class ServingCertificate:
         self._rotate_at = issued.rotate_at if issued is not None else None
         self._now = now
         self._made: dict[str, str] = {}
-        """Requests of ours that are not removed yet: name to uid, empty where the answer was lost."""
+        """Requests of ours that are not deleted yet: uid by name, empty if the response was lost."""
         self._log = log.get_logger(component="serving certificate", node=node_name)
 
     async def run(self) -> None:
-        """Keep a good certificate installed until cancelled; whatever the cluster says is tried again later."""
+        """Keep a valid certificate installed until cancelled; retry after every error."""
         backoff = ExponentialBackoff(*_RETRY)
         try:
             while True:
@@ -116,7 +117,8 @@ class ServingCertificate:
                     self._failed(error, pause)
                     await asyncio.sleep(pause)
                 except Exception:  # noqa: BLE001 - logged
-                    # A fault of ours. Nobody waits for this task: it would end unseen, and the certificate later.
+                    # A programming error. No task awaits this one, so it would end unnoticed, and the
+                    # certificate would expire.
                     pause = backoff.when("")
                     self._log.exception("no serving certificate", retry_in=round(pause, 1))
                     await asyncio.sleep(pause)
@@ -130,15 +132,15 @@ class ServingCertificate:
             await asyncio.sleep(min(max(left.total_seconds(), 1.0), _LOOK))
 
     async def _renew(self) -> None:
-        """One request, from its making to the use of its certificate.
+        """Make one request, wait for its certificate and install it.
 
         Raises:
-            ApiError: the upper cluster refuses something that we cannot do without.
-            ConfigError: what was issued cannot be served.
+            ApiError: the upper cluster refuses a mandatory request.
+            ConfigError: the issued certificate cannot be served.
             RequestFailed: denied, failed, removed, or issued too late.
-            TimeoutError: nobody approved or signed it.
+            TimeoutError: not approved or signed in time.
         """
-        # A denied request stays to be looked at until the next one is made.
+        # Delete a denied request only now; until now it can be inspected.
         await self._tidy()
         key = ec.generate_private_key(ec.SECP256R1())
         name = f"virtual-node-{self._node_name}-{secrets.token_hex(4)}"
@@ -173,11 +175,11 @@ class ServingCertificate:
             people.cancel()
 
     async def _approve_own(self, request: Mapping[str, Any]) -> bool:
-        """Approve a request of ours; False when that is not allowed."""
+        """Approve a request of ours; return False when that is not allowed."""
         name = request["metadata"]["name"]
         for _ in range(_APPROVAL_TRIES):
             if has_condition(request, "Approved") or has_condition(request, "Denied"):
-                return True  # somebody was quicker
+                return True  # approved or denied by another client
             try:
                 await self._client.update(
                     CERTIFICATE_SIGNING_REQUESTS, approved(request), subresource="approval"
@@ -197,11 +199,11 @@ class ServingCertificate:
         self._tell("ServingCertificatePending", f"The serving certificate waits for approval: {command}")
 
     async def _certificate(self, request: Mapping[str, Any]) -> bytes:
-        """Follow a request until it has a certificate.
+        """Wait until a request has a certificate, and return it.
 
         Raises:
-            RequestFailed: it will not have one.
-            ApiError: we may not look at it.
+            RequestFailed: it will not get one.
+            ApiError: we may not read the request.
         """
         name = request["metadata"]["name"]
         while True:

@@ -1,6 +1,7 @@
-"""The informers of one lower cluster: what its controllers know of both sides.
+"""The informers of one lower cluster, which hold what its controllers know about both clusters.
 
-Volumes have their own (``controllers/volume_caches.py``), for not every installation mirrors them.
+Volumes have informers of their own (``controllers/volumes/caches.py``), because not every installation
+mirrors them.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from virtual_node.controllers.services.mirror import upper_service
 
 @dataclass(slots=True)
 class ClusterCaches:
-    """Everything that is followed from the first moment on."""
+    """The informers that run from the start."""
 
     pods: PodCaches
     config_maps: Informer
-    """Lower ones that carry our ownership label; so are ``secrets``, ``lower_namespaces`` and ``lower_services``."""
+    """Lower objects that carry our ownership label, as do ``secrets``, ``lower_namespaces`` and
+    ``lower_services``."""
     secrets: Informer
     upper_namespaces: Informer
     lower_namespaces: Informer
@@ -34,10 +36,10 @@ class ClusterCaches:
     lower_services: Informer
     lower_nodes: Informer
     foreign_pods: Informer
-    """Lower pods of others, shrunk to what capacity needs."""
+    """Lower pods of other owners, reduced to what capacity needs."""
 
     def deciding(self) -> Iterator[Informer]:
-        """Those by which it is decided what has to be, and what may go: all but those that only measure."""
+        """Yield the informers that decide what must exist and what may be deleted, so not those that only measure."""
         yield from self.pods.upper.values()
         yield from (
             self.pods.lower,
@@ -50,13 +52,13 @@ class ClusterCaches:
         )
 
     def all(self) -> Iterator[Informer]:
-        """Every one of them."""
+        """Yield every informer."""
         yield from self.deciding()
         yield from (self.lower_nodes, self.foreign_pods)
 
 
 def cluster_caches(context: ClusterContext) -> ClusterCaches:
-    """Make the informers of one lower cluster."""
+    """Create the informers of one lower cluster."""
     ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
     return ClusterCaches(
         pods=PodCaches(
@@ -89,7 +91,7 @@ def cluster_caches(context: ClusterContext) -> ClusterCaches:
 
 
 def shrink_foreign(pod: Object) -> Object:
-    """Keep of a foreign pod what capacity needs; a lower cluster may run many thousands of them."""
+    """Return a foreign pod with only what capacity needs, because a lower cluster may run many thousands of them."""
     spec, status = pod.spec or {}, pod.status or {}
     kept: dict[str, Any] = {
         kind: [
@@ -104,7 +106,7 @@ def shrink_foreign(pod: Object) -> Object:
 
 
 def _without_images(node: Object) -> Object:
-    """A node's list of images is the largest part of it, and nothing to us."""
+    """Return a node without its list of images, which is its largest part and not used."""
     status = node.status or {}
     status.pop("images", None)
     return node.with_fields(status=status)

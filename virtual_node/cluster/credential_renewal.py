@@ -1,9 +1,9 @@
-"""Renews the tokens by which our programs sign in to a lower cluster, before they expire.
+"""Renews the tokens by which our programs authenticate to a lower cluster, before they expire.
 
-``virtual-node lower-cluster register`` writes a token of limited life into a Secret of the upper cluster, beside a
-kubeconfig that names the token as a file. This controller requests the next token in the lower cluster, with the right
-to do so for these accounts alone, and writes it into the Secret. All programs that mount the Secret read the file again;
-none of them starts again.
+``virtual-node lower-cluster register`` writes a token with a limited lifetime into a Secret of the upper
+cluster, beside a kubeconfig that references the token as a file. This controller requests the next token in
+the lower cluster, with a right limited to these accounts, and writes it into the Secret. All programs that
+mount the Secret read the file again, without a restart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from virtual_node.controllers.base.preconditions import patch_only
 FIELD = "token"
 """Key of the Secret's data that holds the token."""
 _LOOK = 3600.0
-"""Seconds between two looks at a Secret whose token is not due."""
+"""Seconds between two checks of a Secret whose token is not due."""
 _RETRY = 60.0
 
 
@@ -40,11 +40,11 @@ class CredentialRenewal:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Set up.
+        """Create without any IO.
 
         Args:
             context: the two clusters.
-            secrets: where the tokens are.
+            secrets: the Secrets that hold the tokens.
             now: the wall clock, for tests.
         """
         self._context = context
@@ -74,9 +74,9 @@ class CredentialRenewal:
             await asyncio.sleep(pause)
 
     async def renew(self, secret: TokenSecret) -> float:
-        """Renew the token in a Secret if it is due; return the seconds until the next look.
+        """Renew the token in a Secret if it is due; return the seconds until the next check.
 
-        A Secret that does not exist, or has no token of limited life, is left alone.
+        A Secret that does not exist, or has no token with a limited lifetime, is left alone.
 
         Raises:
             ApiError: a cluster refuses or does not answer.
@@ -112,7 +112,7 @@ class CredentialRenewal:
         return _RETRY
 
     async def _request(self, life: TokenLife, duration: timedelta) -> tuple[str, str]:
-        """Return a new token of the same account and its expiry, RFC 3339."""
+        """Return a new token of the same account and its expiry (RFC 3339)."""
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -129,11 +129,11 @@ class CredentialRenewal:
 
 
 async def kube_system(context: ClusterContext) -> dict[str, Any]:
-    """Return the lower cluster's namespace kube-system: the first request with our credentials.
+    """Return the lower cluster's namespace kube-system; this is the first request with our credentials.
 
     Raises:
-        ConfigError: they are not accepted; says how to make new ones.
-        ApiError: another answer, or none.
+        ConfigError: they are not accepted; the message says how to create new ones.
+        ApiError: another error, or no answer.
     """
     try:
         return await context.lower.get(resources.NAMESPACES, "kube-system")

@@ -1,4 +1,4 @@
-"""The pods of a virtual node as its kubelet API sees them: out of the informers' caches."""
+"""The pods of a virtual node for its kubelet API, from the informers' caches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from virtual_node.translate.nodes.prometheus_text import PodNames
 
 
 class CachedPods:
-    """A ``kubelet.backend.Backend``.
+    """Implements ``kubelet.backend.Backend``.
 
     Args:
         context: the two clusters.
@@ -26,7 +26,11 @@ class CachedPods:
         self._upper = caches.upper[node_name].store
 
     def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
-        """Find the mirror of an upper pod that is bound to this node, and never another pod of its name."""
+        """Return the lower pod of an upper pod bound to this node, found by uid; None: no such upper pod.
+
+        Raises:
+            Refusal: the upper pod has no lower pod now.
+        """
         pod = self._upper.get(f"{namespace}/{name}")
         if pod is None or (uid and pod.uid != uid):
             return None
@@ -45,18 +49,18 @@ class CachedPods:
         )
 
     def pods(self) -> Iterator[Mapping[str, Any]]:
-        """Every upper pod bound to this node."""
+        """Return every upper pod bound to this node."""
         return (pod.to_dict() for pod in self._upper.list())
 
     def running_pods(self) -> Iterator[Mapping[str, Any]]:
-        """Every upper pod of this node whose lower pod runs."""
+        """Yield every upper pod of this node whose lower pod runs."""
         for pod in self._upper.list():
             lower = self._caches.lower_pod(pod.uid)
             if lower is not None and (lower.status or {}).get("phase") == "Running":
                 yield pod.to_dict()
 
     def names_below(self) -> dict[tuple[str, str], PodNames]:
-        """The pods of this node that are below, by their lower namespace and name."""
+        """Return the upper pods of this node that have a lower pod, by lower namespace and name."""
         found = {}
         for pod in self._upper.list():
             lower = self._caches.lower_pod(pod.uid)

@@ -1,7 +1,7 @@
-"""The kubelet API of every virtual node in the process: certificates, addresses, ports and who may call.
+"""The kubelet APIs of the process's virtual nodes: certificates, addresses, ports and access.
 
-One listener per virtual node, because a kubelet's paths do not say which node they mean, and because the
-upper cluster authorises callers per node.
+There is one listener per virtual node, because a kubelet's paths do not name the node, and because the upper
+cluster authorizes callers per node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from virtual_node.kubelet.streams.limits import StreamLimits
 
 _PORTS_TRIED = 200
 _COLLECT_AFTER = 1.0
-"""Seconds between a lower cluster's end and the search for what it leaves in memory; one for all that end together."""
+"""Seconds between a lower cluster's stop and the garbage collection; clusters that stop together share one."""
 
 
 class KubeletService:
@@ -48,15 +48,15 @@ class KubeletService:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Return the port it listens on."""
         return self._server.port
 
     async def stop(self, *, lame_duck: float = 0.0, grace: float | None = None) -> None:
-        """Stop listening, end the streams and what looks after the certificate.
+        """Stop listening, the streams and the certificate's tasks.
 
         Args:
-            lame_duck: seconds for which new streams are still taken.
-            grace: seconds that open streams get to end by themselves.
+            lame_duck: seconds for which new streams are still accepted.
+            grace: seconds for which open streams may continue; None: the server's default.
         """
         for task in self._tasks:
             task.cancel()
@@ -69,7 +69,7 @@ class KubeletService:
 
 
 class KubeletEndpoints:
-    """Makes kubelet APIs for virtual nodes; holds what they share."""
+    """Creates kubelet APIs for virtual nodes and holds what they share."""
 
     def __init__(self, config: KubeletConfig, *, upper: Client) -> None:
         self._config = config
@@ -92,10 +92,10 @@ class KubeletEndpoints:
         self._collection: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
-        """Find the address to publish and the CA of our callers.
+        """Determine the address to publish and read the CA of the callers.
 
         Raises:
-            ConfigError: we cannot tell our own address.
+            ConfigError: our own address cannot be determined.
         """
         self._node_ip = self._config.node_ip or await local_address_towards(self._upper.config.server)
         await self._authority.load()
@@ -108,7 +108,7 @@ class KubeletEndpoints:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait until the last stream has ended, at most ``drainTimeout``; stop watching certificates."""
+        """Wait for the last stream, at most ``drainTimeout``; then stop following certificates."""
         if self._draining:
             self._log.info("draining", seconds=self._config.drain_timeout)
             await asyncio.gather(*self._draining, return_exceptions=True)
@@ -120,24 +120,24 @@ class KubeletEndpoints:
         await self._certificates.close()
 
     def begin_work(self) -> None:
-        """Clusters that end from now on start again, here: they need their ports at once.
+        """End the shutdown mode: clusters stopped from now on restart in this process and need their ports at once.
 
-        A replica that lost its lease has begun its shutdown, and may lead again.
+        A replica that lost its lease has begun its shutdown, but may lead again.
         """
         self._lame_duck = 0.0
 
     def begin_shutdown(self, *, lame_duck: float) -> None:
-        """The process ends; new streams are still taken for some seconds, until callers know our successor."""
+        """Accept new streams for some seconds while clusters stop, until callers know the address of our successor."""
         self._lame_duck = lame_duck
 
     def retire(self, services: Sequence[KubeletService], clients: contextlib.AsyncExitStack) -> None:
-        """Let the streams of a lower cluster end by themselves, while the caller goes on.
+        """Drain the streams of a lower cluster in the background.
 
-        What succeeds it, here or in another process, may start at once.
+        Its successor, here or in another process, may start at once.
 
         Args:
             services: its kubelet APIs.
-            clients: what their streams need; closed after the last of them.
+            clients: the clients that their streams need; closed after the last stream.
         """
 
         async def drain() -> None:
@@ -165,12 +165,12 @@ class KubeletEndpoints:
             self._collection = asyncio.get_running_loop().call_later(_COLLECT_AFTER, self._collect)
 
     def _collect(self) -> None:
-        """Caches and controllers know each other, and our thresholds (``tune_gc``) leave old cycles for ever."""
+        """Collect caches and controllers, whose cycles our thresholds (``tune_gc``) would keep for ever."""
         self._collection = None
         gc.collect()
 
     def addresses(self, node_name: str) -> list[dict[str, str]]:
-        """``status.addresses`` of a virtual node."""
+        """Return ``status.addresses`` of a virtual node."""
         found = [{"type": "InternalIP", "address": self._node_ip}, {"type": "Hostname", "address": node_name}]
         if self._config.external_ip:
             found.append({"type": "ExternalIP", "address": self._config.external_ip})
@@ -242,13 +242,17 @@ class KubeletEndpoints:
 
 
 def _tell(context: ClusterContext, node_name: str, reason: str, message: str) -> None:
-    """An Event on the Node. As kubelets do: kubectl describe node looks for its name in place of the uid."""
+    """Write an Event about the Node, with its name in place of the uid, as kubelets do and kubectl describe expects."""
     node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
     context.recorder.event(node, "Warning", reason, message)
 
 
 async def local_address_towards(server: str) -> str:
-    """The local address from which packets to a server leave; no packet is sent."""
+    """Return the local address from which packets to a server are sent; sends no packet.
+
+    Raises:
+        ConfigError: it cannot be determined.
+    """
     parts = urlsplit(server)
     host, port = parts.hostname or "localhost", parts.port or 443
     try:

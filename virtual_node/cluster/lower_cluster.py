@@ -1,7 +1,7 @@
 """One lower cluster: its clients, caches, controllers and virtual nodes, in one task group.
 
-Nothing here is shared with another lower cluster, so nothing that goes wrong here can reach one: the process
-(``app.py``) runs each in its own supervised task.
+Lower clusters share nothing here, so a failure cannot spread from one to another: the process (``app.py``)
+runs each in a supervised task of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COMPONENT = "virtual-node"
 
 
 class LowerCluster:
-    """Everything of one lower cluster, from configuration to running."""
+    """Runs everything of one lower cluster."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class LowerCluster:
         report: Callable[[], Report] = Report,
         identity: Identity | None = None,
     ) -> None:
-        """Set up.
+        """Create without any IO.
 
         Args:
             config: of the lower cluster.
             settings: of the process.
             cluster_id: identity of the upper cluster.
             endpoints: the kubelet APIs of the process.
-            report: what is wrong that only this process knows; published on the Leases of the virtual nodes.
+            report: problems that only this process knows, published on the Leases of the virtual nodes.
             identity: holder of these Leases; None: the process.
         """
         self.config = config
@@ -86,15 +86,15 @@ class LowerCluster:
 
     @property
     def waits_for(self) -> str:
-        """Why nothing is mirrored yet: another process holds a virtual node. Empty while nobody is waited for."""
+        """Return why nothing is mirrored yet: another process holds a virtual node. Empty: not waiting."""
         return next((hold.waits_for for hold in self.holds.values() if hold.waits_for), "")
 
     async def run(self) -> None:
-        """Run until cancelled, or until something breaks that only a fresh start can mend.
+        """Run until cancelled, or until an error that only a restart can resolve.
 
         Raises:
             ConfigError: a kubeconfig cannot be used.
-            ExceptionGroup: a controller failed in a way it does not know.
+            ExceptionGroup: a controller failed with an unexpected error.
         """
         settings, config = self._settings, self.config
         upper_config = await kubeconfig.load(settings.kubeconfig or None, server=settings.server or None)
@@ -135,7 +135,7 @@ class LowerCluster:
                 log=self._log,
             )
             await refuse_real_nodes(context.upper, context.nodes)
-            # Asked before anything is written; a cluster that does not answer yet is asked again later.
+            # Checked before anything is written; a cluster that does not answer yet is checked again later.
             with contextlib.suppress(Unavailable):
                 await refuse_upper_as_lower(context)
             identity = self._identity or this_process()
@@ -150,11 +150,12 @@ class LowerCluster:
                 try:
                     await asyncio.gather(*(hold.release() for hold in self.holds.values()))
                 finally:
-                    # Streams outlive us: a successor may mirror already while somebody still reads a log here.
+                    # Streams continue after this cluster has stopped: a user may still read a log here while
+                    # a successor mirrors.
                     self._endpoints.retire(services, clients.pop_all())
 
     def recent_events(self) -> list[dict[str, Any]]:
-        """The last events written to the upper cluster: time, type, reason, message, object."""
+        """Return the last events written to the upper cluster: time, type, reason, message, object, cluster."""
         if self._context is None:
             return []
         return [
@@ -246,8 +247,8 @@ class LowerCluster:
                 if volumes is not None:
                     group.create_task(volumes.run(), name=f"{context.name} volumes")
                 await self._serve_nodes(context, caches, health=health, group=group, services=services)
-                # A pod is judged only when both sides have been read completely: an upper pod that is not
-                # listed yet must not make its lower pod look like an orphan.
+                # Pods are reconciled only when both clusters have been listed completely, because otherwise
+                # the lower pod of an upper pod that is not listed yet would look like an orphan.
                 for informer in caches.deciding():
                     await informer.wait_synced()
                 await refuse_upper_as_lower(context)
@@ -278,7 +279,7 @@ class LowerCluster:
         group: asyncio.TaskGroup,
         services: list[KubeletService],
     ) -> None:
-        """Register every virtual node and serve its kubelet API; the services started are added to the list."""
+        """Register every virtual node and serve its kubelet API; append the started services to the list."""
         for name, node in context.nodes.items():
             service = await self._endpoints.serve(context, caches.pods, node, lower_nodes=caches.lower_nodes)
             services.append(service)

@@ -1,4 +1,4 @@
-"""What a lower cluster is not started with: names and kubeconfigs by which we would change what is not ours."""
+"""Checks before a lower cluster starts: names and kubeconfigs with which we would change objects that are not ours."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.nodes.node import is_real
 
 _PATIENCE = 3.0
-"""Seconds for the answers of a lower cluster before the daemon starts: one that is away now is asked again later."""
+"""Seconds for the answers of a lower cluster before the daemon starts; an unreachable cluster is checked
+again later."""
 
 
 async def refuse_real_nodes(upper: Client, nodes: Iterable[str]) -> None:
-    """Refuse names of real Nodes: their pods would become ours.
+    """Refuse names of real Nodes, because their pods would become ours.
 
     Raises:
-        ConfigError: one is a real Node's.
+        ConfigError: a real Node has one of the names.
         ApiError: the upper cluster does not answer, or refuses.
     """
     for name in nodes:
@@ -42,10 +43,10 @@ async def refuse_real_nodes(upper: Client, nodes: Iterable[str]) -> None:
 
 
 async def refuse_upper_as_lower(context: ClusterContext) -> None:
-    """Refuse a lower kubeconfig that leads to the upper cluster: every pod would be mirrored onto itself.
+    """Refuse a lower kubeconfig of the upper cluster, because every pod would be mirrored onto itself.
 
     Raises:
-        ConfigError: it does, or its credentials are not accepted.
+        ConfigError: it is one, or its credentials are not accepted.
         ApiError: a cluster does not answer.
     """
     try:
@@ -60,7 +61,7 @@ def refuse_same_cluster(name: str, lower: Mapping[str, Any], upper: Mapping[str,
     """Compare the namespaces kube-system of both clusters.
 
     Raises:
-        ConfigError: they are one.
+        ConfigError: both clusters are the same.
     """
     if lower["metadata"]["uid"] == upper["metadata"]["uid"]:
         raise ConfigError(
@@ -85,7 +86,7 @@ def refuse_files(kubelet: KubeletConfig) -> None:
 async def unusable(config: Config) -> str:
     """Return which file that a configuration names cannot be used, and why; empty: all can.
 
-    Lower clusters' kubeconfigs are not read here: a bad one does not stop the other clusters.
+    Lower clusters' kubeconfigs are not read here, because a bad one does not stop the other clusters.
     """
     try:
         await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
@@ -96,10 +97,10 @@ async def unusable(config: Config) -> str:
 
 
 async def refuse(cluster: ClusterConfig, *, upper: Client) -> None:
-    """Refuse before the start what is certain to be wrong; what cannot be asked now is asked again later.
+    """Refuse certain errors before the start; checks that get no answer now are repeated later.
 
     Raises:
-        ConfigError: a node name is a real Node's, or the lower cluster is the upper one.
+        ConfigError: a node name is a real Node's, or the lower cluster is the upper cluster.
     """
     with contextlib.suppress(ApiError):
         await refuse_real_nodes(upper, [node.name for node in cluster.virtual_nodes()])

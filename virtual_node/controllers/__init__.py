@@ -1,1 +1,1 @@
-"""The controllers of one lower cluster: thin IO around the pure functions of ``virtual_node.translate``."""
+"""The controllers of one lower cluster: the IO around the pure functions of ``virtual_node.translate``."""

@@ -1,4 +1,4 @@
-"""What every controller of one lower cluster shares."""
+"""The context that all controllers of one lower cluster share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 
 SHORTEST_PAUSE = 0.01
-"""Seconds. What is left of a pause may be less than the clock's next tick, and would be waited for in a loop."""
+"""Minimum pause in seconds. The rest of a pause may be shorter than a clock tick and would be waited for in a
+busy loop."""
 
 INDEX_UID = "uid"
 INDEX_UPPER_UID = "upper-uid"
@@ -26,12 +27,12 @@ INDEX_UPPER_UID = "upper-uid"
 
 @dataclass(slots=True)
 class ClusterContext:
-    """The two clusters, who we are in them, and what the user asked for."""
+    """The two clusters, our identity in them, and the settings."""
 
     name: str
-    """The lower cluster's name in the configuration; also what logs and metrics call it."""
+    """The lower cluster's name in the configuration, logs and metrics."""
     cluster_id: str
-    """Identity of the upper cluster on everything made below."""
+    """Identity of the upper cluster, written to every object created in the lower cluster."""
     upper: Client
     lower: Client
     settings: Config
@@ -43,12 +44,12 @@ class ClusterContext:
     """Writes events to the upper cluster."""
     log: structlog.stdlib.BoundLogger
     policy: PolicySet = field(init=False)
-    """What pods may ask of the lower cluster."""
+    """Decides what pods may request in the lower cluster."""
     options: dict[str, PodOptions] = field(init=False)
-    """How pods are translated, by virtual node."""
+    """Translation options of pods, by virtual node."""
 
     def __post_init__(self) -> None:
-        """Derive the translation options once; they are read for every pod."""
+        """Derive the translation options once, because they are read for every pod."""
         self.policy = PolicySet(
             self.config.policy, cluster=self.name, host_paths=self.config.volumes.allowed_host_paths
         )
@@ -74,13 +75,13 @@ class ClusterContext:
         }
 
     def lower_namespace(self, upper: str) -> str:
-        """The lower namespace that stands for an upper one."""
+        """Return the lower namespace that stands for an upper namespace."""
         return next(iter(self.options.values())).namespace_map(upper)
 
 
 @dataclass(slots=True)
 class PodCaches:
-    """The informers that know pods: one per virtual node above, one for all our pods below."""
+    """The informers of pods: one per virtual node in the upper cluster, one for all our pods in the lower cluster."""
 
     upper: dict[str, Informer]
     """By virtual node; indexed by ``INDEX_UID``."""
@@ -88,14 +89,14 @@ class PodCaches:
     """Only pods that carry our ownership labels; indexed by ``INDEX_UPPER_UID``."""
 
     def upper_pod(self, uid: str) -> Object | None:
-        """The upper pod of that uid, on whichever of our virtual nodes it is."""
+        """Return the upper pod of that uid on any of our virtual nodes; None: not cached."""
         for informer in self.upper.values():
             for pod in informer.store.by_index(INDEX_UID, uid):
                 return pod
         return None
 
     def upper_by_name(self, namespace: str, name: str) -> Object | None:
-        """The upper pod of that name, if it is bound to one of our virtual nodes."""
+        """Return the upper pod of that name if it is bound to one of our virtual nodes."""
         key = f"{namespace}/{name}"
         for informer in self.upper.values():
             pod = informer.store.get(key)
@@ -104,7 +105,7 @@ class PodCaches:
         return None
 
     def lower_pod(self, upper_uid: str) -> Object | None:
-        """The lower pod made for the upper pod of that uid."""
+        """Return the lower pod made for the upper pod of that uid; None: not cached."""
         found = self.lower.store.by_index(INDEX_UPPER_UID, upper_uid)
-        # Somebody may have copied ours, labels and all: the copy is younger.
+        # A user may have copied our pod with its labels, but the copy is younger.
         return min(found, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)

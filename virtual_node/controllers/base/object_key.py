@@ -1,4 +1,4 @@
-"""Names of the upper objects that pods reference."""
+"""Keys of the upper objects that pods reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS: dict[str, Resource] = {"ConfigMap": resources.CONFIG_MAPS, "Secret": reso
 
 @dataclass(frozen=True, slots=True)
 class ObjectKey:
-    """One upper ConfigMap or Secret."""
+    """The kind, namespace and name of an upper ConfigMap or Secret."""
 
     kind: str
     namespace: str

@@ -1,8 +1,9 @@
-"""Other virtual-node processes of the same upper cluster in the same lower one: what we share with them.
+"""Coordination with other virtual-node processes of the same upper cluster in the same lower cluster.
 
-Both keep the same copies in step with the same originals. When a copy changes below and its original, as our cache
-has it, does not, then somebody meddled, or our cache is behind and the other process is right: the two would undo each
-other's writes until our cache has caught up. So the upper cluster is asked first.
+All of them keep the same copies equal to the same upper objects. If a copy changed while its upper object, as
+cached, did not, then either the copy was edited, or our cache is behind and the other process is right. In
+the second case the two processes would undo each other's writes until our cache has caught up. So the upper
+cluster is asked first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from virtual_node.controllers.base.context import ClusterContext
 
 
 async def have_pods_in(context: ClusterContext, namespace: str) -> bool:
-    """Whether another process has pods in a lower namespace, so that copies there may be in use: asked, not cached."""
+    """Report whether another process has pods in a lower namespace, so that copies there may be in use. Reads live."""
     ours = ",".join(context.nodes)
     selector = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} notin ({ours})"
     page = await context.lower.list(resources.PODS, namespace=namespace, label_selector=selector, limit=1)
@@ -25,7 +26,7 @@ async def have_pods_in(context: ClusterContext, namespace: str) -> bool:
 
 
 async def is_current(client: Client, resource: Resource, cached: Object) -> bool:
-    """Whether a cluster has an object in the very state that a cache shows."""
+    """Report whether a cluster has an object in exactly the cached state."""
     page = await client.list(
         resource, namespace=cached.namespace, field_selector=f"metadata.name={cached.name}", limit=1
     )
@@ -35,7 +36,7 @@ async def is_current(client: Client, resource: Resource, cached: Object) -> bool
 
 
 async def is_virtual_node(upper: Client, node: str) -> bool:
-    """Return whether the upper cluster has a virtual node of that name, of any process: read live."""
+    """Report whether the upper cluster has a virtual node of that name, of any process. Reads live."""
     try:
         labels = (await upper.get(resources.NODES, node))["metadata"].get("labels") or {}
     except NotFound:

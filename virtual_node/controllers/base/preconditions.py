@@ -1,9 +1,9 @@
-"""Patches that reach the very object that was looked at, and no other of its name.
+"""Patches with a uid precondition: they change the object that was read, and no other object of its name.
 
-A name says nothing about whose an object is: between our look and our write it may have been deleted and made
-anew by somebody else. A patch that carries ``metadata.uid`` is refused for every other object. The API server
-calls that Invalid ("field is immutable"), which everywhere else means that it will refuse for ever; here it is
-what a delete with a uid precondition gets, a Conflict.
+Between our read and our write, the object may have been deleted and another object created under its name. A
+patch with ``metadata.uid`` is refused for every other object. The API server reports that as Invalid ("field
+is immutable"), which elsewhere means a permanent refusal. Here it becomes a Conflict, as for a delete with a
+uid precondition.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ async def patch_only(
     subresource: str | None = None,
     patch_type: PatchType = PatchType.MERGE,
 ) -> dict[str, Any]:
-    """Patch an object, but only the one of that uid; returns it as it is then.
+    """Patch the object of that uid and return it as patched.
 
     Args:
-        client: of the cluster that it is in.
+        client: of the object's cluster.
         resource: its kind.
         name: its name.
         patch: a merge or strategic merge patch; it is not changed.
-        uid: of the object that the caller looked at.
-        resource_version: of the state that the caller looked at; None: any state. A request of a process that was
-            killed may arrive minutes later: with a version it changes nothing then.
+        uid: of the object that the caller read.
+        resource_version: of the state that the caller read; None: any state. With a version, a request of a
+            killed process
+            that arrives minutes later changes nothing.
         namespace: its namespace, if it has one.
         subresource: such as ``resize``.
-        patch_type: how the patch is to be read.
+        patch_type: the type of the patch.
 
     Raises:
         NotFound: it is gone.
         Conflict: another object has its name by now, or it has another version; nothing was changed.
-        ApiError: anything else.
+        ApiError: any other error.
     """
     metadata = {**(patch.get("metadata") or {}), "uid": uid}
     if resource_version is not None:

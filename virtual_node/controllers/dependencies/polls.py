@@ -70,9 +70,7 @@ class ObjectPolls:
             now = asyncio.get_running_loop().time()
             first = ((name, next(iter(queue.values())).tried_at) for name, queue in self._queues.items())
             namespace = next_namespace(first, now - PERIOD)
-            queue = self._queues[namespace] = self._queues.pop(
-                namespace
-            )  # moves the namespace to the end of the order
+            queue = self._queues[namespace] = self._queues.pop(namespace)  # moved to the end
             key, polled = next(iter(queue.items()))
             await asyncio.sleep(max(1 / _RATE, polled.tried_at + PERIOD - now))
             if self._find(key) is not polled:

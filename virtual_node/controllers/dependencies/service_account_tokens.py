@@ -202,9 +202,7 @@ class IdentityController:
             self._found_for.discard(uid)
             return await self._refresh(upper)
         if uid in self._found_for and self._find_lower(uid) is not None:
-            return (
-                None  # the upper cache may be behind; the pod controller calls ``release`` if the pod is gone
-            )
+            return None  # the upper cache may be behind; if the pod is gone, ``release`` follows
         where = self._named.get(uid)
         if where is not None:
             # On a Conflict the removal is retried: the checked Secret is gone, and a new one may have the

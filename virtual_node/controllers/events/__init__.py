@@ -1,1 +1,1 @@
-"""Events of lower pods, repeated on the upper pods."""
+"""Copies events of lower pods to the upper pods."""

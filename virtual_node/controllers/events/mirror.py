@@ -1,10 +1,10 @@
-"""Lower events about our pods appear on the upper pods, so that ``kubectl describe`` tells the whole story.
+"""Copies lower events about our pods to the upper pods, so that ``kubectl describe`` shows all of them.
 
-A reflector without an informer's cache: events are many, short-lived and read once, so none is kept. The copy's
-name derives from the lower event's uid; whatever is seen twice is written once.
+It uses a reflector without an informer's cache, because events are many, short-lived and read once. The
+copy's name is derived from the lower event's uid, so an event that is seen twice is written once.
 
-Warnings go up at once. Normal events are paced: in a burst of a thousand pods their thousand "Scheduled" must
-not cost the pods themselves half their speed. They arrive a little later; nobody waits for them.
+Warnings are written at once. Normal events are rate-limited: in a burst of a thousand pods, a thousand
+"Scheduled" events would halve the rate at which pods are written. They arrive a little later.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.pods import events
 
 _NORMAL_QPS = 20.0
-"""Normal events per second that go up in the long run: above Kubernetes' own churn limit of 20 pods/s."""
+"""Normal events written per second in the long run, chosen above Kubernetes' own churn limit of 20 pods/s."""
 _NORMAL_BURST = 50
 _NORMAL_BUFFER = 5000
-"""Normal events that may wait; the oldest go first when there are more."""
+"""Maximum number of waiting Normal events; the oldest are dropped first."""
 _PAGE = 500
 _SELECTION = {"field_selector": "involvedObject.kind=Pod"}
 
@@ -41,12 +41,12 @@ class EventMirror:
         find_lower: Callable[[str, str], Object | None],
         find_upper: Callable[[Object], Object | None],
     ) -> None:
-        """Set up.
+        """Create without any IO.
 
         Args:
             context: the two clusters.
-            find_lower: our lower pod by namespace and name, or None.
-            find_upper: the upper pod of a lower pod, or None.
+            find_lower: returns our lower pod by namespace and name, or None.
+            find_upper: returns the upper pod of a lower pod, or None.
         """
         self._context = context
         self._find_lower = find_lower
@@ -55,7 +55,7 @@ class EventMirror:
         self._arrived = asyncio.Event()
 
     async def run(self) -> None:
-        """Mirror until cancelled. Trouble with the lower cluster is waited out."""
+        """Mirror until cancelled; retry while the lower cluster does not answer."""
         reflector = Reflector(
             self._context.lower,
             resources.EVENTS,
@@ -81,14 +81,14 @@ class EventMirror:
                 self._context.recorder.record(self._waiting.popleft())
 
     async def replace(self, items: list[Object]) -> None:
-        """All events that there are; those that were seen before are written once all the same."""
+        """Copy all existing events; events that were seen before are still written once."""
         slicer = Slicer()
         for event in items:
             self._mirror(event)
             await slicer.tick()
 
     def change(self, kind: str, changed: Object) -> None:
-        """One event came, or happened again. That they are forgotten after an hour is no news."""
+        """Copy a new or repeated event; ignore deletions, because events expire after an hour."""
         if kind != "DELETED":
             self._mirror(changed)
 

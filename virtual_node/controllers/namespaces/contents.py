@@ -1,7 +1,7 @@
-"""What is still in a lower namespace: everything the lower cluster can list there, its own kinds included.
+"""Lists the contents of a lower namespace: all listable resources of the lower cluster, including custom ones.
 
-Deleting a namespace deletes what is in it, so nothing may be overlooked: every namespaced resource that
-discovery names is listed, as metadata only. A resource that we may not list makes the answer unknown.
+Deleting a namespace deletes its contents, so nothing may be missed: every namespaced resource in discovery is
+listed, as metadata only. If a resource cannot be listed, the contents count as unknown.
 """
 
 from __future__ import annotations
@@ -22,45 +22,46 @@ _METADATA_ONLY = {
 }
 _HOLDS_DATA = ("", "persistentvolumeclaims")
 _NAMED = 5
-"""Objects of others after which the search ends; they are named in logs."""
+"""Number of other owners' objects after which the search ends; they are named in logs."""
 _LONGEST_NAME = 300
-"""Characters kept of each."""
+"""Maximum number of characters kept of each name."""
 _DEADLINE = 300.0
-"""Seconds for one namespace. A hostile lower cluster may name ever more kinds and pages."""
+"""Seconds for one namespace, because a hostile lower cluster may list kinds and pages without end."""
 
 
 class UnknownError(Exception):
-    """It cannot be told what is in the namespace; the text says why."""
+    """The contents of the namespace cannot be determined; the message says why."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What is in a namespace."""
+    """The contents of a namespace."""
 
     others: list[str] = field(default_factory=list)
-    """``pods web``, …: some objects of others, and claims, which hold data whoever made them."""
+    """``pods web``, …: some objects of other owners, and all claims, because they hold data whoever made
+    them."""
     pods: int = 0
-    """Pods of ours that have not ended yet."""
+    """Number of our pods."""
 
 
 class Leftovers:
-    """Looks into lower namespaces."""
+    """Lists the contents of lower namespaces."""
 
     def __init__(self, lower: Client, cluster_id: str) -> None:
-        """Set up.
+        """Create without any IO.
 
         Args:
             lower: client of the lower cluster.
-            cluster_id: of the upper cluster; what carries it is ours.
+            cluster_id: of the upper cluster; objects labelled with it are ours.
         """
         self._lower = lower
         self._cluster_id = cluster_id
 
     async def find(self, namespace: str, *, upper_name: str) -> Found:
-        """List what is in a lower namespace that was made for an upper one, until some objects of others are found.
+        """Return the contents of the lower namespace of an upper namespace, up to some objects of other owners.
 
         Raises:
-            UnknownError: something could not be listed, or all of it takes too long.
+            UnknownError: something could not be listed, or listing takes too long.
         """
         found = Found()
         seen: set[tuple[str, str]] = set()
@@ -82,7 +83,7 @@ class Leftovers:
         return found
 
     def _add(self, found: Found, resource: Resource, items: list[dict[str, Any]], upper_name: str) -> None:
-        """Add a page of objects to what was found."""
+        """Add a page of objects to the result."""
         others = namespaces.others(
             items,
             group=resource.group,
@@ -98,7 +99,7 @@ class Leftovers:
             found.pods += len(items) - len(others)
 
     async def _resources(self) -> AsyncIterator[Resource]:
-        """Every namespaced resource that can be listed, in its preferred version."""
+        """Yield every namespaced resource that can be listed, in its preferred version."""
         groups = [("", "v1", "/api/v1")]
         for group in _entries(await self._get("/apis"), "groups"):
             version = group["preferredVersion"]["version"]
@@ -119,7 +120,7 @@ class Leftovers:
                 continue
             except NotFound:
                 if not resource.group:
-                    raise  # Kubernetes' own kinds are always there: this is another server's answer
+                    raise  # Kubernetes' own kinds always exist, so another server has answered
                 return
             yield _entries(page, "items")
             token = (page.get("metadata") or {}).get("continue")
@@ -134,7 +135,7 @@ class Leftovers:
 
 
 def _entries(answer: Any, key: str) -> list[dict[str, Any]]:
-    """A list that every such answer has, be it null. Other JSON, from somebody in between, tells of nothing."""
+    """Return a list that every such response has, possibly null; reject other JSON, such as a proxy's response."""
     if not isinstance(answer, dict) or key not in answer:
         raise UnknownError(f"the lower cluster's answer has no {key!r}")
     entries: list[dict[str, Any]] = answer[key] or []

@@ -1,9 +1,9 @@
-"""Lower namespaces: made when a pod first needs one, kept in step, removed when nobody needs them any more.
+"""Lower namespaces: created when a pod first needs one, kept in sync, deleted when no longer needed.
 
-Namespaces that we made carry the ownership label and name their upper one. Those that were there before are used only
-where the configuration adopts them, and are never changed.
-One of ours goes when its upper namespace is gone and nothing in it is anybody else's; a volume claim counts as
-somebody's even if we made it, for it holds data.
+Namespaces that we created carry the ownership label and the name of their upper namespace. Others are used
+only if the configuration adopts them, and are never changed. One of ours is deleted when its upper namespace
+is gone and it contains no objects of other owners. A volume claim always counts as one, even if we made it,
+because it holds data.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
 from virtual_node.translate.objects import namespaces as translate
 
 _OURS_ENDING = 5.0
-"""Seconds between two looks while our own pods in a namespace end."""
+"""Seconds between two checks while our own pods in a namespace terminate."""
 _OTHERS_THERE = 600.0
-"""Seconds between two looks while somebody else's objects keep a namespace alive."""
+"""Seconds between two checks while objects of other owners keep a namespace."""
 
 
 class Namespaces:
-    """Sees to it that a namespace exists below before anything is created in it, and goes after everything has."""
+    """Creates lower namespaces before anything is created in them, and deletes them when they are empty."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Namespaces:
         pods: Informer,
         config: NamespaceConfig,
     ) -> None:
-        """Set up.
+        """Register handlers on the informers.
 
         Args:
             context: the two clusters.
             upper: all namespaces of the upper cluster.
             lower: namespaces of the lower cluster that carry our ownership label.
             pods: lower pods of our virtual nodes.
-            config: what the user says about namespaces.
+            config: the namespace settings of the lower cluster.
         """
         self._context = context
         self._upper = upper
@@ -60,7 +60,7 @@ class Namespaces:
         self._config = config
         self._leftovers = Leftovers(context.lower, context.cluster_id)
         self._known: dict[str, str] = {}
-        """Lower namespaces that may be used, and the upper ones that they may be used for."""
+        """Upper namespace by lower namespace, for lower namespaces that may be used."""
         self._said: dict[str, str] = {}
         queue: WorkQueue[str] = WorkQueue(
             f"namespaces-{context.name}", rate_limiter=ExponentialBackoff(1.0, 300.0)
@@ -77,11 +77,11 @@ class Namespaces:
         await self.controller.run()
 
     def allowed(self, upper_namespace: str) -> bool:
-        """Whether pods of that upper namespace may go to this lower cluster."""
+        """Report whether pods of that upper namespace may run in this lower cluster."""
         return namespace_map.allowed(upper_namespace, self._config.allowed)
 
     def may_come(self, upper_namespace: str) -> bool:
-        """Whether anything of that upper namespace may be made in this lower cluster for its pods."""
+        """Report whether objects may be created in this lower cluster for pods of that upper namespace."""
         return NEVER_MIRRORED not in {
             upper_namespace,
             self._context.lower_namespace(upper_namespace),
@@ -92,14 +92,15 @@ class Namespaces:
     ) -> Problem | None:
         """Create a lower namespace unless it exists; return a Problem if it must not be used.
 
-        A namespace that we did not create is used only where ``namespaces.adopt`` allows it, one that stands for another
-        upper namespace or another upper cluster never.
+        A namespace that we did not create is used only if ``namespaces.adopt`` allows it. A namespace that
+        stands for another upper namespace or another upper cluster is never used.
 
         Args:
-            namespace: the lower one.
-            upper_name: the upper one that it stands for.
-            is_for_new_pod: nothing of this upper namespace may run there. Otherwise what its running pods need is allowed:
-                pods from before an upgrade, or from before the configuration changed, keep their namespace.
+            namespace: the lower namespace.
+            upper_name: the upper namespace that it stands for.
+            is_for_new_pod: report the problem in any case. Otherwise a namespace in which pods of this upper
+                namespace run may
+                be used for what they need, as these pods are older than an upgrade or a configuration change.
 
         Raises:
             ApiError: the lower cluster refuses or does not answer.
@@ -115,7 +116,7 @@ class Namespaces:
         return None
 
     def forget(self, namespace: str) -> None:
-        """The lower cluster says that the namespace is gone: look again next time."""
+        """Read the namespace again at the next call, because it was not found in the lower cluster."""
         self._known.pop(namespace, None)
 
     async def _find(self, namespace: str) -> Object | None:
@@ -125,7 +126,7 @@ class Namespaces:
             return None
 
     async def _create(self, namespace: str, upper_name: str) -> Object:
-        """Create a lower namespace; return that of somebody else who was quicker.
+        """Create a lower namespace; return the existing one if another client was faster.
 
         Raises:
             ApiError: as ``ensure``; NotFound: it was deleted again.
@@ -145,7 +146,7 @@ class Namespaces:
         return from_dict(created)
 
     def _objection(self, lower: Object, upper_name: str) -> Problem | None:
-        """Return why an existing lower namespace must not be used for an upper one; each mark of ours proves that it may."""
+        """Return why a lower namespace must not be used for an upper one; one of our marks suffices to allow it."""
         cluster, cluster_id = self._context.name, self._context.cluster_id
         marks = translate.marks(lower)
         if (cluster_id, upper_name) in marks or marks == [(cluster_id, "")]:
@@ -163,12 +164,13 @@ class Namespaces:
         return None
 
     async def _mark(self, lower: Object, upper_name: str) -> None:
-        """Put back marks of one of our namespaces that somebody removed, or that an earlier release did not write."""
+        """Restore marks of one of our namespaces that were removed, or that an earlier release did not write."""
         if not translate.marks(lower):
             return
         patch = translate.marks_patch(lower, upper_name=upper_name, cluster_id=self._context.cluster_id)
         if patch is not None:
-            # An account without the right to patch namespaces keeps working: the marks that are left suffice.
+            # An account without the right to patch namespaces keeps working, because the remaining marks
+            # suffice.
             with contextlib.suppress(Forbidden):
                 await patch_only(self._context.lower, resources.NAMESPACES, lower.name, patch, uid=lower.uid)
 
@@ -179,7 +181,7 @@ class Namespaces:
         )
 
     async def reconcile(self, namespace: str) -> Result | None:
-        """Bring one lower namespace of ours in step with its upper one, or remove it."""
+        """Update one lower namespace of ours from its upper namespace, or delete it."""
         lower = self._lower.store.get(namespace)
         if lower is None or lower.metadata.deletion_timestamp is not None:
             self.forget(namespace)
@@ -190,7 +192,7 @@ class Namespaces:
             await self._mark(lower, upper.name)
             patch = translate.namespace_patch(upper.to_dict(), lower.to_dict())
             if patch is not None:
-                # Only as we know it: a label that the lower administrator has just set is not in this patch.
+                # The resourceVersion makes the patch fail if the lower administrator has just set a label.
                 patch["metadata"]["resourceVersion"] = lower.resource_version
                 await patch_only(self._context.lower, resources.NAMESPACES, namespace, patch, uid=lower.uid)
             return None
@@ -210,7 +212,7 @@ class Namespaces:
         if found.pods:
             return Result(requeue_after=_OURS_ENDING)
         if await self._exists_above(lower):
-            return None  # made again while we looked, which takes seconds: new pods may be there by now
+            return None  # recreated during the listing, which takes seconds, so new pods may exist
         with contextlib.suppress(NotFound, Conflict):
             await self._context.lower.delete(resources.NAMESPACES, lower.name, uid=lower.uid)
             self._context.log.info("namespace removed below", namespace=lower.name)
@@ -218,7 +220,7 @@ class Namespaces:
         return None
 
     async def _exists_above(self, lower: Object) -> bool:
-        """Ask, for a cache may be behind: after an outage it learns late of namespaces that are in use already."""
+        """Report whether an upper namespace exists, read live: after an outage a cache may miss namespaces in use."""
         for name in self._upper_names(lower):
             with contextlib.suppress(NotFound):
                 await self._context.upper.get(resources.NAMESPACES, name)
@@ -226,7 +228,7 @@ class Namespaces:
         return False
 
     def _upper_names(self, lower: Object) -> list[str]:
-        """Return the upper namespaces that its marks name, the one that the configuration maps to it first."""
+        """Return the upper namespaces in a lower namespace's marks, the one that is mapped to it first."""
         found = translate.upper_names(lower)
         return sorted(found, key=lambda name: self._context.lower_namespace(name) != lower.name)
 

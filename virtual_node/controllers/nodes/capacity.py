@@ -1,7 +1,7 @@
-"""Capacity of the virtual nodes, kept true by the lower cluster's own events.
+"""Capacity of the virtual nodes, kept current by the lower cluster's events.
 
-Every change of a lower node or of a pod that is not ours costs an update of one entry; the sums go upstream at
-most a few times a second, and only when they differ.
+Every change of a lower node or of an unmanaged pod updates one entry. The sums are written to the upper
+cluster at most a few times per second, and only when they differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FINISHED = ("Succeeded", "Failed")
 
 
 class CapacityController:
-    """Feeds one virtual node's ``Capacity`` from the lower informers."""
+    """Updates one virtual node's ``Capacity`` from the lower informers."""
 
     def __init__(
         self,
@@ -28,12 +28,12 @@ class CapacityController:
         foreign_pods: Informer,
         changed: Callable[[], None],
     ) -> None:
-        """Set up.
+        """Register handlers on the informers.
 
         Args:
             node: the virtual node, with its selector and reserve.
             nodes: all lower nodes.
-            foreign_pods: lower pods that are not ours, as ``shrink`` left them.
+            foreign_pods: unmanaged lower pods, reduced by ``shrink_foreign``.
             changed: called after every change that may alter the sums.
         """
         self.capacity = Capacity(node_selector=node.node_selector, reserve=node.capacity.reserve)
@@ -72,5 +72,5 @@ class CapacityController:
 
 
 def foreign_selector(cluster_id: str) -> str:
-    """Label selector of the lower pods that are not this upper cluster's."""
+    """Return the label selector of lower pods that do not belong to this upper cluster."""
     return f"{names.LABEL_UPPER_CLUSTER}!={cluster_id}"

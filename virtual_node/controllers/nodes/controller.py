@@ -1,4 +1,4 @@
-"""The Node object of one virtual node: registered, kept true, re-registered when somebody deletes it."""
+"""The Node object of one virtual node: registered, kept current, and registered again when it is deleted."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from virtual_node.translate.nodes import node as translate
 
 _RELEASE = release.version()
 _COALESCE = 0.25
-"""Seconds over which changes below are gathered before the Node is patched."""
+"""Seconds for which lower changes are collected before the Node is patched."""
 _RETRY = 2.0
 _FIRST_CONTACT = 3.0
-"""Seconds to wait for the lower cluster before a virtual node registers NotReady."""
+"""Maximum seconds to wait for the lower cluster before a virtual node registers NotReady."""
 
 
 class NodeController:
-    """Registers the Node and patches its status on change and once a minute."""
+    """Registers the Node, and patches its status on changes and once per ``status_interval``."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class NodeController:
         self.registered = asyncio.Event()
         self.uid = ""
         self.error = ""
-        """Why the Node could not be registered or patched; empty: it could."""
+        """Why the Node could not be registered or patched; empty: no error."""
         self.ready: bool | None = None
         self.capacity = CapacityController(
             node, nodes=lower_nodes, foreign_pods=foreign_pods, changed=self.refresh
@@ -74,16 +74,16 @@ class NodeController:
 
     @property
     def node(self) -> dict[str, Any] | None:
-        """The Node in the upper cluster as last seen; None: not registered (yet)."""
+        """Return the Node in the upper cluster as last seen; None: not registered (yet)."""
         seen = self._mine.store.get(self._node.name)
         return seen.to_dict() if seen is not None else None
 
     def refresh(self) -> None:
-        """Something that the Node shows may have changed."""
+        """Schedule an update of the Node, because its data may have changed."""
         self._dirty.set()
 
     async def run(self) -> None:
-        """Keep the Node until cancelled."""
+        """Keep the Node current until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._mine.run(), name=f"own node {self._node.name}")
             group.create_task(self._write_loop(), name=f"node status {self._node.name}")
@@ -112,7 +112,7 @@ class NodeController:
             await asyncio.sleep(_COALESCE)
 
     async def _first_contact(self) -> None:
-        """Give the lower cluster a moment, so that a healthy one registers Ready and with its capacity."""
+        """Wait a moment for the lower cluster, so that a healthy one registers Ready and with its capacity."""
         await self._mine.wait_synced()
         try:
             async with asyncio.timeout(_FIRST_CONTACT):
@@ -219,7 +219,7 @@ class NodeController:
             self._dirty.set()  # deleted between our read and our write: register again
 
     def _changed_by_others(self, new: Object) -> None:
-        # Our own heartbeat comes back here too; a cheap look at the labels and the comparison in _write decide.
+        # Our own heartbeat arrives here too, so check only the labels; ``_write`` compares the rest.
         if not self._context_labels() <= new.labels.items():
             self.refresh()
 

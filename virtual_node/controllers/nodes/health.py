@@ -1,4 +1,4 @@
-"""Is the lower cluster there? Asked every few seconds, answered within a time limit."""
+"""Checks at intervals whether the lower cluster answers within a time limit."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from virtual_node.health.connections import plain
 
 
 class HealthController:
-    """Pings the lower apiserver; never more than one ping is under way."""
+    """Pings the lower API server, with at most one ping at a time."""
 
     def __init__(self, context: ClusterContext, *, changed: Callable[[], None]) -> None:
         self._context = context
         self._changed = changed
         self.reachable: bool | None = None
-        """None until the first answer or time-out."""
+        """None until the first answer or timeout."""
         self.error: str = ""
         self.version: str = ""
-        """The lower cluster's gitVersion, such as v1.34.4."""
+        """The lower cluster's gitVersion, such as v1.34.4; empty: unknown."""
 
     @property
     def served_certificate(self) -> bytes | None:
-        """The API server's certificate (DER); None: it is not known."""
+        """Return the API server's certificate (DER); None: unknown."""
         return self._context.lower.served_certificate
 
     async def run(self) -> None:
@@ -41,10 +41,10 @@ class HealthController:
             async with asyncio.timeout(timeout):
                 await self._context.lower.ping(timeout=timeout)
                 if not self.version or not self.reachable:
-                    # A cluster that comes back may come back upgraded.
+                    # A cluster may have been upgraded while it was down.
                     self.version = (await self._context.lower.version()).get("gitVersion", "")
         except (ApiError, ConfigError, TimeoutError) as error:
-            # ConfigError: a credential has ended, and what gives us a new one fails.
+            # ConfigError: a credential has expired and cannot be renewed.
             self.reachable = False
             self.error = plain(str(error)) or f"no answer within {timeout:g} s"
         else:

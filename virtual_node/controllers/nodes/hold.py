@@ -1,11 +1,12 @@
-"""Lets one process at a time mirror a virtual node: the holder of the node's Lease works, others wait.
+"""Lets one process at a time mirror a virtual node: the holder of the node's Lease mirrors, others wait.
 
-The Lease is the one that kubelets renew. Its holder is the process instead of the node's name. Another process waits
-until the holder has released it, or has not renewed it for ``leaseDurationSeconds`` of the waiting process's own clock.
+The Lease is the one that kubelets renew, but its holder is the process instead of the node's name. Another
+process waits until the holder has released it, or has not renewed it for ``leaseDurationSeconds`` by the
+waiting process's own clock.
 
-After SIGKILL nothing is released. So that a restart on the same machine does not wait for the Lease to expire, processes
-of one network namespace (a pod's, or a host's) have the same identity, and a socket that the kernel closes with its
-process tells which of them is alive.
+After SIGKILL nothing is released. So that a restart on the same machine does not wait for the Lease to
+expire, processes of one network namespace (of a pod or a host) have the same identity. A socket that the
+kernel closes with its process shows which of them is alive.
 """
 
 from __future__ import annotations
@@ -33,25 +34,28 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL = 2.0
 _AGAIN = 0.1
 _LONG_AGO = 3
-"""Durations of a Lease after which its holder is gone, also by a calendar that differs by a minute."""
+"""Number of lease durations after renewTime after which the holder counts as gone, even if clocks differ by a
+minute."""
 _RELEASING = 2.0
-"""Seconds that a release may take when we stop; without it, the Lease expires."""
+"""Seconds that a release may take when the process stops; otherwise the Lease expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a process writes as the holder of its virtual nodes' Leases."""
+    """The identity that a process writes as the holder of its virtual nodes' Leases."""
 
     name: str
     is_exclusive: bool
-    """Whether no two processes of that name run at once, as under leader election. If not, a local socket decides."""
+    """Whether no two processes of that name run at once, as under leader election. Otherwise a local socket
+    decides."""
 
 
 def this_process() -> Identity:
     """Return the identity of every process with this host name in this network namespace of this machine.
 
-    Machines may have the same host name, and the number of the first network namespace is the same on all of them. So
-    the kernel's boot id is part of it: the local socket decides between processes of one kernel only.
+    Machines may have the same host name, and the number of the first network namespace is the same on all of
+    them. So the kernel's boot id is part of the identity, because the local socket works only between
+    processes of one kernel.
     """
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
@@ -64,14 +68,14 @@ def this_process() -> Identity:
 def may_hold(
     lease: Mapping[str, Any], *, identity: str, node: str, unchanged_for: float, now: datetime
 ) -> bool:
-    """Tell whether a process may take a node's Lease.
+    """Report whether a process may take a node's Lease.
 
     Args:
         lease: as read.
         identity: of the process.
-        node: the Lease's own name, which earlier releases and released Leases have as their holder.
+        node: the Lease's own name, which is the holder in earlier releases and in released Leases.
         unchanged_for: seconds for which the process has seen no renewal.
-        now: aware.
+        now: wall clock, timezone-aware.
     """
     holder = record.holder_of(lease)
     if holder in {"", node, identity}:
@@ -88,7 +92,7 @@ def may_hold(
 
 
 class NodeHold:
-    """One virtual node's Lease, from before the node is registered until it is not mirrored any more."""
+    """One virtual node's Lease, from before the node is registered until it is no longer mirrored."""
 
     def __init__(self, context: ClusterContext, name: str, identity: Identity) -> None:
         self._context = context
@@ -97,16 +101,16 @@ class NodeHold:
         self._socket: socket.socket | None = None
         self._unique = f"{identity.name}_{os.getpid()}_{secrets.token_hex(4)}"
         self.waits_for = ""
-        """Why nothing is mirrored yet: who holds the Lease. Empty while nobody is waited for."""
+        """Why nothing is mirrored yet: the process that holds the Lease. Empty: not waiting."""
 
     @property
     def holder(self) -> str:
-        """What this process writes as the Lease's holder."""
+        """Return the holder that this process writes to the Lease."""
         alone = self._identity.is_exclusive or self._socket is not None
         return self._identity.name if alone else self._unique
 
     def is_ours(self, lease: Mapping[str, Any]) -> bool:
-        """Whether no other process has taken the Lease."""
+        """Report whether no other process has taken the Lease."""
         return record.holder_of(lease) in {"", self._name, self.holder}
 
     async def acquire(self) -> None:
@@ -122,7 +126,8 @@ class NodeHold:
             while True:
                 self._lock()
                 lease = await self._read()
-                # A Lease that was deleted under its holder counts as it was: the holder makes it again.
+                # A Lease that was deleted while held counts in its last state, because the holder recreates
+                # it.
                 if lease is not None and lease != seen:
                     seen, seen_at = lease, loop.time()
                 if may_hold(
@@ -141,13 +146,13 @@ class NodeHold:
             self.waits_for = ""
 
     async def release(self) -> None:
-        """Let another process begin at once; when that fails, it waits until the Lease expires."""
+        """Release the Lease, so that another process begins at once; on an error that process waits for the expiry."""
         try:
             async with asyncio.timeout(_RELEASING):
                 upper = self._context.upper
                 lease = await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
                 if record.holder_of(lease) == self.holder:
-                    # Not its times: other components judge by them whether the node is alive.
+                    # Keep its times, because other components use them to decide whether the node is alive.
                     spec = {**record.spec_of(lease), "holderIdentity": self._name}
                     await upper.update(resources.LEASES, {**lease, "spec": spec})
         except Exception as error:  # noqa: BLE001 - whatever it is, the Lease expires
@@ -164,7 +169,7 @@ class NodeHold:
             return None
 
     async def _take(self, lease: Mapping[str, Any] | None) -> bool:
-        """Make the Lease ours, or make it; return whether no other process was quicker."""
+        """Take or create the Lease; return False if another process was faster."""
         upper = self._context.upper
         try:
             if lease is not None:
@@ -174,7 +179,7 @@ class NodeHold:
                 await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except (AlreadyExists, Conflict):
             return False
-        except NotFound as error:  # an upper cluster without kube-node-lease has nothing to hold
+        except NotFound as error:  # an upper cluster without kube-node-lease has no Lease to hold
             self._context.log.warning("lease not made", node=self._name, error=str(error))
         return True
 
@@ -194,7 +199,7 @@ class NodeHold:
             )
 
     def _lock(self) -> None:
-        """Try to become the only process of our identity. Kernels without abstract sockets have none."""
+        """Bind the local socket that makes the shared identity exclusive; without abstract sockets it stays unbound."""
         if self._identity.is_exclusive or self._socket is not None:
             return
         key = f"{self._context.cluster_id}/{self._name}".encode()

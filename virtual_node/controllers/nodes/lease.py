@@ -1,7 +1,7 @@
-"""The Lease by which the upper cluster knows that a virtual node's process is alive.
+"""The Lease that shows the upper cluster that a virtual node's process is alive.
 
-Renewed every quarter of its duration with the cached copy, as a kubelet does: one request, no read before it.
-The lower cluster's health does not show here but in the Ready condition: the process is alive, and says so.
+It is renewed every quarter of its duration from the cached copy, as a kubelet does: one request, without a
+read. The lower cluster's health does not affect it, but the Ready condition.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RETRY = 2.0
 
 
 class HeldElsewhereError(ConfigError):
-    """Another process has taken the Lease over, and mirrors the node."""
+    """Another process has taken the Lease and mirrors the node."""
 
 
 class NodeLeaseController:
@@ -39,14 +39,14 @@ class NodeLeaseController:
         hold: NodeHold | None = None,
         report: Callable[[], Report] = Report,
     ) -> None:
-        """Set up.
+        """Create without any IO.
 
         Args:
             context: of the lower cluster.
             name: the virtual node's.
-            node: registers it; its Lease follows.
-            hold: the right to mirror the node; None: nobody else does.
-            report: what is wrong that only this process knows; published with the next renewal.
+            node: registers the node; the Lease is created after that.
+            hold: the right to mirror the node; None: no other process mirrors it.
+            report: problems that only this process knows, published with the next renewal.
         """
         self._context = context
         self._report = report
@@ -55,7 +55,7 @@ class NodeLeaseController:
         self._node = node
         self._lease: dict[str, Any] | None = None
         self.renewed_at: float | None = None
-        """Loop time of the last renewal."""
+        """Loop time of the last renewal; None: never."""
         self.spec: dict[str, Any] = {}
         """The Lease's spec as last written; empty: never."""
 
@@ -63,7 +63,7 @@ class NodeLeaseController:
         """Renew until cancelled.
 
         Raises:
-            HeldElsewhereError: another process has taken the Lease over.
+            HeldElsewhereError: another process has taken the Lease.
         """
         await self._node.registered.wait()
         interval = self._context.settings.lease_duration / 4
@@ -74,7 +74,7 @@ class NodeLeaseController:
                 raise
             except (ApiError, ConfigError) as error:
                 if isinstance(error, (Conflict, NotFound)) and self._lease is not None:
-                    self._lease = None  # changed by somebody: read it again at once
+                    self._lease = None  # changed by another client: read it again at once
                     await asyncio.sleep(0.1)
                     continue
                 self._context.log.warning("lease not renewed", node=self._name, error=str(error))
@@ -130,5 +130,5 @@ class NodeLeaseController:
         return self._hold.holder if self._hold is not None else self._name
 
     def _owner(self) -> dict[str, str]:
-        # Garbage collection removes the Lease with its Node; a re-registered Node has a new uid.
+        # Garbage collection deletes the Lease with its Node; a Node that was registered again has a new uid.
         return {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._node.uid}

@@ -194,9 +194,7 @@ class ServiceController:
             if self._copies.is_always_elsewhere(copy):
                 return None  # when that installation removes its annotation, an event requeues this key
             if self._copies.unused.get(upper.key, copy.uid) != copy.uid:
-                return (
-                    None  # another process has recreated it, for pods that are not in the lower cluster yet
-                )
+                return None  # recreated by another process, for pods that are not created yet
         if left := self._users.grace(upper.namespace):
             return Result(requeue_after=left)
         if await peers.have_pods_in(self._context, namespace):

@@ -87,9 +87,7 @@ class VolumeController:
 
     async def _create_driver(self) -> None:
         upper = self._context.upper
-        with contextlib.suppress(
-            Forbidden
-        ):  # an account of an older release may lack this right, but may create
+        with contextlib.suppress(Forbidden):  # accounts of older releases may create it, but not get it
             try:
                 await upper.get(CSI_DRIVERS, translate.DRIVER)
             except NotFound:

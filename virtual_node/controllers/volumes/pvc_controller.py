@@ -142,9 +142,7 @@ class ClaimController:
                 return Result(requeue_after=_BINDING_RETRY)
             lower = None
         if upper_object.metadata.deletion_timestamp is not None:
-            await self._binder.done(
-                key
-            )  # a placeholder uses the lower claim, which could not be deleted then
+            await self._binder.done(key)  # a placeholder's use would block the lower claim's deletion
             return await self._deleting(upper, lower)
         volume = self._checks.mirrored_volume(upper)
         if lower is None and not self._namespaces.may_come(upper_object.namespace):
@@ -214,9 +212,7 @@ class ClaimController:
             return None
         space, upper_name = lower["metadata"]["namespace"], upper["metadata"]["namespace"]
         if await self._namespaces.ensure(space, upper_name=upper_name, is_for_new_pod=True):
-            return Result(
-                requeue_after=_REFUSED_RETRY
-            )  # the pod would be refused, so create no placeholder either
+            return Result(requeue_after=_REFUSED_RETRY)  # the pod would be refused, so no placeholder
         message = await self._binder.bind(key, translate.selected_node(upper))
         if message:
             await self._requests.give_back(upper, lower, message)
