@@ -66,7 +66,7 @@ class App:
 
     @property
     def rejected(self) -> Mapping[str, str]:
-        """Return why kubeconfigs are not applied, by lower cluster; the configuration file's name is empty."""
+        """Return why kubeconfigs are not applied, by lower cluster; the key of the configuration file is empty."""
         return {**({"": self._file.rejected} if self._file.rejected else {}), **self._refused}
 
     @property
@@ -139,7 +139,7 @@ class App:
                     self, upper=upper, replicas_in=self._replicas_namespace, leader=self._leader
                 )
             if self._config.web_address and self._health is not None:
-                from virtual_node.web.overview import Overview  # noqa: PLC0415 - only for those who look
+                from virtual_node.web.overview import Overview  # noqa: PLC0415 - loaded only if the page is served
                 from virtual_node.web.pod_events import PodEvents, events_of  # noqa: PLC0415
                 from virtual_node.web.server import WebServer  # noqa: PLC0415
 
@@ -256,7 +256,7 @@ class App:
     async def _follow_config(self, endpoints: KubeletEndpoints) -> None:
         """Apply every change of the configuration file and of kubeconfigs; ignore a bad file.
 
-        A replica that starts to lead begins with the changes of the time before.
+        A replica that starts to lead first applies changes that were made while it stood by.
         """
         refused: dict[str, str] = {}
         while True:

@@ -63,7 +63,7 @@ class ConfigStatus:
             return None
         try:
             fresh = config_file.load(self._path)
-        except Exception as error:  # noqa: BLE001 - whatever is in the file, what runs goes on
+        except Exception as error:  # noqa: BLE001 - no file content may stop running clusters
             self.reject(lifecycle.describe(error) or repr(error))
             return None
         self.accept()

@@ -90,7 +90,7 @@ class ProcessHealth:
                     try:
                         await self._read_pods()
                         metrics.show_health(self.health())
-                    except Exception as error:  # noqa: BLE001 - mirroring goes on whatever happens here
+                    except Exception as error:  # noqa: BLE001 - no error here may stop mirroring
                         self._log.exception("health not judged", error=str(error))
                     await asyncio.sleep(_INTERVAL)
         finally:

@@ -19,7 +19,7 @@ GROUP = "system:nodes"
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
-class RequestFailed(Exception):  # noqa: N818 - a request's end, not an error of a program
+class RequestFailed(Exception):  # noqa: N818 - a result of a request, not a program error
     """A request will not lead to a certificate; the message says why."""
 
 

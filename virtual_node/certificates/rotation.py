@@ -128,7 +128,7 @@ class ServingCertificate:
             await self._tidy()
 
     async def _wait_until_due(self) -> None:
-        while self._rotate_at is not None and (left := self._rotate_at - self._now()) > timedelta():  # noqa: ASYNC110 - the calendar moves, not a variable
+        while self._rotate_at is not None and (left := self._rotate_at - self._now()) > timedelta():  # noqa: ASYNC110 - it waits for the wall clock
             await asyncio.sleep(min(max(left.total_seconds(), 1.0), _LOOK))
 
     async def _renew(self) -> None:

@@ -12,7 +12,7 @@ from virtual_node.translate.nodes.prometheus_text import PodNames
 
 
 class CachedPods:
-    """Implements ``kubelet.backend.Backend``.
+    """Implements ``kubelet.base.backend.Backend``.
 
     Args:
         context: the two clusters.

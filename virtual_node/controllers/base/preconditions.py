@@ -39,8 +39,7 @@ async def patch_only(
         patch: a merge or strategic merge patch; it is not changed.
         uid: of the object that the caller read.
         resource_version: of the state that the caller read; None: any state. With a version, a request of a
-            killed process
-            that arrives minutes later changes nothing.
+            killed process that arrives minutes later changes nothing.
         namespace: its namespace, if it has one.
         subresource: such as ``resize``.
         patch_type: the type of the patch.

@@ -54,7 +54,7 @@ def no_token(volume: str, error: ApiError) -> Problem:
 
 
 def name_taken(what: str, cluster: str) -> Problem:
-    """Return the problem of a lower name that an object which we did not make has (``Secret shop/token``)."""
+    """Return the problem of a lower name that is taken by an object we did not make (``Secret shop/token``)."""
     text = (
         f"Lower cluster {cluster} has a {what} that is not ours; it is left alone, and the pod must not read it. "
         "Rename one of the two, remove the reference from the pod, or set namespaces.prefix for this lower cluster"
@@ -63,7 +63,7 @@ def name_taken(what: str, cluster: str) -> Problem:
 
 
 def service_taken(key: str, cluster: str) -> Problem:
-    """Return the problem of a copy's lower name (``shop/web``) that a Service which we did not make has."""
+    """Return the problem of a copy's lower name (``shop/web``) that is taken by a Service we did not make."""
     text = (
         f"Lower cluster {cluster} has a Service {key} that is not ours; it is left alone, and pods there use it instead "
         "of this one"

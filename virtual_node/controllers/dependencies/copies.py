@@ -55,9 +55,9 @@ class Copies:
         self._lower = lower
         self._locks: weakref.WeakValueDictionary[ObjectKey, asyncio.Lock] = weakref.WeakValueDictionary()
         self._in_step: dict[ObjectKey, tuple[Object | None, Object | None]] = {}
-        """By upper object: its state (None: missing, the copy is a placeholder), and the copy that was
-        compared with it and found equal, so that further pods with this reference need no comparison. A copy
-        of None was just written, and the cache does not show it yet."""
+        """The state of an upper object (None: missing, the copy is a placeholder), and the copy that equalled it
+        when compared, so that further pods with this reference need no comparison. A copy of None was just
+        written, and the cache does not show it yet."""
 
     def forget(self, key: ObjectKey) -> None:
         """Compare the copy again at the next call."""
@@ -77,8 +77,7 @@ class Copies:
         Args:
             key: the missing upper object.
             keep_content: leave an existing copy as it is, because a kubelet, too, keeps the files of a
-                mandatory volume when
-                their Secret is deleted. Otherwise the copy is emptied.
+                mandatory volume when their Secret is deleted. Otherwise the copy is emptied.
 
         Raises:
             ApiError: as ``follow``.

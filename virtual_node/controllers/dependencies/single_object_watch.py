@@ -62,8 +62,7 @@ class ObjectWatches:
 
         Raises:
             Exception: the exception that ended one of them. It is a programming error, and its object would
-                become stale
-                unnoticed, so the caller must start again.
+                become stale unnoticed, so the caller must start again.
         """
         polls = asyncio.create_task(self._polls.run(), name="polls of single objects")
         polls.add_done_callback(self._ended)

@@ -24,8 +24,7 @@ def next_namespace(queues: Iterable[tuple[str, float]], due: float) -> str:
 
     Args:
         queues: namespaces, least recently read first, each with the time of the last read of its next object.
-            At least
-            one.
+            At least one.
         due: objects last read at or before this time are due.
     """
     earliest: tuple[float, str] | None = None

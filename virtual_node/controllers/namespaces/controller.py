@@ -99,8 +99,8 @@ class Namespaces:
             namespace: the lower namespace.
             upper_name: the upper namespace that it stands for.
             is_for_new_pod: report the problem in any case. Otherwise a namespace in which pods of this upper
-                namespace run may
-                be used for what they need, as these pods are older than an upgrade or a configuration change.
+                namespace run may be used for what they need, as these pods are older than an upgrade or a
+                configuration change.
 
         Raises:
             ApiError: the lower cluster refuses or does not answer.

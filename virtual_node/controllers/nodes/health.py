@@ -35,7 +35,7 @@ class HealthController:
             await self._ping(settings.ping_timeout)
             await asyncio.sleep(settings.ping_interval)
 
-    async def _ping(self, timeout: float) -> None:  # noqa: ASYNC109 - handed on to the request
+    async def _ping(self, timeout: float) -> None:  # noqa: ASYNC109 - passed to the request
         before = (self.reachable, self.error, self.version)
         try:
             async with asyncio.timeout(timeout):

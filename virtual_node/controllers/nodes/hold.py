@@ -155,7 +155,7 @@ class NodeHold:
                     # Keep its times, because other components use them to decide whether the node is alive.
                     spec = {**record.spec_of(lease), "holderIdentity": self._name}
                     await upper.update(resources.LEASES, {**lease, "spec": spec})
-        except Exception as error:  # noqa: BLE001 - whatever it is, the Lease expires
+        except Exception as error:  # noqa: BLE001 - after any error the Lease expires
             self._context.log.debug("lease not released", node=self._name, error=str(error))
         finally:
             if self._socket is not None:

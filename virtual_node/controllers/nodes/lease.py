@@ -1,7 +1,7 @@
 """The Lease that shows the upper cluster that a virtual node's process is alive.
 
 It is renewed every quarter of its duration from the cached copy, as a kubelet does: one request, without a
-read. The lower cluster's health does not affect it, but the Ready condition.
+read. The lower cluster's health does not affect it; the Ready condition shows that.
 """
 
 from __future__ import annotations

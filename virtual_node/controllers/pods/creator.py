@@ -1,4 +1,4 @@
-"""Creates lower pods: first their dependencies, then the pod; reports on the upper pod why it cannot be created."""
+"""Creates lower pods after their dependencies, and reports on the upper pod why one cannot be created."""
 
 from __future__ import annotations
 

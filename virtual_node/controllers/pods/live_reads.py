@@ -18,7 +18,7 @@ BEHIND = 5.0
 
 
 async def lower_named_as(context: ClusterContext, upper: Object) -> Object | None:
-    """Return the lower pod of an upper pod's name, owned or not; None: it does not exist."""
+    """Return the lower pod that has an upper pod's name, owned or not; None: there is none."""
     namespace = context.lower_namespace(upper.namespace)
     try:
         return from_dict(await context.lower.get(resources.PODS, upper.name, namespace=namespace))
@@ -34,8 +34,7 @@ def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, kno
         upper: the upper pod.
         live: the lower pod.
         known_uid: uid of the lower pod that this process created or saw with our labels; empty: none. Never
-            take it
-            from the upper pod, because its user can write there.
+            take it from the upper pod, because its user can write there.
     """
     if live.uid == known_uid:
         return True

@@ -33,8 +33,8 @@ class PodRemover:
             uid: the upper pod's.
             lower: its lower pod.
             record: of the upper pod; None: the cache has never shown it, so the upper cluster is asked. A pod
-                that the cache
-                showed and no longer shows is gone, so deleting thousands of a Job's finished pods costs no more requests.
+                that the cache showed and no longer shows is gone, so deleting thousands of a Job's finished
+                pods costs no more requests.
 
         Returns a requeue if the upper pod exists and only the cache does not show it yet.
         """
@@ -87,7 +87,7 @@ class PodRemover:
 
     @staticmethod
     def has_outlived(lower: Object, upper: Object) -> bool:
-        """Report whether the lower pod runs on, not being deleted, although the upper pod has finished."""
+        """Report whether the lower pod still runs and is not being deleted, although the upper pod has finished."""
         return _has_ended(upper) and not _has_ended(lower) and lower.metadata.deletion_timestamp is None
 
     async def upper_finished(self, upper: Object, lower: Object) -> Result:

@@ -127,7 +127,7 @@ def _digest(patch: Mapping[str, Any]) -> int:
 
 
 def _is_unremarkable(patch: Mapping[str, Any]) -> bool:
-    """Report whether a status patch has no phase, no container status and no failed condition."""
+    """Report whether a status patch has nothing but PodScheduled=True, qosClass or observedGeneration."""
     change = patch.get("status") or {}
     return change.keys() <= _UNREMARKABLE and all(
         condition.get("type") == "PodScheduled" and condition.get("status") == "True"

@@ -125,7 +125,7 @@ class PodUpdater:
         is_resize_due = False
         for patch, subresource in patches:
             if is_resize_due and subresource is None:
-                patch = update.without_note(patch or {}, lower.annotations)  # noqa: PLW2901 - but for the note
+                patch = update.without_note(patch or {}, lower.annotations)  # noqa: PLW2901 - without its note
             try:
                 reached.append(await self._patch(lower, record, patch, subresource=subresource))
                 if patch and subresource == "resize":

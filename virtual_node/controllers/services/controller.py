@@ -68,8 +68,7 @@ class ServiceController:
             namespaces: creates lower namespaces, and knows which upper namespaces are allowed.
             upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
             lower: Services of the lower cluster that carry our ownership label, indexed by ``upper_service``
-                under
-                ``INDEX_SERVICE``.
+                under ``INDEX_SERVICE``.
         """
         self._context = context
         self._caches = caches

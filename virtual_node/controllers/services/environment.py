@@ -117,7 +117,7 @@ class ServiceLinks:
         return (_cluster_ip(copy.spec or {}) if copy is not None else "") or upper_ip
 
     def _master(self, annotations: Mapping[str, str]) -> tuple[str, int] | None:
-        """Return host and port of the upper API server if the pod asks for it; None: the lower kubelet decides."""
+        """Return host and port of the upper API server if the pod selects it; None: the lower kubelet decides."""
         wanted = (
             annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or self._context.settings.kubernetes_service
         )
