@@ -1,4 +1,4 @@
-"""The kubelet API of a virtual node: logs and pod lists served, streams spliced to the lower apiserver."""
+"""The kubelet API of a virtual node: serves logs and pod lists, and forwards streams to the lower apiserver."""
 
 from __future__ import annotations
 

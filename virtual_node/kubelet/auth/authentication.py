@@ -1,8 +1,8 @@
-"""Who asks: client certificates, bearer tokens checked by TokenReview, or nobody.
+"""Authentication of kubelet API requests by client certificate or by a bearer token that TokenReview checks.
 
-As the kubelet's delegated authentication (``apiserver/pkg/authentication/authenticatorfactory``): a
-verified client certificate speaks first, then a bearer token in the header or, from browsers, in the
-list of WebSocket protocols. A token that is wrong is refused even where anonymous requests are allowed.
+As in the kubelet's delegated authentication (``apiserver/pkg/authentication/authenticatorfactory``), a
+verified client certificate is used first. Then follows a bearer token in the header or, from browsers, in the
+list of WebSocket protocols. An invalid token is refused even if anonymous requests are allowed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AUTHENTICATED = "system:authenticated"
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """A user as the upper cluster knows it; hashable, so that decisions can be remembered by it."""
+    """A user of the upper cluster. It is hashable, so that it can be a key of cached decisions."""
 
     name: str
     uid: str = ""
@@ -43,18 +43,18 @@ ANONYMOUS = UserInfo("system:anonymous", groups=("system:unauthenticated",))
 
 
 class AuthenticationError(Exception):
-    """Credentials that are not good; answered with 401."""
+    """Invalid credentials, answered with 401."""
 
 
 class Authenticator:
-    """Client certificates and bearer tokens.
+    """Authenticates requests by client certificate or bearer token.
 
     Args:
-        client: Client of the upper cluster, for TokenReviews; None to accept certificates only.
-        anonymous_auth: Whether requests without credentials are let in as ``system:anonymous``.
-        cache_ttl: Seconds a good token counts without asking again.
-        failure_ttl: Seconds a bad token is refused without asking again; short, because a token just
-            issued may reach the apiserver's cache later than it reaches us.
+        client: Client of the upper cluster, for TokenReviews; None: only certificates are accepted.
+        anonymous_auth: Whether requests without credentials are accepted as ``system:anonymous``.
+        cache_ttl: Seconds for which a valid token is cached.
+        failure_ttl: Seconds for which an invalid token is cached. It is short because a new token may arrive
+            here before the apiserver's cache has it.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class Authenticator:
         )
 
     async def authenticate(self, request: web.BaseRequest) -> UserInfo | None:
-        """Tell who sent the request, or None when it does not say.
+        """Return the user that sent the request; None: the request has no credentials.
 
         Raises:
-            AuthenticationError: Credentials are there but not good.
-            ApiError: They could not be checked.
+            AuthenticationError: The credentials are invalid.
+            ApiError: The credentials could not be checked.
         """
         transport = request.transport
         certificate = (transport.get_extra_info("peercert") if transport is not None else None) or {}
-        # Verified when the connection was made, which may be long ago.
+        # The certificate was verified when the connection was made, which may be long ago.
         has_expired = bool(certificate) and time.time() > ssl.cert_time_to_seconds(certificate["notAfter"])
         user = None if has_expired else user_from_certificate(certificate)
         if user is None:
@@ -95,14 +95,14 @@ class Authenticator:
         return user
 
     async def close(self) -> None:
-        """Drop the reviews under way."""
+        """Cancel the reviews in progress."""
         await self._tokens.close()
 
     async def _review(self, token: str) -> UserInfo:
         client = self._client
         if client is None:
             raise AuthenticationError("bearer tokens are not accepted")
-        # The token itself is never kept.
+        # The token itself is not kept in memory.
         key = hmac.digest(self._secret, token.encode(), hashlib.sha256)
         user = await self._tokens.get(key, lambda: review_token(client, token))
         if user is None:
@@ -111,10 +111,10 @@ class Authenticator:
 
 
 def bearer_token(request: web.BaseRequest) -> str | None:
-    """Find the bearer token of a request, in its header or in its WebSocket protocols.
+    """Return the bearer token in a request's header or WebSocket protocols; None: there is none.
 
     Raises:
-        AuthenticationError: What is sent as a token is none.
+        AuthenticationError: The token is malformed.
     """
     scheme, _, token = request.headers.get("Authorization", "").strip().partition(" ")
     if scheme.lower() == "bearer" and token.split():
@@ -130,10 +130,10 @@ def bearer_token(request: web.BaseRequest) -> str | None:
 
 
 def user_from_certificate(certificate: Mapping[str, Any]) -> UserInfo | None:
-    """Read the user from a verified client certificate: common name, organisations as groups.
+    """Return the user in a verified client certificate, with its common name as name and organisations as groups.
 
     Args:
-        certificate: What `ssl.SSLSocket.getpeercert` gives; empty without a certificate.
+        certificate: As `ssl.SSLSocket.getpeercert` returns it; empty: no certificate.
     """
     common = common_name(certificate)
     if not common:
@@ -143,10 +143,10 @@ def user_from_certificate(certificate: Mapping[str, Any]) -> UserInfo | None:
 
 
 async def review_token(client: Client, token: str) -> UserInfo | None:
-    """Ask the upper cluster whose token this is; None when it is nobody's.
+    """Return the user of a token by TokenReview in the upper cluster; None: the token is invalid.
 
     Raises:
-        ApiError: It could not tell.
+        ApiError: The review failed.
     """
     body = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": {"token": token}}
     try:
@@ -189,7 +189,7 @@ async def load_client_ca(client: Client) -> bytes:
         One or more PEM certificates.
 
     Raises:
-        ApiError: It cannot be read, or the cluster publishes none (`NotFound`).
+        ApiError: The CA cannot be read, or the cluster does not publish one (`NotFound`).
     """
     name = "extension-apiserver-authentication"
     config_map = await client.get(CONFIG_MAPS, name, namespace="kube-system")

@@ -1,8 +1,8 @@
-"""May they: every request is one question about the ``nodes`` resource, put to the upper cluster.
+"""Authorization of kubelet API requests by SubjectAccessReview on the ``nodes`` resource of the upper cluster.
 
-As the kubelet's delegated authorization, with the finer subresources of KEP-2862 first and ``proxy`` as
-the fall-back, and one thing stricter: exec, attach, port-forward and run need ``create`` even when a
-WebSocket makes them a GET. A kubelet asks ``get`` there, which hands a shell to whoever may read.
+As in the kubelet's delegated authorization, the fine-grained subresources of KEP-2862 are checked first and
+``proxy`` last. One check is stricter: exec, attach, port-forward and run need ``create`` even if a WebSocket
+makes them a GET. A kubelet checks ``get`` there, which would give a shell to every user with read access.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _EXECUTING = frozenset({"exec", "attach", "portForward", "run"})
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What is asked: a verb on ``nodes/{subresource}`` of the virtual node."""
+    """The access to check: a verb on ``nodes/{subresource}`` of the virtual node."""
 
     verb: str
     subresource: str
 
 
 class Authorizer:
-    """Asks the upper cluster by SubjectAccessReview and remembers what it said.
+    """Checks access by SubjectAccessReview in the upper cluster and caches the decisions.
 
     Args:
         client: Client of the upper cluster.
         node_name: Name of the virtual node.
-        allow_ttl: Seconds a yes counts without asking again.
-        deny_ttl: Seconds a no counts without asking again.
+        allow_ttl: Seconds for which an allowed access is cached.
+        deny_ttl: Seconds for which a denied access is cached.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Authorizer:
         )
 
     async def authorize(self, user: UserInfo, attributes: Attributes) -> bool:
-        """Tell whether the user may.
+        """Report whether the user has this access.
 
         Raises:
-            ApiError: Nobody could tell.
+            ApiError: The review failed.
         """
         return await self._decisions.get((user, attributes), lambda: self._review(user, attributes))
 
     async def close(self) -> None:
-        """Drop the reviews under way."""
+        """Cancel the reviews in progress."""
         await self._decisions.close()
 
     async def _review(self, user: UserInfo, attributes: Attributes) -> bool:
@@ -84,7 +84,7 @@ class Authorizer:
 
 
 def subject_access_review(user: UserInfo, attributes: Attributes, *, node_name: str) -> dict[str, Any]:
-    """Write the question down."""
+    """Return the SubjectAccessReview for a user and an access to the node."""
     return {
         "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
         "kind": SUBJECT_ACCESS_REVIEWS.kind,
@@ -105,12 +105,13 @@ def subject_access_review(user: UserInfo, attributes: Attributes, *, node_name: 
 
 
 def request_attributes(method: str, path: str) -> list[Attributes]:
-    """Tell what a request needs: any one of the returned is enough; the narrowest comes first.
+    """Return the accesses that allow a request, the most specific first. One of them suffices.
 
     Args:
         method: The request's method.
-        path: The pattern of the route that will serve it, or the path when none will. Never the path
-            alone: a spelling that the router and this function read differently would open a door.
+        path: The pattern of the route that serves it, or the path if no route does. Never pass the path of a
+            request with a route: a spelling that the router and this function read differently would bypass
+            authorization.
     """
     root = path.lstrip("/").split("/", 1)[0]
     verb = "create" if root in _EXECUTING else _VERBS.get(method, method.lower())

@@ -1,4 +1,4 @@
-"""Remembers a reviewer's answers for a while: one question in flight at a time, old answers when it is away."""
+"""A cache of review results with one request in progress per key and expired results during an outage."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class _Entry(Generic[V]):
 
 
 class ReviewCache(Generic[K, V]):
-    """Answers of TokenReviews or SubjectAccessReviews, by question.
+    """Results of TokenReviews or SubjectAccessReviews by key.
 
     Args:
-        ttl: Seconds an answer counts; 0 when it must not be kept.
-        stale: Seconds an expired answer still serves while the reviewer does not answer. A cluster
-            whose apiserver is away keeps its logs and its metrics readable for those who had access.
-        timeout: Seconds the reviewer may take.
-        size: How many answers are kept; the least recently asked goes first.
+        ttl: Returns the seconds for which a result is valid; 0: it is not cached.
+        stale: Seconds for which an expired result is still used if the reviewer does not answer. During an
+            outage of the apiserver, logs and metrics stay readable for users who had access.
+        timeout: Maximum seconds for a review.
+        size: Maximum number of cached results; the least recently used is dropped first.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class ReviewCache(Generic[K, V]):
         self._asking: dict[K, asyncio.Task[V]] = {}
 
     async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        """Answer from memory or by asking. Cancelling one caller does not disturb others asking the same.
+        """Return the cached result or request a review; cancelling a caller does not affect the others.
 
         Args:
-            key: The question.
-            ask: Asks the reviewer.
+            key: The key of the result.
+            ask: Requests the review.
 
         Raises:
-            ApiError: The reviewer failed and no answer is remembered.
+            ApiError: The review failed and no result is cached.
         """
         now = asyncio.get_running_loop().time()
         entry = self._entries.get(key)
@@ -90,10 +90,10 @@ class ReviewCache(Generic[K, V]):
     def _asked(self, key: K, task: asyncio.Task[V]) -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # the callers have it; nobody may be left to fetch it
+            task.exception()  # the callers handle it; retrieved here in case all of them were cancelled
 
     async def close(self) -> None:
-        """Cancel the questions under way."""
+        """Cancel the reviews in progress."""
         tasks = tuple(self._asking.values())
         for task in tasks:
             task.cancel()

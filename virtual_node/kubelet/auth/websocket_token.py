@@ -10,21 +10,22 @@ BEARER_PROTOCOL = "base64url.bearer.authorization.k8s.io."
 
 
 def websocket_protocols(value: str) -> list[str]:
-    """Split a ``Sec-WebSocket-Protocol`` header."""
+    """Split a ``Sec-WebSocket-Protocol`` header into protocols."""
     return [protocol for part in value.split(",") if (protocol := part.strip())]
 
 
 def websocket_bearer_token(values: Sequence[str]) -> str | None:
-    """Find the bearer token that a browser can only send as a WebSocket protocol.
+    """Return the bearer token that a browser sent as a WebSocket protocol.
 
     Args:
         values: The request's ``Sec-WebSocket-Protocol`` headers.
 
     Returns:
-        The token, or None when there is none.
+        The token, or None if there is none.
 
     Raises:
-        ValueError: More than one, not base64url without padding of UTF-8 text, or the only protocol.
+        ValueError: There is more than one token, the token is the only protocol, or it is not UTF-8 text in
+            base64url without padding.
     """
     protocols = [protocol for value in values for protocol in websocket_protocols(value)]
     tokens = [p.removeprefix(BEARER_PROTOCOL) for p in protocols if p.startswith(BEARER_PROTOCOL)]

@@ -1,4 +1,4 @@
-"""How the kubelet API refuses a request: a code and one line of plain text, as the kubelet does."""
+"""Error responses of the kubelet API: a status code and one line of plain text, as the kubelet sends them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 from controller_runtime.errors import ApiError
 
 
-class Refusal(Exception):  # noqa: N818 - an answer to a client, not a fault of ours
-    """A request that is answered with an error.
+class Refusal(Exception):  # noqa: N818 - a response to a client, not an error of this program
+    """A request that gets an error response.
 
     Attributes:
         status: HTTP status code.
-        text: The body, plain text. The upper apiserver hands it to the user.
+        text: The body as plain text. The upper apiserver passes it to the user.
     """
 
     def __init__(self, status: int, text: str) -> None:
@@ -22,23 +22,23 @@ class Refusal(Exception):  # noqa: N818 - an answer to a client, not a fault of 
 
 
 def quoted(text: str) -> str:
-    """Quote a name from a request as Go's ``%q`` does, so that it cannot break out of its line."""
+    """Quote a name from a request as Go's ``%q`` does, so that it cannot contain a line break."""
     return json.dumps(text)
 
 
 def unreachable(cluster: str, error: Exception) -> Refusal:
-    """Say that a lower cluster gives no answer, and why."""
+    """Return the error for a lower cluster that does not answer, with the cause."""
     why = error.message if isinstance(error, ApiError) else str(error) or type(error).__name__
     return Refusal(500, f"cluster {quoted(cluster)} cannot be reached: {why}")
 
 
 def refusal_from_lower(error: ApiError, *, cluster: str) -> Refusal:
-    """Turn an error of the lower apiserver into one whose text reaches the user.
+    """Return the error response for an error of the lower apiserver, so that its text reaches the user.
 
-    The upper apiserver prints a kubelet's own words only for 400, 403 and 500 and replaces them by a
-    stock phrase for the rest (apimachinery, ``NewGenericServerResponse``). So other client errors become
-    400, which is also what a real kubelet answers once it knows the pod. A lower 401 is about the virtual
-    node's credentials, never the user's, and becomes 500, or kubectl would ask the user to log in.
+    The upper apiserver passes on a kubelet's text only with 400, 403 and 500. For other codes it uses a
+    generic text (apimachinery, ``NewGenericServerResponse``). Other client errors therefore become 400, which
+    a kubelet also sends once it has found the pod. A lower 401 concerns the virtual node's credentials, not
+    the user's. It becomes 500 because kubectl would otherwise ask the user to log in.
     """
     if error.code == 401:
         return Refusal(

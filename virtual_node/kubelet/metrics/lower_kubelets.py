@@ -1,4 +1,4 @@
-"""One question to the kubelets of all lower nodes, through the lower apiserver's node proxy."""
+"""Requests to the kubelets of all lower nodes through the lower apiserver's node proxy."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from controller_runtime.log import get_logger
 T = TypeVar("T")
 
 _TIMEOUT = 4.0
-"""Seconds one kubelet may take; one that hangs must not cost the whole answer."""
+"""Seconds for one kubelet, so that a hanging kubelet does not fail the whole request."""
 _PATIENCE = 8.0
-"""Seconds for all of them; a scraper waits ten at most."""
+"""Seconds for all kubelets; scrapers wait at most ten seconds."""
 _REFUSED = 60.0
-"""Seconds before a question that all kubelets refused is put to them again."""
+"""Seconds before a path that all kubelets refused is requested again."""
 _AT_ONCE = 32
 _MOST_NODES = 5000
-"""Nodes that are asked; a hostile lower cluster may have any number."""
+"""Maximum number of nodes to request; a hostile lower cluster may have any number."""
 _MOST_PARTS = 1_000_000
-"""Lines, or JSON values, of one answer: each takes fifty bytes of memory and more, however short it is."""
+"""Maximum lines or JSON values in a response, because each takes at least fifty bytes of memory."""
 _SMALL = 64 * 1024
-"""Bytes that are read in less time than it takes to have another thread read them."""
+"""Bytes up to which a response is parsed without a thread, because starting one takes longer."""
 
 _log = get_logger(component="kubelet")
 
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """What the kubelets said.
+    """Responses of the lower kubelets.
 
     Attributes:
-        by_node: Of those that did.
-        refused: Every kubelet is out of our reach: the rights, or the proxy, are missing.
+        by_node: Results of the kubelets that answered.
+        refused: Whether every kubelet was refused, because permissions or the node proxy are missing.
     """
 
     by_node: dict[str, T]
@@ -45,11 +45,11 @@ class Answers(Generic[T]):
 
 
 class LowerKubelets:
-    """The kubelets behind one virtual node.
+    """The kubelets of the lower nodes of one virtual node.
 
     Args:
         lower: The lower cluster.
-        nodes: Names the lower nodes, now.
+        nodes: Returns the current names of the lower nodes.
     """
 
     def __init__(self, lower: Client, nodes: Callable[[], Sequence[str]]) -> None:
@@ -59,12 +59,13 @@ class LowerKubelets:
         self._one_thread = asyncio.Lock()
 
     async def ask(self, path: str, read: Callable[[bytes], T]) -> Answers[T]:
-        """Ask them all at once.
+        """Request a path from all kubelets concurrently.
 
         Args:
-            path: Of the kubelet API, without a slash before it.
-            read: Makes sense of one answer, in a thread when it is big; it may raise ValueError. Each answer is read
-                as soon as it is there: those of a hundred nodes, whole, would be half a gigabyte.
+            path: Path of the kubelet API, without a leading slash.
+            read: Parses one response, in a thread if it is large; it may raise ValueError. Each response is
+                parsed on arrival because the unparsed responses of a hundred nodes would take half a
+                gigabyte.
         """
         loop = asyncio.get_running_loop()
         if loop.time() < self._refused_until.get(path, 0.0):
@@ -107,6 +108,6 @@ class LowerKubelets:
             return read(answer)
         if len(answer) > _MOST_PARTS and sum(map(answer.count, (b"\n", b"[", b"{"))) > _MOST_PARTS:
             raise ValueError(f"more than {_MOST_PARTS:,} lines or values")
-        # More would not be faster, and name resolution waits for the same few threads.
+        # More threads would not be faster, and name resolution uses the same small thread pool.
         async with self._one_thread:
             return await asyncio.to_thread(read, answer)

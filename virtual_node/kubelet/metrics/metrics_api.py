@@ -1,6 +1,7 @@
-"""What a lower cluster's metrics API (metrics.k8s.io) knows, in the words of a kubelet's ``/metrics/resource``.
+"""Usage from a lower cluster's metrics API (metrics.k8s.io), in the format of a kubelet's ``/metrics/resource``.
 
-It knows rates only, so counters are integrals of them. Source: k8s.io/metrics/pkg/apis/metrics/v1beta1.
+The API reports rates only, so counters are integrals of them. Source:
+k8s.io/metrics/pkg/apis/metrics/v1beta1.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from virtual_node.translate.nodes.prometheus_text import PodNames, Pods, node_ex
 from virtual_node.translate.nodes.usage import CounterSum, RateIntegral
 
 _TIMEOUT = 8.0
-"""Seconds; a scraper waits ten at most."""
+"""Timeout in seconds; scrapers wait at most ten seconds."""
 _CPU, _MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
 
 _log = get_logger(component="kubelet")
 
 
 class MetricsApi:
-    """Keeps the counters of one virtual node.
+    """The usage counters of one virtual node.
 
     Args:
         lower: The lower cluster.
-        cluster_id: The upper cluster's identity on its pods below.
+        cluster_id: The upper cluster's identity on its lower pods.
     """
 
     def __init__(self, lower: Client, *, cluster_id: str) -> None:
@@ -40,11 +41,11 @@ class MetricsApi:
         self._node_cpu = CounterSum()
 
     async def exposition(self, pods: Pods, nodes: Collection[str]) -> str:
-        """Usage of our pods and of the virtual node; as much as the lower cluster tells.
+        """Return the usage of owned pods and of the virtual node, as far as the lower cluster reports it.
 
         Args:
-            pods: Ours.
-            nodes: Names of the lower nodes behind the virtual one.
+            pods: Owned pods.
+            nodes: Names of the virtual node's lower nodes.
         """
         ours = {"labelSelector": f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"}
         found_nodes, found_pods = await asyncio.gather(self._list("nodes"), self._list("pods", ours))
@@ -85,7 +86,7 @@ class MetricsApi:
             memory.append(f"{_MEMORY}{{{labels}}} {quantity.amount(container['usage']['memory'])} {at}\n")
 
     def _count(self, key: str, sample: Mapping[str, Any], usage: Mapping[str, str]) -> float:
-        """CPU seconds used up to a sample."""
+        """Return the CPU seconds used up to a sample."""
         return self._rates.update(
             key,
             _cores(usage["cpu"]),
@@ -105,10 +106,10 @@ class MetricsApi:
 
 
 def _milliseconds(sample: Mapping[str, Any]) -> int:
-    """The moment of a sample."""
+    """Return a sample's timestamp in milliseconds."""
     return int(timestamps.parse(sample["timestamp"]).timestamp() * 1000)
 
 
 def _cores(cpu: str) -> float:
-    """CPUs; in nano-CPUs as a rule, of which an idle container uses less than one of our thousandths."""
+    """Return CPUs. Nano-CPUs are parsed here because an idle container uses less than ``quantity``'s millis."""
     return int(cpu[:-1]) / 1e9 if cpu.endswith("n") else quantity.milli(cpu) / 1000

@@ -1,7 +1,8 @@
-"""``/metrics`` (the process itself), ``/metrics/resource``, ``/metrics/cadvisor``, ``/metrics/probes`` and ``/stats/summary`` of a virtual node.
+"""The metrics routes of a virtual node.
 
-Asked of the lower kubelets, at most every few seconds whoever asks how often. Where the way to them is refused, usage
-comes from the lower cluster's metrics API.
+``/metrics`` describes the process itself. ``/metrics/resource``, ``/metrics/cadvisor``, ``/metrics/probes``
+and ``/stats/summary`` come from the lower kubelets, which are requested at most every few seconds. If access
+to the kubelets is refused, usage comes from the lower cluster's metrics API.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from virtual_node.translate.nodes.prometheus_text import Exposition, PodNames, P
 from virtual_node.translate.nodes.usage import CounterSum
 
 _FRESH = 5.0
-"""Seconds an answer is good for; scrapers ask every ten at most."""
+"""Seconds for which a response is reused; scrapers have intervals of ten seconds or more."""
 _CPU, _MEMORY = "node_cpu_usage_seconds_total", "node_memory_working_set_bytes"
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsRoutes:
-    """The routes of one virtual node.
+    """The metrics routes of one virtual node.
 
     Args:
         lower: The lower cluster.
         node_name: The virtual node.
-        lower_nodes: Names of the lower nodes behind it.
-        pods: Its pods, by lower namespace and name.
-        cluster_id: The upper cluster's identity on its pods below.
+        lower_nodes: Returns the names of its lower nodes.
+        pods: Returns its pods by lower namespace and name.
+        cluster_id: The upper cluster's identity on its lower pods.
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class MetricsRoutes:
         self._pods = pods
         self._kubelets = LowerKubelets(lower, lower_nodes)
         self._metrics_api = MetricsApi(lower, cluster_id=cluster_id)
-        # One per source: the samples of two paths are of different moments, and a step back looks like a reboot.
+        # One per source, because samples of two paths have different times and a decrease looks like a
+        # reboot.
         self._resource_cpu, self._summary_cpu = CounterSum(), CounterSum()
         self._answers: SharedAnswers[bytes] = SharedAnswers(fresh=_FRESH)
         self._usage: SharedAnswers[str] = SharedAnswers(fresh=_FRESH)
 
     def routes(self) -> list[web.RouteDef]:
-        """To be served beside the others."""
+        """Return the routes to serve."""
         return [
             web.get("/metrics", MetricsPage().get),
             self._route("/metrics/resource", self._resource, _TEXT),
@@ -116,7 +118,7 @@ class MetricsRoutes:
         return msgspec.json.encode(stats.summary([one], above, node_name=self._node_name))
 
     async def _from_metrics_api(self) -> str:
-        # Shared by two routes, or each would ask for the lists.
+        # Two routes share it, so that the lists are requested only once.
         return await self._usage.get(
             "", lambda: self._metrics_api.exposition(self._pods(), self._lower_nodes())
         )
@@ -133,7 +135,7 @@ class MetricsRoutes:
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """One lower kubelet's ``/metrics/resource``."""
+    """Parsed ``/metrics/resource`` of one lower kubelet."""
 
     node: Mapping[str, tuple[float, int]]
     ours: Exposition
@@ -149,7 +151,7 @@ def _decode(raw: bytes) -> str:
 
 
 def _read_summary(raw: bytes) -> dict[str, Any]:
-    """Raises: ValueError: it is none."""
+    """Parse a Summary; raise ValueError if it is not one."""
     found = _decode_object(raw)
     if not isinstance(found.get("node"), dict):
         raise ValueError("a summary without a node")

@@ -1,4 +1,4 @@
-"""One answer for everybody who asks the same at about the same time."""
+"""Shared results for requests that arrive at about the same time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class SharedAnswers(Generic[T]):
-    """Remembers answers for a while, by question, and finds each of them out only once at a time.
+    """Caches results by key for a short time and computes each only once at a time.
 
     Args:
-        fresh: Seconds an answer is good for. Failures are not remembered.
+        fresh: Seconds for which a result is reused. Errors are not cached.
     """
 
     def __init__(self, *, fresh: float) -> None:
@@ -21,11 +21,11 @@ class SharedAnswers(Generic[T]):
         self._tasks: dict[str, asyncio.Task[T]] = {}
 
     async def get(self, question: str, find_out: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Answer a question. Cancelling one caller does not disturb the others.
+        """Return a cached or computed result. Cancelling one caller does not affect the others.
 
         Args:
-            question: Names what is asked.
-            find_out: Finds the answer; whatever it raises, all who wait for it get.
+            question: Key of the result.
+            find_out: Computes the result. All waiting callers get its exceptions.
         """
         task = self._tasks.get(question)
         if task is None:

@@ -1,1 +1,1 @@
-"""The kubelet API's server, its routes, logs and pod lists."""
+"""The server of the kubelet API, with routes, logs and pod lists."""

@@ -1,4 +1,4 @@
-"""``/containerLogs``: the lower cluster's logs, passed on as they come."""
+"""``/containerLogs``: streams logs from the lower cluster."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d
 
 
 class LogRoutes:
-    """Handler of the logs.
+    """Handler of ``/containerLogs``.
 
     Args:
-        backend: Knows the pods.
+        backend: Finds the pods.
         registry: Counts the streams.
-        idle_timeout: Seconds without a byte from the lower cluster after which a log ends.
+        idle_timeout: Seconds without data from the lower cluster after which a log stream ends.
     """
 
     def __init__(self, backend: Backend, registry: StreamRegistry, *, idle_timeout: float) -> None:
@@ -40,7 +40,7 @@ class LogRoutes:
         self._idle_timeout = idle_timeout
 
     async def container_logs(self, request: web.Request) -> web.StreamResponse:
-        """Stream a container's log; ends when the client goes away, and then ends the lower request."""
+        """Stream a container's log. If the client disconnects, the lower request ends too."""
         options = log_options(request.query)
         pod, container = request.match_info["pod"], request.match_info["container"]
         target = find_pod(self._backend, request.match_info, missing=f"pod {quoted(pod)} does not exist")
@@ -71,7 +71,7 @@ async def _copy(request: web.Request, lower: aiohttp.ClientResponse) -> web.Stre
     except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, TimeoutError) as error:
         if not isinstance(error, ConnectionResetError):
             _log.info("a log ended early", error=str(error))
-        # A clean end would pass for the end of the log: let the client see that it is not.
+        # A normal end would look like the end of the log, so the connection is aborted.
         if request.transport is not None:
             request.transport.abort()
     finally:
@@ -80,16 +80,17 @@ async def _copy(request: web.Request, lower: aiohttp.ClientResponse) -> web.Stre
 
 
 def log_options(query: MultiMapping[str]) -> dict[str, str]:
-    """Decode and check the options as the kubelet does, and give those to pass on.
+    """Validate the log options as the kubelet does, and return those for the lower apiserver.
 
     Sources: apimachinery's conversion of query parameters, ``ValidatePodLogOptions``, and KEP-3288 for
-    `stream`. ``insecureSkipTLSVerifyBackend`` concerns the upper apiserver's way to this node alone.
+    `stream`. ``insecureSkipTLSVerifyBackend`` is dropped because it concerns the connection from the upper
+    apiserver only.
 
     Returns:
         Parameters for ``pods/log`` of an apiserver, without the container.
 
     Raises:
-        Refusal: 400 for what cannot be decoded, 422 for what makes no sense; the text names the option.
+        Refusal: 400 if an option cannot be decoded, 422 if it is invalid; the text names the option.
     """
     options: dict[str, str] = {}
     options |= {name: "true" for name in _FLAGS if _flag(query, name)}
@@ -114,7 +115,8 @@ def log_options(query: MultiMapping[str]) -> dict[str, str]:
 
 
 def _flag(query: MultiMapping[str], name: str) -> bool:
-    # As apimachinery has it: absent, "false" and "0" are false, all else (the empty string too) is true.
+    # As in apimachinery, absent, "false" and "0" are false, and everything else (even an empty string) is
+    # true.
     return query.get(name, "0").lower() not in {"false", "0"}
 
 

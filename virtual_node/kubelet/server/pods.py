@@ -1,4 +1,4 @@
-"""``/pods`` and ``/runningpods/``: a v1 PodList, encoded piece by piece."""
+"""``/pods`` and ``/runningpods/``: a v1 PodList, encoded in batches."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from aiohttp import web
 from virtual_node.kubelet.base.backend import Backend
 
 _BATCH = 50
-"""Pods encoded between two turns of the loop: about 5 ms, so that heartbeats and streams go on."""
+"""Pods per batch. Encoding a batch takes about 5 ms; then other tasks (heartbeats, streams) may run."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class PodRoutes:
-    """Handlers of the two lists."""
+    """Handlers of ``/pods`` and ``/runningpods/``."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     async def pods(self, request: web.Request) -> web.StreamResponse:
-        """Give the pods bound to this node."""
+        """Return the pods bound to this node."""
         return await _pod_list(request, self._backend.pods())
 
     async def running_pods(self, request: web.Request) -> web.StreamResponse:
-        """Give the pods that run for this node."""
+        """Return the pods that run for this node."""
         return await _pod_list(request, self._backend.running_pods())
 
 

@@ -1,4 +1,4 @@
-"""The kubelet API as an aiohttp application: its routes, and who may use them."""
+"""The kubelet API as an aiohttp application: its routes, authentication and authorization."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ REQUESTS = Counter(
 )
 
 MAX_HEAD = 1024 * 1024
-"""Bytes of a request head, as Go's net/http allows: ``kubectl exec`` carries whole scripts in the URL."""
+"""Maximum bytes of a request head, as in Go's net/http, because ``kubectl exec`` sends whole scripts in the
+URL."""
 
 STREAM = re.compile(
     rb"(?:GET|POST) /(?:exec|attach|portForward)/[^\r\n]*\r\n(?:[^\r\n]*\r\n)*?upgrade[ \t]*:", re.IGNORECASE
 )
-"""Matches the head of a request whose handler takes the connection over."""
+"""Matches the head of an upgrade request whose handler takes over the connection."""
 
 _log = get_logger(component="kubelet")
 
@@ -57,16 +58,16 @@ def make_app(
     answer_timeout: float,
     extra_routes: Sequence[web.AbstractRouteDef] = (),
 ) -> web.Application:
-    """Build the application.
+    """Return the application.
 
     Args:
-        backend: Knows the pods.
+        backend: Finds the pods.
         registry: Counts the streams.
-        authenticator: Tells who asks.
-        authorizer: Tells whether they may; None lets every authenticated user in.
-        idle_timeout: Seconds without a byte after which a stream ends.
-        answer_timeout: Seconds a lower apiserver may take to answer an upgrade.
-        extra_routes: More routes, under the same authentication; authorized by their first part.
+        authenticator: Authenticates requests.
+        authorizer: Authorizes requests; None: every authenticated user is authorized.
+        idle_timeout: Seconds without data after which a stream ends.
+        answer_timeout: Maximum seconds for a lower apiserver to answer an upgrade.
+        extra_routes: More routes with the same authentication, authorized by the first part of their path.
     """
     streams = StreamRoutes(backend, registry, idle_timeout=idle_timeout, answer_timeout=answer_timeout)
     logs = LogRoutes(backend, registry, idle_timeout=idle_timeout)
@@ -99,12 +100,12 @@ def make_app(
 HANDLER_ARGS: dict[str, Any] = {
     "access_log": None,
     "keepalive_timeout": 120.0,
-    # A command line travels in the URL: aiohttp's 8 KiB are too few.
+    # The URL contains the command line of an exec, for which aiohttp's 8 KiB are not enough.
     "max_line_size": MAX_HEAD,
     "max_field_size": 64 * 1024,
     "lingering_time": 0.5,
 }
-"""Arguments of aiohttp's protocol. Only authorized callers send it more than one head (`Gate`, ``hold``)."""
+"""Arguments of aiohttp's protocol. Only authorized clients can send it more than one head (`Gate`, ``hold``)."""
 
 
 def _get_and_post(path: str, handler: Handler) -> list[web.RouteDef]:
@@ -133,16 +134,16 @@ def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middl
             response = web.Response(status=500, text=error.message)
         except ConnectionError:
             raise
-        except Exception:  # noqa: BLE001 - the outermost: a fault here answers 500 and is logged
+        except Exception:  # noqa: BLE001 - the outermost handler logs unexpected errors and answers 500
             _log.exception("a request to the kubelet API failed", path=route)
             response = web.Response(status=500, text="internal error")
         if not response.prepared and request.writer.output_size > 0:
-            # The answer had begun: a second one must not follow it, nor may it look complete.
+            # The response had begun. Abort it: it must not look complete or be followed by a second response.
             raise ConnectionResetError("the answer broke off")
         if not response.prepared and (
             "Upgrade" in request.headers or (peer is not None and not peer.is_trusted)
         ):
-            # What the client sends next on this connection is the stream it hoped for, or nothing that is read.
+            # The next bytes of this connection would be those of the requested stream, or must not be read.
             response.force_close()
         method = request.method if request.method in _METHODS else "other"
         REQUESTS.labels(_bucket(request, route), method, response.status).inc()

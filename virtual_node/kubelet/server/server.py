@@ -1,4 +1,4 @@
-"""A virtual node's kubelet API on a port of its own: what the upper apiserver dials for logs and streams."""
+"""A virtual node's kubelet API on its own port, to which the upper apiserver connects for logs and streams."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ def connection_limits(total: int = 1200, strangers: int = 128) -> ConnectionLimi
 
 
 class ServerCertificate(Protocol):
-    """Gives the TLS context for the next connection; `CertificateReloader` is one."""
+    """Provides the TLS context for new connections, such as `CertificateReloader`."""
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context in use now."""
+        """The current TLS context."""
 
     def is_current(self, connection: ssl.SSLObject) -> bool:
-        """Whether a connection was made with the certificate and client CA in use now."""
+        """Report whether a connection was made with the current certificate and client CA."""
 
 
 class KubeletServer:
     """Serves one virtual node's kubelet API.
 
     Args:
-        backend: The virtual node: its pods and the way to the lower cluster.
-        address: Address to listen on; empty for all.
-        port: Port to listen on; 0 for any free one.
-        tls: Certificate, and the CA of client certificates; None serves plain HTTP, for tests.
-        authenticator: Tells who asks.
-        authorizer: Tells whether they may; None lets every authenticated user in.
+        backend: The virtual node, for its pods and clients of the lower cluster.
+        address: Address to listen on; empty: all addresses.
+        port: Port to listen on; 0: any free port.
+        tls: Server certificate and CA of client certificates; None: plain HTTP, for tests.
+        authenticator: Authenticates requests.
+        authorizer: Authorizes requests; None: every authenticated user is authorized.
         node_name: Name of the virtual node.
-        stream_idle_timeout: Seconds without a byte after which a stream is ended; the kubelet's 4 hours.
-        answer_timeout: Seconds a lower apiserver may take to answer an upgrade.
-        grace: Seconds given to open streams when the server stops.
-        extra_routes: More routes under the same authentication and authorization.
-        connections: Limits of the connections; shared by the virtual nodes of a process.
-        stream_limits: Limits of the streams; shared in the same way.
+        stream_idle_timeout: Seconds without data after which a stream ends; by default the kubelet's 4 hours.
+        answer_timeout: Maximum seconds for a lower apiserver to answer an upgrade.
+        grace: Seconds for open streams to end when the server stops.
+        extra_routes: More routes with the same authentication and authorization.
+        connections: Limits of connections, shared by the virtual nodes of a process.
+        stream_limits: Limits of streams, shared in the same way.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class KubeletServer:
             app,
             handle_signals=False,
             shutdown_timeout=1.0,
-            # A client that hangs up ends its log stream and the lower request behind it.
+            # A client that disconnects ends its log stream and the lower request for it.
             handler_cancellation=True,
         )
         self._gate: Gate | None = None
@@ -111,16 +111,16 @@ class KubeletServer:
 
     @property
     def port(self) -> int:
-        """The port in use; after `start` the real one where 0 was asked for."""
+        """The listening port. If port 0 was requested, `start` chooses it."""
         if self._listener is not None and self._listener.sockets:
             return int(self._listener.sockets[0].getsockname()[1])
         return self._port
 
     async def start(self) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address is not available.
         """
         await self._runner.setup()
         server = self._runner.server
@@ -134,7 +134,8 @@ class KubeletServer:
             stream=STREAM,
         )
         try:
-            # Known to us before it listens: cancelled in between, its port would be taken as long as the process runs.
+            # Assigned before it listens, because a cancellation in between would leave the port open until
+            # the process exits.
             self._listener = await asyncio.get_running_loop().create_server(
                 self._gate, self._address or None, self._port, backlog=_BACKLOG, start_serving=False
             )
@@ -148,10 +149,10 @@ class KubeletServer:
         _log.debug("the kubelet API is served", node=self._node_name, address=self._address, port=self.port)
 
     async def stop(self, *, grace: float | None = None) -> None:
-        """Stop listening, let open streams end by themselves for a while, then end them.
+        """Stop listening, wait for open streams to end, then cancel them.
 
         Args:
-            grace: Seconds they get; the constructor's when not given.
+            grace: Maximum seconds to wait; None: the constructor's value.
         """
         if self._listener is not None:
             self._listener.close()
@@ -168,7 +169,7 @@ class KubeletServer:
         self._listener = None
 
     async def run(self) -> None:
-        """Serve until cancelled; then stop within the grace period."""
+        """Serve until cancelled, then stop within the grace period."""
         await self.start()
         try:
             await asyncio.get_running_loop().create_future()
@@ -179,8 +180,9 @@ class KubeletServer:
 
     @web.middleware
     async def _leave_outdated(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """End a connection with this answer if it was made under another certificate or client CA than today's."""
-        # Asked for first: a transport that a stream has taken over and closed knows nothing any more.
+        """Close the connection after this response if its certificate or client CA is not current."""
+        # Read first, because a transport that a stream has taken over and closed has no TLS information any
+        # more.
         connection = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
         response = await handler(request)
         if connection is not None and self._tls is not None and not self._tls.is_current(connection):
@@ -189,10 +191,10 @@ class KubeletServer:
 
 
 def _end_kept(server: web.Server) -> None:
-    """End connections as soon as they have no request: the next one is our successor's to answer, not ours to refuse."""
+    """Close idle connections now and others after their response, so that the next process gets new requests."""
     for connection in server.connections:
-        waiter = connection._waiter  # noqa: SLF001 - for its next request; nothing public says it; a test guards it
+        waiter = connection._waiter  # noqa: SLF001 - no public API for waiting connections; a test guards it
         waits = waiter is not None and not waiter.done()
-        connection.close()  # behind the answer to a request that has come
+        connection.close()  # after the response to a request that has arrived
         if waits:
             connection.force_close()

@@ -1,1 +1,1 @@
-"""exec, attach, port-forward and run: an upgraded connection joined to the lower API server."""
+"""exec, attach, port-forward and run: upgraded connections that are spliced to the lower API server."""

@@ -19,19 +19,19 @@ from virtual_node.kubelet.streams.http_head import (
 )
 
 MAX_HEAD = 64 * 1024
-"""Bytes of a response head; a Kubernetes apiserver sends well under four thousand."""
+"""Maximum bytes of a response head; a Kubernetes apiserver sends less than four thousand."""
 
 MAX_ERROR_BODY = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class UpgradeRequest:
-    """What to ask an apiserver for.
+    """An upgrade request to an apiserver.
 
     Attributes:
         method: GET for WebSocket, POST for SPDY.
-        target: Path and query below the server's path prefix, escaped.
-        headers: Without Host and credentials.
+        target: Escaped path and query, relative to the server's path prefix.
+        headers: Headers without Host and credentials.
     """
 
     method: str
@@ -41,12 +41,12 @@ class UpgradeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the far end said to an upgrade request.
+    """The response to an upgrade request.
 
     Attributes:
-        connection: The connection, its reading paused.
+        connection: The connection, with reading paused.
         head: The response head.
-        rest: Bytes that came right behind the head.
+        rest: Bytes received after the head.
     """
 
     connection: Connection
@@ -55,7 +55,7 @@ class Answer:
 
 
 class DialError(Exception):
-    """No answer from the lower apiserver; the text says why, in one line."""
+    """The lower apiserver did not answer; the text is a one-line cause."""
 
 
 async def dial(
@@ -64,18 +64,18 @@ async def dial(
     """Connect to a lower apiserver and send one upgrade request with the cluster's own credentials.
 
     Args:
-        config: The lower cluster. Its proxy, when it has one, is asked for a tunnel (``CONNECT``).
-        request: What to ask for.
-        answer_timeout: Seconds for all of it: connecting, handshakes, and the answer.
+        config: The lower cluster. If it has a proxy, the connection is a tunnel through it (``CONNECT``).
+        request: The upgrade request.
+        answer_timeout: Maximum seconds for everything: connection, handshakes and response.
         refresh: Whether to renew the credentials first, after a 401.
 
     Returns:
-        The answer; the caller owns its connection. Cancellation closes the connection.
+        The response; the caller owns its connection. Cancellation closes the connection.
 
     Raises:
         ConfigError: There are no credentials to send.
-        DialError: Refused, reset, timed out, no trust, or not HTTP.
-        ValueError: A header or path that would not stay within its line.
+        DialError: The connection was refused, reset, timed out, not trusted or not HTTP.
+        ValueError: A header or path contains characters that would end its line.
     """
     credentials = await config.headers(refresh=refresh)
     head = RequestHead(
@@ -94,10 +94,10 @@ async def dial(
 
 
 async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
-    """Read the body of an answer that is not a 101, and close its connection.
+    """Read the body of a response that is not a 101, and close its connection.
 
     Returns:
-        At most 64 KiB; what came before a failure or after `within` seconds when there is one.
+        At most 64 KiB; if reading fails or takes longer than `within` seconds, the bytes received until then.
     """
     reader = asyncio.StreamReader()
     transport = answer.connection.transport
@@ -123,7 +123,7 @@ async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
 
 
 class _BodyReader(asyncio.StreamReaderProtocol):
-    """Feeds a stream reader; asked after the handshake, it cannot know that TLS has no half-close."""
+    """Feeds a stream reader. It is set after the TLS handshake, so it cannot detect that TLS has no half-close."""
 
     def eof_received(self) -> bool:
         super().eof_received()
@@ -161,7 +161,8 @@ async def _tcp(host: str, port: int) -> Connection:
     try:
         transport, _ = await asyncio.shield(connecting)
     except asyncio.CancelledError:
-        # Not cancelled itself: between two of its tasks the loop would lose a socket that has just been connected.
+        # The task is not cancelled, because asyncio would leak a socket that was connected between two of its
+        # tasks.
         connecting.add_done_callback(_abort)
         raise
     return Connection(transport, transport)
@@ -173,7 +174,7 @@ def _abort(connecting: asyncio.Task[tuple[asyncio.Transport, _Silent]]) -> None:
 
 
 class _Silent(asyncio.Protocol):
-    """Reads nothing: a connection's first bytes, and its end, are for whoever takes it over."""
+    """Keeps reading paused, so that the next protocol gets the first bytes and the end of the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -222,7 +223,7 @@ async def _ask(connection: Connection, head: bytes) -> Answer:
 
 
 class HeadReader(asyncio.Protocol):
-    """Collects bytes up to the end of a response head, then stops the transport's reading."""
+    """Collects bytes up to the end of a response head, then pauses the transport's reading."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -230,13 +231,13 @@ class HeadReader(asyncio.Protocol):
         self._done: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
 
     async def read(self, transport: asyncio.Transport) -> tuple[bytes, bytes]:
-        """Wait for the head.
+        """Wait for the complete head.
 
         Returns:
-            The head without its empty line, and what came behind it.
+            The head without its empty line, and the bytes after it.
 
         Raises:
-            OSError: The connection ended before.
+            OSError: The connection ended before the end of the head.
             ValueError: The head is too long.
         """
         self._transport = transport
@@ -245,7 +246,7 @@ class HeadReader(asyncio.Protocol):
         return await self._done
 
     def data_received(self, data: bytes) -> None:
-        """Look for the end of the head."""
+        """Collect the bytes and search for the end of the head."""
         if self._done.done():
             return
         searched = max(0, len(self._buffer) - len(END_OF_HEAD))
@@ -261,10 +262,10 @@ class HeadReader(asyncio.Protocol):
         self._done.set_result((head, rest))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the reader when the head is not complete."""
+        """Fail the pending read if the head is not complete."""
         self._fail(exc or ConnectionResetError("the connection was closed before an answer came"))
 
     def _fail(self, error: Exception) -> None:
         if not self._done.done():
             self._done.set_exception(error)
-            self._done.exception()  # nobody may be waiting any more
+            self._done.exception()  # retrieved here in case no caller waits any more

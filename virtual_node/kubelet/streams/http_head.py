@@ -1,6 +1,6 @@
-"""HTTP/1.1 heads as bytes: written with nothing smuggled in, read strictly. No I/O.
+"""HTTP/1.1 heads as bytes, with protection against header injection and strict parsing. No I/O.
 
-Only the heads of upgrades need this: what follows a 101 is copied, never read.
+Only upgrades need this. The bytes after a 101 are copied without parsing.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _STATUS_LINE = re.compile(r"HTTP/1\.[01] ([1-9]\d\d)(?: ([^\x00-\x08\x0a-\x1f\x7
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A request line and its headers, in order, repeated names kept."""
+    """A request line and its headers, in order and including repeated names."""
 
     method: str
     target: str
     headers: Headers
 
     def encode(self) -> bytes:
-        """Give the bytes to send.
+        """Return the bytes to send.
 
         Raises:
-            ValueError: A method, target or header that would not stay within its line.
+            ValueError: A method, target or header contains characters that would end its line.
         """
         if not _TOKEN.fullmatch(self.method):
             raise ValueError(f"method: {self.method!r} is not an HTTP method")
@@ -41,28 +41,28 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """A status line and its headers, in order, repeated names kept."""
+    """A status line and its headers, in order and including repeated names."""
 
     status: int
     reason: str
     headers: Headers
 
     def encode(self) -> bytes:
-        """Give the bytes to send.
+        """Return the bytes to send.
 
         Raises:
-            ValueError: A header that would not stay within its line.
+            ValueError: A header contains characters that would end its line.
         """
         return _encode(f"HTTP/1.1 {self.status} {self.reason}", self.headers)
 
     def get(self, name: str, default: str = "") -> str:
-        """Look up the first header of that name, whatever its case."""
+        """Return the value of the first header of that name, ignoring case."""
         wanted = name.lower()
         return next((value for key, value in self.headers if key.lower() == wanted), default)
 
 
 def parse_response_head(raw: bytes) -> ResponseHead:
-    """Read a response head.
+    """Parse a response head.
 
     Args:
         raw: The bytes before the empty line.

@@ -1,8 +1,8 @@
-"""How many streams (exec, attach, port-forward, logs, run) may be open in the process, and in one namespace.
+"""Limits of open streams (exec, attach, port-forward, logs, run) in the process and in one namespace.
 
-The API server calls with one certificate for all of its users, so who a user is, is not known here. The pod's upper
-namespace is: it is the unit of fairness. One user may have several namespaces, so the last streams are kept for namespaces
-that have few.
+The API server uses one certificate for all of its users, so the user of a request is unknown here. Fairness
+is therefore between upper namespaces of pods. One user may have several namespaces, so the last streams are
+reserved for namespaces that have few.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ REFUSED = prometheus_client.Counter(
     ["limit"],
 )
 _LONG_HEAD = 64 * 1024
-"""Bytes of a request's target that count as one more stream: an exec may carry a script of a megabyte."""
+"""Bytes of a request's target that count as one more stream, because an exec may contain a script of a
+megabyte."""
 _RESERVES = ((5, 5), (10, 1))
-"""(divisor, streams): the last total/divisor streams go to namespaces that have at most so many with the new one."""
-# The API server hands the user its own words for a 429 that is no upgrade, and ours for a 400.
+"""(divisor, streams): the last total/divisor streams are reserved for namespaces that have at most this many
+streams, including the new one."""
+# For requests without upgrade the API server replaces the text of a 429 but passes on that of a 400.
 _STATUS = {"logs": 400, "run": 400}
 
 
@@ -33,8 +35,8 @@ class StreamLimits:
     """Counts open streams; shared by the virtual nodes of a process.
 
     Args:
-        total: Streams open at once.
-        per_namespace: Those to pods of one upper namespace.
+        total: Maximum number of open streams.
+        per_namespace: Maximum number of open streams to pods of one upper namespace.
     """
 
     def __init__(self, total: int = 1000, per_namespace: int = 100) -> None:
@@ -46,15 +48,15 @@ class StreamLimits:
 
     @contextlib.contextmanager
     def hold(self, verb: str, namespace: str, target: str) -> Iterator[None]:
-        """Count a stream for as long as the block runs.
+        """Count a stream while the block runs.
 
         Args:
             verb: exec, attach, portforward, logs or run.
-            namespace: The upper pod's.
+            namespace: The upper pod's namespace.
             target: Path and query of the request; a long one counts as several streams.
 
         Raises:
-            Refusal: Too many are open; the text names the setting.
+            Refusal: Too many streams are open; the text names the setting.
         """
         weight = 1 + len(target) // _LONG_HEAD
         status = _STATUS.get(verb, 429)
@@ -90,14 +92,14 @@ class StreamLimits:
 def exceeded(
     streams: Mapping[str, int], namespace: str, weight: int, *, total: int, per_namespace: int
 ) -> Literal["namespace", "total"] | None:
-    """Return which limit one more stream exceeds; None: none.
+    """Return the limit that one more stream exceeds; None: it exceeds none.
 
     Args:
-        streams: Open streams by namespace.
-        namespace: The new stream's.
-        weight: As how many streams the new one counts.
-        total: Streams open at once. The last of them are reserved (``_RESERVES``).
-        per_namespace: Streams of one namespace.
+        streams: Number of open streams by namespace.
+        namespace: The new stream's namespace.
+        weight: Number of streams that the new one counts as.
+        total: Maximum number of open streams. The last of them are reserved (``_RESERVES``).
+        per_namespace: Maximum number of open streams of one namespace.
     """
     held = streams.get(namespace, 0) + weight
     if held > per_namespace:

@@ -1,4 +1,4 @@
-"""The streams open at one kubelet port: counted while they live, ended when the node stops."""
+"""The open streams of one kubelet port, which are counted, and cancelled when the node stops."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ STREAM_BYTES = Counter(
 
 
 class StreamRegistry:
-    """Knows the task of every open stream.
+    """The tasks of all open streams.
 
     Args:
-        limits: How many may be open; shared with other ports.
+        limits: Limits of open streams, shared with other ports.
     """
 
     def __init__(self, limits: StreamLimits | None = None) -> None:
@@ -38,14 +38,14 @@ class StreamRegistry:
 
     @contextlib.contextmanager
     def track(self, verb: str, request: web.Request) -> Iterator[None]:
-        """Count the current task as a stream for as long as the block runs.
+        """Count the current task as a stream while the block runs.
 
         Args:
             verb: exec, attach, portforward, logs or run.
-            request: What asks for it; its path has the pod's namespace.
+            request: The stream's request; its path contains the pod's namespace.
 
         Raises:
-            Refusal: 503 when the node is shutting down, 400 or 429 when too many are open.
+            Refusal: 503 if the node is shutting down, 400 or 429 if too many streams are open.
         """
         if self._draining:
             raise Refusal(503, "the virtual node is shutting down")
@@ -63,13 +63,13 @@ class StreamRegistry:
                 self._changed.set()
 
     async def drain(self, grace: float) -> int:
-        """Take no more streams, give those open some time to end by themselves, then cancel them.
+        """Accept no more streams, wait for open ones to end, then cancel them.
 
         Args:
-            grace: Seconds given.
+            grace: Maximum seconds to wait.
 
         Returns:
-            How many had to be cancelled.
+            The number of cancelled streams.
         """
         self._draining = True
         with contextlib.suppress(TimeoutError):

@@ -1,7 +1,7 @@
-"""Translates a request for a stream at a node into the same request at an apiserver. Pure.
+"""Translation of a stream request to a node into the same request to an apiserver.
 
-The node's spelling (``input=1&output=1``) and the apiserver's (``stdin=true&stdout=true``) differ for
-historical reasons; what they mean does not. Sources: kubelet ``pkg/kubelet/server`` and
+The parameters of a node (``input=1&output=1``) and of an apiserver (``stdin=true&stdout=true``) differ for
+historical reasons, but have the same meaning. Sources: kubelet ``pkg/kubelet/server`` and
 ``staging/src/k8s.io/kubelet/pkg/cri/streaming``, apiserver ``pkg/registry/core/pod/strategy.go``.
 """
 
@@ -27,24 +27,24 @@ _KEPT_PREFIXES = ("sec-websocket-", "x-stream-", "x-accept-")
 
 
 def is_upgrade(values: Sequence[str]) -> bool:
-    """Tell whether a request's ``Upgrade`` headers ask for one of the two protocols that carry streams.
+    """Report whether a request's ``Upgrade`` headers name one of the two protocols that carry streams.
 
-    No other is passed on: a proxy before the lower apiserver that agrees to h2c, say, would leave the client with a
-    connection on which it may ask for anything.
+    Others are not forwarded. If, for example, a proxy before the lower apiserver accepted h2c, the client
+    would have a connection on which it could send any request.
     """
     return len(values) == 1 and values[0].strip().lower() in _UPGRADES
 
 
 def parse_query(raw: str) -> MultiMapping[str]:
-    """Read a query as it was sent; bytes that are no UTF-8 are kept, because they may be part of a command."""
+    """Parse a query and keep bytes that are not UTF-8, because they may be part of a command."""
     return MultiDict(parse_qsl(raw, keep_blank_values=True, errors="surrogateescape"))
 
 
 def exec_query(query: MultiMapping[str], *, container: str) -> Query:
-    """Translate the parameters of an exec; the command keeps its order.
+    """Translate the parameters of an exec, with the command's words in order.
 
     Raises:
-        Refusal: 400 when no stream is asked for.
+        Refusal: 400 if no stream is requested.
     """
     commands = [("command", word) for word in query.getall("command", [])]
     return [*attach_query(query, container=container), *commands]
@@ -53,10 +53,10 @@ def exec_query(query: MultiMapping[str], *, container: str) -> Query:
 def attach_query(query: MultiMapping[str], *, container: str) -> Query:
     """Translate the parameters of an attach.
 
-    With a terminal there is no stderr of its own: the kubelet ignores the wish, and so does this.
+    A terminal has no separate stderr. Like the kubelet, this ignores a request for it.
 
     Raises:
-        Refusal: 400 when no stream is asked for.
+        Refusal: 400 if no stream is requested.
     """
     tty = _is_set(query, "tty")
     streams = [
@@ -72,10 +72,10 @@ def attach_query(query: MultiMapping[str], *, container: str) -> Query:
 def port_forward_query(query: MultiMapping[str], headers: Mapping[str, str]) -> Query:
     """Translate the parameters of a port-forward.
 
-    SPDY names the ports inside the stream. Plain WebSocket names them here and must name at least one.
+    With SPDY the ports are named inside the stream. Plain WebSocket requires at least one as a parameter.
 
     Raises:
-        Refusal: 400 when a WebSocket names no port, or something that is none.
+        Refusal: 400 if a WebSocket has no port or an invalid one.
     """
     if headers.get("Upgrade", "").lower() != "websocket":
         return []
@@ -103,11 +103,10 @@ def target_path(path: str, query: Query) -> str:
 
 
 def forwarded_headers(method: str, headers: Iterable[tuple[str, str]]) -> Headers:
-    """Choose the headers that go on to the lower apiserver: those of the protocol, and no others.
+    """Return the headers to forward to the lower apiserver: those of the stream protocol only.
 
-    A list of what may pass and not of what may not: one forgotten ``Impersonate-User`` would let a user
-    of the upper cluster be anybody in the lower one. Credentials in a WebSocket's protocol list are
-    taken out as well.
+    This is an allow list because with a deny list one forgotten ``Impersonate-User`` would let an upper user
+    act as any lower user. Credentials in a WebSocket's protocol list are removed as well.
     """
     kept: list[tuple[str, str]] = [("Connection", "Upgrade")]
     if method == "POST":
@@ -124,6 +123,6 @@ def forwarded_headers(method: str, headers: Iterable[tuple[str, str]]) -> Header
 
 
 def answered_headers(headers: Headers) -> Headers:
-    """Choose the headers of a 101 that go back to the client."""
+    """Return the headers of a 101 to send to the client."""
     kept = [(n, v) for n, v in headers if n.lower() == "upgrade" or n.lower().startswith(_KEPT_PREFIXES)]
     return (("Connection", "Upgrade"), *kept)

@@ -32,20 +32,20 @@ from virtual_node.kubelet.streams.request import (
 from virtual_node.kubelet.streams.splice import Splice
 
 USER = web.RequestKey("USER", UserInfo)
-"""Where a request carries who sent it."""
+"""Request key of the authenticated user."""
 
 _log = get_logger(component="kubelet")
 
 
 class StreamRoutes:
-    """Handlers of the three upgrades.
+    """Handlers of exec, attach and port-forward.
 
     Args:
-        backend: Knows the pods.
+        backend: Finds the pods.
         registry: Counts the streams.
-        idle_timeout: Seconds without a byte after which a stream is ended.
-        answer_timeout: Seconds the lower apiserver may take to answer an upgrade. It dials its own kubelet
-            first.
+        idle_timeout: Seconds without data after which a stream ends.
+        answer_timeout: Maximum seconds for the lower apiserver to answer an upgrade, which includes its
+            connection to its own kubelet.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class StreamRoutes:
         try:
             answer = await dial(config, asked, answer_timeout=self._answer_timeout)
             if answer.head.status == 401:
-                # A token may have been rotated before its file or plugin was looked at again.
+                # A token may have been rotated before its file or plugin was read again.
                 answer.connection.transport.abort()
                 answer = await dial(config, asked, answer_timeout=self._answer_timeout, refresh=True)
         except (DialError, ConfigError) as error:
@@ -135,7 +135,7 @@ class StreamRoutes:
         try:
             await splice.wait_closed()
         except asyncio.CancelledError:
-            # Only a shutdown cancels: the client's end is the splice's business now.
+            # Only a shutdown cancels this task, because the splice handles the client's disconnect.
             splice.abort()
             await splice.wait_closed()
             raise
@@ -152,10 +152,10 @@ class StreamRoutes:
 
 
 def find_pod(backend: Backend, names: Mapping[str, str], *, missing: str = "pod does not exist") -> PodTarget:
-    """Find the pod that a path names.
+    """Return the target of the pod in a path.
 
     Raises:
-        Refusal: 404 with the kubelet's text when this node has no such pod.
+        Refusal: 404 with the kubelet's text if this node has no such pod.
     """
     target = backend.resolve(names["namespace"], names["pod"], uid=names.get("uid"))
     if target is None:
@@ -164,7 +164,7 @@ def find_pod(backend: Backend, names: Mapping[str, str], *, missing: str = "pod 
 
 
 async def _relay(answer: Answer, target: PodTarget) -> web.Response:
-    """Answer in the lower apiserver's own words, so that kubectl prints them."""
+    """Return the lower apiserver's response with its own text, so that kubectl prints it."""
     body = await read_error_body(answer)
     status = answer.head.status
     if status == 401:
@@ -178,9 +178,10 @@ async def _relay(answer: Answer, target: PodTarget) -> web.Response:
 
 
 def _take_over(request: web.Request) -> tuple[Connection, bytes] | None:
-    """Take the client's connection away from aiohttp.
+    """Detach the client's connection from aiohttp; None: it is closed.
 
-    aiohttp is told of its end when this request is done, or it would count the connection for ever.
+    When this request is done aiohttp is notified of the connection's end, or it would count the connection
+    forever.
     """
     handler = request.protocol
     transport = request.transport
@@ -195,7 +196,7 @@ def _take_over(request: web.Request) -> tuple[Connection, bytes] | None:
 
 
 class _TakenOver(web.StreamResponse):
-    """A response that was written already, by other means."""
+    """A response that has already been written to the transport."""
 
     def __init__(self) -> None:
         super().__init__(status=101)

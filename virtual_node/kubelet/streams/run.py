@@ -1,8 +1,8 @@
-"""``/run``: a command without terminal and stdin whose output is the answer.
+"""``/run``: a command without terminal and stdin, with its output as the response.
 
-The one stream this node reads itself: an exec over WebSocket at the lower apiserver, whose binary
-messages start with the number of their channel. Version 5 of the protocol adds closing of channels to
-version 4 and changes nothing for one who only listens.
+Unlike other streams, this node reads it: an exec over WebSocket at the lower apiserver, with binary messages
+that begin with their channel number. Version 5 of the protocol differs from version 4 only in closing of
+channels, which a reader does not need.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from virtual_node.kubelet.streams.routes import find_pod
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 MAX_OUTPUT = 16 * 1024 * 1024
-"""Bytes of output kept, as much as container runtimes return from a synchronous exec (CRI ExecSync)."""
+"""Maximum bytes of output, as in container runtimes' synchronous exec (CRI ExecSync)."""
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
 
@@ -36,10 +36,10 @@ class RunRoutes:
     """Handler of ``/run``.
 
     Args:
-        backend: Knows the pods.
+        backend: Finds the pods.
         registry: Counts the streams.
-        idle_timeout: Seconds without a message from the lower cluster after which the command is left.
-        answer_timeout: Seconds the lower apiserver may take to answer.
+        idle_timeout: Seconds without a message from the lower cluster after which the stream is closed.
+        answer_timeout: Maximum seconds for the lower apiserver to answer.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RunRoutes:
         self._patience = Patience(idle_timeout, answer_timeout)
 
     async def run(self, request: web.Request) -> web.StreamResponse:
-        """Run ``?cmd=``, split at spaces; answer with stdout, then stderr."""
+        """Run ``?cmd=``, split at spaces, and respond with stdout, then stderr."""
         container = request.match_info["container"]
         target = find_pod(self._backend, request.match_info)
         if container not in container_names(target.pod):
@@ -65,7 +65,7 @@ class RunRoutes:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds: without a message, and for the answer to an upgrade."""
+    """Timeouts in seconds: without a message, and for the answer to an upgrade."""
 
     idle: float
     answer: float
@@ -73,17 +73,17 @@ class Patience:
 
 @dataclass(slots=True)
 class Output:
-    """What a command wrote, and why it failed if it did."""
+    """A command's output, and the cause of a failure (empty: no failure)."""
 
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
     failure: str = ""
 
     def feed(self, message: bytes, command: list[str]) -> None:
-        """Take one message of the channel protocol.
+        """Add one message of the channel protocol.
 
         Raises:
-            Refusal: 500 when the output grows too long to be kept.
+            Refusal: 500 if the output is too long.
         """
         channel, data = message[:1], message[1:]
         if channel == bytes([_STDOUT]):
@@ -107,16 +107,16 @@ class Output:
 
 
 async def run_command(target: PodTarget, container: str, command: list[str], *, patience: Patience) -> Output:
-    """Execute a command in a container of the lower cluster and collect its output.
+    """Execute a command in a container of the lower cluster and return its output.
 
     Raises:
-        Refusal: The lower cluster refused, or could not be reached.
+        Refusal: The lower cluster refused the request or could not be reached.
     """
     try:
         try:
             return await _execute(target, container, command, patience=patience)
         except Unauthorized:
-            # Nothing has run. A token may have been rotated before its file or plugin was looked at again.
+            # The command did not run. A token may have been rotated before its file or plugin was read again.
             return await _execute(target, container, command, patience=patience, refresh=True)
     except ApiError as error:
         raise refusal_from_lower(error, cluster=target.cluster) from error
@@ -150,7 +150,7 @@ async def _execute(
                 )
         except TimeoutError:
             raise DialError(f"no answer within {patience.answer:g} s") from None
-        except aiohttp.ClientHttpProxyError as error:  # its own text has the proxy's password
+        except aiohttp.ClientHttpProxyError as error:  # the error's text contains the proxy's password
             raise DialError(f"the proxy answered {error.status} {error.message}") from None
         try:
             async for message in socket:
@@ -169,7 +169,7 @@ async def _execute(
 async def _refuse_other_than_upgrade(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Keep the lower apiserver's own words; aiohttp's handshake error drops them."""
+    """Raise an error with the lower apiserver's text, which aiohttp's handshake error would drop."""
     response = await handler(request)
     if response.status != 101:
         raise error_from_response(response.status, await response.read(), response.headers)

@@ -1,16 +1,15 @@
-"""Two connections joined into one: every byte that arrives on either leaves on the other, unread.
+"""Two connections joined into one: bytes that arrive on one are written to the other without parsing.
 
-Theory of operation. Each connection is driven by an `End`, an `asyncio.Protocol` that writes what it
-receives straight to its peer's transport: no task, no queue, no stream buffer between them. When a
-peer's write buffer is full its End stops this side's reading, so a slow reader holds back the sender
-through TCP and no more than about a megabyte is ever kept here.
+Theory of operation. Each connection has an `End`, an `asyncio.Protocol` that writes the bytes it receives
+directly to its peer's transport, without a task, queue or stream buffer. When a peer's write buffer is full,
+its End pauses reading on this side. A slow reader thus slows down the sender through TCP, and at most about a
+megabyte is buffered here.
 
-The join ends when either side ends. What was received before is still delivered: the survivor is closed
-only after its last byte has left this process, however slowly its reader takes it, because a command's
-last output (``kubectl exec … cat file | less``) is worth as much as its first. Closing a TLS transport
-at once would drop the rest after asyncio's 30 s shutdown limit. Plain TCP half-closes are passed on;
-TLS has none in asyncio, there the end of one direction is the end of both (the Go proxies of Kubernetes
-do the same).
+The splice ends when one of its connections ends. Bytes received before are still delivered, because a
+command's last output (``kubectl exec … cat file | less``) must not be lost. The other connection is therefore
+closed only after its last byte has left this process, even if its reader is slow. An immediate close of a TLS
+transport would drop the rest after asyncio's 30 s shutdown limit. Half-closes of plain TCP are passed on.
+asyncio has no half-close for TLS, so the end of one direction ends both, as in the Go proxies of Kubernetes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Callable
 from controller_runtime.serving.raw_connection import Connection, keep_alive
 
 HIGH_WATER = 256 * 1024
-"""Bytes waiting to be written to one side before the other side's reading is paused."""
+"""Bytes waiting to be written to one side at which reading from the other side is paused."""
 
 _DRAIN_CHECK, _DRAIN_CHECK_MAX = 0.02, 1.0
 
@@ -32,9 +31,9 @@ class Splice:
     Args:
         upper: The client's connection.
         lower: The connection to the lower apiserver.
-        idle_timeout: Seconds without a byte in either direction after which both are ended.
-        linger: Seconds that bytes already accepted for the lower side may take to leave after the client
-            is gone. The client's side may take `idle_timeout`.
+        idle_timeout: Seconds without data in either direction after which both are closed.
+        linger: Seconds without progress after which bytes for the lower side are dropped, once the client has
+            disconnected. For the client's side it is `idle_timeout`.
     """
 
     def __init__(
@@ -50,11 +49,11 @@ class Splice:
         self._idle_timer: asyncio.TimerHandle | None = None
 
     def start(self, *, from_upper: bytes = b"", from_lower: bytes = b"") -> None:
-        """Take both transports over.
+        """Take over both transports.
 
         Args:
-            from_upper: Bytes of the client that were read already; they go to the lower side first.
-            from_lower: Bytes of the lower side that were read already; they go to the client first.
+            from_upper: Bytes already read from the client, to be sent to the lower side first.
+            from_lower: Bytes already read from the lower side, to be sent to the client first.
         """
         self._upper.take_over()
         self._lower.take_over()
@@ -65,31 +64,31 @@ class Splice:
         self._idle_timer = self._loop.call_later(self._idle_timeout, self._check_idle)
 
     async def wait_closed(self) -> None:
-        """Wait until both connections are closed. Cancellation leaves the splice running."""
+        """Wait until both connections are closed. Cancellation does not stop the splice."""
         await asyncio.shield(self._closed)
 
     def abort(self) -> None:
-        """End both connections now; bytes not yet sent are dropped."""
+        """Close both connections now and drop unsent bytes."""
         for end in (self._upper, self._lower):
             if not end.lost:
                 end.connection.transport.abort()
 
     @property
     def bytes_to_lower(self) -> int:
-        """How many bytes went from the client to the lower side."""
+        """Number of bytes copied from the client to the lower side."""
         return self._upper.received
 
     @property
     def bytes_to_upper(self) -> int:
-        """How many bytes went from the lower side to the client."""
+        """Number of bytes copied from the lower side to the client."""
         return self._lower.received
 
     def touch(self) -> None:
-        """Note that a byte moved."""
+        """Restart the idle timeout because bytes were copied."""
         self._last_byte = self._loop.time()
 
     def end_lost(self) -> None:
-        """Finish when both sides are gone."""
+        """Finish if both connections are closed."""
         if self._upper.lost and self._lower.lost and not self._closed.done():
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
@@ -121,10 +120,10 @@ class End(asyncio.Protocol):
         self._got_eof = False
 
     def take_over(self) -> None:
-        """Become the transport's protocol and let it read."""
+        """Become the transport's protocol and resume reading."""
         transport = self.connection.transport
         if transport.is_closing():
-            # Its old protocol has been or will be told; this one would wait for ever.
+            # connection_lost is only called on the old protocol, so this one would wait forever.
             asyncio.get_running_loop().call_soon(self.connection_lost, None)
         transport.set_protocol(self)
         transport.set_write_buffer_limits(high=HIGH_WATER)
@@ -132,22 +131,22 @@ class End(asyncio.Protocol):
         keep_alive(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Pass the bytes on. What a peer sends after its counterpart has gone is of no use to anybody."""
+        """Write the bytes to the peer, or drop them if the peer's connection has ended."""
         self.received += len(data)
         self._splice.touch()
         if not self._draining:
             self.peer._write(data)  # noqa: SLF001  # the other half of the same object
 
     def pause_writing(self) -> None:
-        """This side takes no more: stop reading from the other."""
+        """Pause reading from the peer because this side's write buffer is full."""
         self.peer.connection.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """This side takes bytes again."""
+        """Resume reading from the peer."""
         self.peer.connection.transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """The far end writes no more: pass that on, by half-closing where both transports can."""
+        """Pass on the end of input, by a half-close if both transports support it."""
         self._got_eof = True
         mine, other = self.connection.transport, self.peer.connection.transport
         if not (mine.can_write_eof() and other.can_write_eof()):
@@ -162,7 +161,7 @@ class End(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """This side is gone: the other follows once it has been given everything."""
+        """Close the peer after its unsent bytes are written."""
         if self.lost:
             return
         self.lost = True
@@ -170,21 +169,27 @@ class End(asyncio.Protocol):
         self._splice.end_lost()
 
     def drain(self) -> None:
-        """Send what is left, then close. Reading goes on, or unread bytes would turn the close into a reset."""
+        """Send the remaining bytes, then close.
+
+        Reading continues because unread bytes would turn the close into a reset.
+        """
         if self._draining or self.lost:
             return
         self._draining = True
-        # The peer's bytes go nowhere now; it must not stay paused, or its own end would never be seen.
+        # Received bytes are dropped from now on. Resume reading, or this side's end would not be detected.
         self.connection.transport.resume_reading()
         deadline = asyncio.get_running_loop().time() + self._patience
         self._close_when_sent(deadline, before=-1, delay=_DRAIN_CHECK)
 
     def forget(self) -> None:
-        """Let go of everything: a TLS transport has buffers of half a megabyte, and nobody looks for cycles often."""
+        """Release all references.
+
+        A TLS transport has half a megabyte of buffers, and reference cycles are collected rarely.
+        """
         del self.peer, self.connection, self._splice, self._write
 
     def _close_when_sent(self, deadline: float, before: int, delay: float) -> None:
-        # Looked at now and then: the TLS transport tells nobody when the socket below has taken all.
+        # Polled, because a TLS transport has no notification that the socket has accepted all bytes.
         if self.lost:
             return
         loop = asyncio.get_running_loop()
