@@ -113,9 +113,12 @@ def _annotated(
     store: UsageStore, index: ClusterIndex, source: str, name: str, found: Mapping[str, str]
 ) -> None:
     """Keep what agents need of a lower node's annotations."""
-    store.annotate(name, {key: found[key] for key in (congestion.ANNOTATION,) if key in found})
     node = index.node(name)
-    if source == "Annotations" and node is not None:
+    if node is None:
+        store.forget(name)
+        return
+    store.annotate(name, {key: found[key] for key in (congestion.ANNOTATION,) if key in found})
+    if source == "Annotations":
         figures = [
             node_annotations.read(found, resource, node.allocatable.get(resource, 0))
             for resource in (node_annotations.CPU, node_annotations.MEMORY)

@@ -131,6 +131,11 @@ class UsageStore:
         """Return the annotations of a node that agents read."""
         return self._annotations.get(name, {})
 
+    def forget(self, name: str) -> None:
+        """Forget a node that is gone."""
+        self._records.pop(name, None)
+        self._annotations.pop(name, None)
+
     def keep(self, names: Collection[str]) -> None:
         """Forget all other nodes."""
         for name in self._records.keys() - set(names):

@@ -20,7 +20,7 @@ from multi_scheduler.config import AgentConfig, ClusterConfig, Config
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from multi_scheduler.formulas.pressure import Pressure, Stall
-from multi_scheduler.shared import Shared
+from multi_scheduler.shared import Shared, _annotated
 from multi_scheduler.usage.store import Sample
 
 AGENTS = {
@@ -268,3 +268,16 @@ async def test_cost_goes_by_the_order_of_clusters_first() -> None:
     scene = Scene(agent("cost", priority=["b"], prices={"a": {"cpu": 0.1}, "b": {"cpu": 5}}))
     found = await scene.scores(pod())
     assert found["vn-b"] > found["vn-a"]
+
+
+async def test_usage_from_annotations_of_lower_nodes() -> None:
+    """Read as the nodes are followed, and forgotten with them."""
+    scene = Scene(agent("load"))
+    found = {"mean-free-cpu": "3000", "std-free-cpu": "0"}
+    for name in ("a-0", "a-9"):
+        _annotated(scene.stores["a"], scene.fit.indexes["a"], "Annotations", name, found)
+    assert len(scene.stores["a"]) == 1
+    assert await scene.scores(pod("0")) == near({"vn-a": 1 - 0.25 / 2, "vn-b": 0.5})
+    scene.fit.indexes["a"].remove_node("a-0")
+    _annotated(scene.stores["a"], scene.fit.indexes["a"], "Annotations", "a-0", {})
+    assert len(scene.stores["a"]) == 0
