@@ -85,7 +85,7 @@ def _overload(found: Sequence[Record]) -> Chart:
         Row(agent, [_bar(found, "overloaded", agent=agent, load=load) for load in risk.RATES])
         for agent in risk.AGENTS
     ]
-    return Chart("Node time above 90 % CPU", [f"{load} load" for load in risk.RATES], rows, 0, 2.5, 0.5, "%")
+    return Chart("Node time above 90 % CPU", ["share of node time"], rows, 0, 1.5, 0.25, "%")
 
 
 def _throttled(found: Sequence[Record]) -> str:

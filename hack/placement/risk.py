@@ -29,7 +29,7 @@ CLUSTERS, NODES, CPU = 10, 10, 32_000
 MINUTES, WARM_UP = 600, 180
 """Minutes that are simulated, and those of them that are not counted."""
 APPS = 40
-RATES = {"medium": 3.5, "high": 4.0}
+RATES = {"medium": 3.5}
 """Tasks per minute."""
 AGENTS: dict[str, Mapping[str, Any] | None] = {
     "fit": None,
