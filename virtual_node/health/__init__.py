@@ -1,1 +1,1 @@
-"""One health model for all tools: facts in, faults out. Pure; the page, the metrics and the commands share its verdict."""
+"""One health model for the page, the metrics and the commands: facts in, faults out, no IO."""

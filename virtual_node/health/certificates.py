@@ -1,4 +1,4 @@
-"""When the serving certificate of a lower API server ends. Pure."""
+"""Judges when the serving certificate of a lower API server expires. Does no IO."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 
 SOON = timedelta(days=7)
-"""Time left at which an expiry is a fault; ``inspect`` calls it an error then."""
+"""Time before the expiry from which it is a fault; ``inspect`` reports it as an error then."""
 _SHARE = 10
-"""A certificate that lives for weeks is renewed late: its last tenth is soon."""
+"""Divisor of a certificate's lifetime.
+
+Certificates that live for weeks are renewed late, so only the last tenth counts.
+"""
 
 
 def certificate(der: bytes | None) -> x509.Certificate | None:
-    """Return a certificate in DER; None where there is none or it cannot be read."""
+    """Parse a DER certificate; None: there is none, or it cannot be parsed."""
     try:
         return x509.load_der_x509_certificate(der) if der else None
     except ValueError:
@@ -21,11 +24,11 @@ def certificate(der: bytes | None) -> x509.Certificate | None:
 
 
 def ending(der: bytes | None, now: datetime) -> str:
-    """Return the cause of the fault of a serving certificate that ends soon or has ended; empty: it does not.
+    """Return the cause of the fault of a serving certificate that expires soon or has expired; empty: no fault.
 
     Args:
-        der: the certificate; None: it is not known.
-        now: with its zone.
+        der: the certificate; None: unknown.
+        now: timezone-aware current time.
     """
     if (found := certificate(der)) is None:
         return ""

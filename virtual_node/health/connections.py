@@ -1,4 +1,7 @@
-"""What a failed connection's text means. The texts are Go's (net, crypto/tls, crypto/x509) and aiohttp's."""
+"""Classifies error texts of failed connections.
+
+The texts are Go's (net, crypto/tls, crypto/x509) and aiohttp's.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ _SERVER = re.compile(r"https?://\S+: ")
 
 
 class Failure(enum.Enum):
-    """Why nothing, or nothing good, came back."""
+    """Why a request failed."""
 
     UNTRUSTED = "its certificate is not trusted"
     TLS = "the TLS handshake fails"
@@ -23,7 +26,7 @@ class Failure(enum.Enum):
 
 
 _TEXTS: tuple[tuple[Failure, tuple[str, ...]], ...] = (
-    # "remote error" is the other side's opinion of our certificate, so it comes before x509.
+    # "remote error" means that the peer rejects our certificate, so it is tested before x509.
     (Failure.TLS, ("remote error: tls", "tls: handshake", "first record does not look like a tls handshake")),
     (Failure.UNTRUSTED, ("x509", "certificate verify failed", "certificate has expired")),
     (Failure.NO_ENDPOINTS, ("no endpoints available",)),
@@ -38,11 +41,11 @@ _TEXTS: tuple[tuple[Failure, tuple[str, ...]], ...] = (
 
 
 def failure(text: str, code: int = 0) -> Failure:
-    """Tell kinds of failure apart.
+    """Return the kind of a failure.
 
     Args:
         text: the error.
-        code: HTTP status of the answer; 0: there was none, or it is the proxy's own.
+        code: HTTP status of the response; 0: there was none, or a proxy sent it.
     """
     lowered = text.lower()
     for kind, parts in _TEXTS:
@@ -52,7 +55,7 @@ def failure(text: str, code: int = 0) -> Failure:
 
 
 def plain(text: str) -> str:
-    """Return an error in words for people where it only says that nothing answered, otherwise as it is."""
+    """Return a readable text for an error that only says that nothing answered; other errors are unchanged."""
     kind = failure(text)
     if kind not in {Failure.REFUSED, Failure.SILENT, Failure.NO_NAME}:
         return text

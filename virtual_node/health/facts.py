@@ -1,4 +1,4 @@
-"""What a tool has seen of an installation. A field that is None was not seen, so the verdict cannot be "healthy"."""
+"""What a tool has read of an installation. With a field that is None, the verdict cannot be "healthy"."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ class PodSign:
     pod: str
     """``namespace/name``."""
     node: str
-    """Virtual node; empty: none yet."""
+    """Virtual node; empty: none."""
     since: datetime
     reason: str
-    """Pods with the same kind, node and reason are reported together."""
+    """Key for grouping: pods with the same kind, node and reason are one fault."""
     cause: str
     patience: float = 0.0
-    """Seconds."""
+    """Seconds that the state may last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """A lower cluster as the process that runs it, or the configuration, knows it."""
+    """A lower cluster, as known from the process that runs it or from the configuration."""
 
     name: str
     reachable: bool | None = None
-    """Whether its API server answers; None: not known (yet)."""
+    """Whether its API server answers; None: unknown."""
     error: str = ""
-    """Why it does not answer, or why its controllers do not run."""
+    """Why it does not answer, or why its controllers do not run; empty: no error."""
     failed: bool = False
-    """Its controllers have ended with ``error`` and are started again later."""
+    """Whether its controllers ended with ``error``; they are restarted later."""
     nodes: Sequence[str] = ()
     """Names of its configured virtual nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that was seen, at one moment."""
+    """Everything that was read, at one moment."""
 
     now: datetime
-    """By the upper API server's clock, or by that of this machine."""
+    """Current time by the upper API server's clock, or by this machine's."""
     nodes: Sequence[Json] | None = None
-    """The virtual nodes."""
+    """The virtual nodes; None: unknown."""
     leases: Mapping[str, Json] | None = None
-    """Their Leases, by name."""
+    """Leases of the virtual nodes, by name; None: unknown."""
     signs: Iterable[PodSign] | None = None
-    """Of the pods on virtual nodes; see ``pods.sign``."""
+    """Signs of the pods on virtual nodes, see ``pods.sign``; None: unknown."""
     waiting: Iterable[PodSign] | None = None
-    """Of the pods without a node that are meant for virtual nodes; see ``pods.waiting_sign``."""
+    """Signs of pods that wait for a virtual node, see ``pods.waiting_sign``; None: unknown."""
     replicas: Sequence[Json] | None = None
-    """Pods of our own components."""
+    """Pods of our own components; None: unknown."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """What is known of a pod that says nothing itself, such as its last log line or event, by ``namespace/name``."""
+    """Explanations of pods without one in their status, such as a log line or event, by ``namespace/name``."""
     clusters: Sequence[ClusterState] = ()
-    """Lower clusters that are configured, as far as the tool knows the configuration."""
+    """The configured lower clusters; empty if the tool does not know the configuration."""
     rejected: Mapping[str, str] = field(default_factory=dict)
-    """Why a configuration is not applied, by what it is for: a lower cluster's name, or empty for all."""
+    """Why a configuration is not applied, by lower cluster; the empty name is the whole file."""
     expiring: Mapping[str, str] = field(default_factory=dict)
     """Why a credential or certificate needs attention soon, by lower cluster."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Why a field could not be read, by its name; also other things that the tool cannot see."""
+    """Why a field could not be read, by its name; also other facts that the tool cannot read."""

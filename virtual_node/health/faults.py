@@ -1,4 +1,4 @@
-"""What the health model reports: faults, what is not known, and the verdict of both."""
+"""Results of the health model: faults, unknown facts, and the verdict."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _SHOWN = 3
 
 
 class Severity(enum.StrEnum):
-    """How bad a fault is."""
+    """Severity of a fault."""
 
     ERROR = "error"
     """A part of the installation does not work."""
     WARNING = "warning"
-    """The installation works, and pods do not run or something needs attention soon."""
+    """The installation works, but pods do not run or something needs attention soon."""
 
 
 class Kind(enum.StrEnum):
-    """What is wrong. The order is that of a report: a cause comes before its effects."""
+    """Kind of a fault, in the order of a report: causes before their effects."""
 
     REPLICA_FAILING = "ReplicaFailing"
     """A pod of one of our components crashes, cannot start or is not Ready."""
     CONFIGURATION_REJECTED = "ConfigurationRejected"
-    """A configuration or kubeconfig is not applied; an earlier one may still be in use."""
+    """A configuration or kubeconfig is not applied; the previous one may still be used."""
     NO_LOWER_CLUSTER = "NoLowerCluster"
     """There is no virtual node, or no lower cluster is configured."""
     CLUSTER_FAILED = "ClusterFailed"
@@ -34,15 +34,15 @@ class Kind(enum.StrEnum):
     CLUSTER_LOST = "ClusterLost"
     """The API server of a lower cluster does not answer."""
     NODE_MISSING = "NodeMissing"
-    """A virtual node is configured and not registered."""
+    """A virtual node is configured but not registered."""
     NODE_SILENT = "NodeSilent"
     """The Lease of a virtual node is not renewed: its process does not run."""
     NODE_NOT_READY = "NodeNotReady"
-    """A virtual node is not Ready, for another reason than a lost cluster."""
+    """A virtual node is not Ready for another reason than a lost cluster."""
     NODE_CLOSED = "NodeClosed"
     """The descheduler keeps pods away from a virtual node, or every virtual node is cordoned."""
     CERTIFICATE_EXPIRES = "CertificateExpires"
-    """The serving certificate of a lower API server ends soon. Once it has ended the cluster is lost."""
+    """The serving certificate of a lower API server expires soon. After the expiry the cluster is lost."""
     POD_UNSCHEDULED = "PodUnscheduled"
     """A pod for virtual nodes has no node in the upper cluster."""
     POD_UNSCHEDULABLE = "PodUnschedulable"
@@ -50,22 +50,22 @@ class Kind(enum.StrEnum):
     POD_REFUSED = "PodRefused"
     """A lower cluster, or its policy, refuses a pod."""
     POD_NOT_STARTED = "PodNotStarted"
-    """A pod has a node and has not started for minutes."""
+    """A pod has a node but has not started for minutes."""
     POD_FAILING = "PodFailing"
-    """A container of a pod crashes or cannot be made: image, ConfigMap, Secret, command."""
+    """A container of a pod crashes or cannot be created: image, ConfigMap, Secret, command."""
 
 
 PODS = frozenset(kind for kind in Kind if kind.name.startswith("POD_"))
-"""Kinds that are about pods of users."""
+"""Kinds of faults of users' pods."""
 
 
 class Verdict(enum.StrEnum):
-    """The answer to "is it healthy?"."""
+    """Overall result."""
 
     HEALTHY = "healthy"
     FAULTY = "faulty"
     UNKNOWN = "unknown"
-    """No fault is seen, and not everything could be seen."""
+    """No fault was found, but not everything could be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,11 @@ class Fault:
     kind: Kind
     severity: Severity
     objects: Sequence[str]
-    """``Node vn-tokyo``, ``Cluster tokyo``, ``Pod shop/web``: the first few of ``count``."""
+    """``Node vn-tokyo``, ``Cluster tokyo``, ``Pod shop/web``: the first of ``count`` objects."""
     cause: str
-    """One line."""
+    """The cause in one line."""
     next_step: str
-    """A command, or one sentence."""
+    """A command or a sentence."""
     cluster: str = ""
     """Lower cluster; empty: none, or several."""
     node: str = ""
@@ -88,7 +88,7 @@ class Fault:
 
     @property
     def subject(self) -> str:
-        """``Pod shop/web, shop/db and 4 more``."""
+        """Return the objects as text: ``Pod shop/web, shop/db and 4 more``."""
         first = self.objects[0]
         others = [one.partition(" ")[2] for one in self.objects[1:_SHOWN]]
         more = self.count - 1 - len(others)
@@ -99,7 +99,7 @@ class Fault:
         return f"{self.subject}{' ' if is_predicate else ': '}{self.cause}"
 
     def data(self) -> dict[str, Any]:
-        """The fault for ``-o json`` and the page; ``next_step`` is ``next`` there."""
+        """Return the fault for ``-o json`` and the page, with key ``next`` for ``next_step``."""
         row = {**asdict(self), "objects": list(self.objects), "subject": self.subject}
         row["next"] = row.pop("next_step")
         return row
@@ -107,15 +107,15 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Everything that is wrong, the cause of the rest first, and everything that is not known."""
+    """The result of ``examine``: faults, causes before their effects, and unknown facts."""
 
     faults: Sequence[Fault] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """What could not be seen (``leases``, ``pods`` …), and why."""
+    """Facts that could not be read (``leases``, ``pods`` …), with the reason."""
 
     @property
     def verdict(self) -> Verdict:
-        """Healthy only where everything was seen and nothing is wrong."""
+        """Return healthy only if everything was read and there is no fault."""
         if self.faults:
             return Verdict.FAULTY
         return Verdict.UNKNOWN if self.unknown else Verdict.HEALTHY
@@ -137,14 +137,14 @@ class Health:
         return "No fault is seen."
 
     def counts(self) -> Mapping[Kind, int]:
-        """Faulty objects by kind; every kind is there."""
+        """Return the number of faulty objects of every kind, including 0."""
         found = Counter(dict.fromkeys(Kind, 0))
         for fault in self.faults:
             found[fault.kind] += fault.count
         return found
 
     def data(self) -> dict[str, Any]:
-        """The report for ``-o json`` and the page."""
+        """Return the result for ``-o json`` and the page."""
         return {
             "verdict": self.verdict.value,
             "sentence": self.sentence,

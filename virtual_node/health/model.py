@@ -1,4 +1,4 @@
-"""The verdict on an installation: every tool reads as many facts as it can, and reports what this module finds."""
+"""Judges an installation. Each tool reads as many facts as it can and reports the faults of this model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from virtual_node.health.replicas import replica_trouble
 
 _SEEN = ("nodes", "leases", "signs", "waiting", "replicas")
 _OBJECTS = 3
-"""Names kept of the pods that have the same fault."""
+"""Number of pod names kept of the pods with the same fault."""
 _ORDER = {kind: number for number, kind in enumerate(Kind)}
 _MORE = {
     Kind.POD_UNSCHEDULABLE: "; the descheduler moves such pods, the multi-scheduler avoids them",
@@ -23,7 +23,7 @@ _MORE = {
 
 
 def examine(facts: Facts) -> Health:
-    """Return everything that is wrong and everything that is not known."""
+    """Return all faults and all unknown facts."""
     facts = _with_reports(facts)
     found = [
         *_replicas(facts),
@@ -40,7 +40,7 @@ def examine(facts: Facts) -> Health:
 
 
 def _with_reports(facts: Facts) -> Facts:
-    """Add what processes report on the Leases that they renew; of a silent one nothing is known."""
+    """Add what processes report on their Leases; reports on expired Leases are ignored."""
     virtual = {node["metadata"]["name"] for node in facts.nodes or ()}
     report = reports.read(
         lease
@@ -72,7 +72,11 @@ def _replicas(facts: Facts) -> Iterator[Fault]:
 
 
 def rejected_faults(rejected: Mapping[str, str]) -> Iterator[Fault]:
-    """Yield a fault for each configuration that is not applied: why, by name of a lower cluster or empty for all."""
+    """Yield a fault for each rejected configuration.
+
+    Args:
+        rejected: reason by lower cluster; the empty name is the whole file.
+    """
     for cluster, why in sorted(rejected.items()):
         yield Fault(
             kind=Kind.CONFIGURATION_REJECTED,
@@ -109,7 +113,7 @@ def _no_cluster(facts: Facts) -> Iterator[Fault]:
 
 
 def _pods(facts: Facts) -> Iterator[Fault]:
-    """Yield the faults of pods; those with the same kind, node and reason together."""
+    """Yield the faults of pods; pods with the same kind, node and reason become one fault."""
     clusters = {node["metadata"]["name"]: cluster_of(node) for node in facts.nodes or ()}
     groups: dict[tuple[Kind, str, str], list[PodSign]] = {}
     for sign in (*(facts.waiting or ()), *(facts.signs or ())):

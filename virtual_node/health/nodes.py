@@ -1,4 +1,4 @@
-"""Virtual nodes and lower clusters: lost, failed, silent, not Ready or closed."""
+"""Finds virtual nodes and lower clusters that are lost, failed, silent, not Ready or closed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from virtual_node.health.faults import Fault, Kind, Severity
 from virtual_node.health.objects import Json, condition, one_line, taints
 
 UNREACHABLE = "LowerClusterUnreachable"
-"""Reason of the Ready condition of a virtual node while its lower cluster does not answer."""
+"""Reason of a virtual node's Ready condition while its lower cluster does not answer."""
 _LEASE_SECONDS = 40.0
 _GRACE = 60.0
-"""Kubernetes' node-monitor-grace-period (40 or 50 s) and a margin."""
+"""Seconds: Kubernetes' node-monitor-grace-period (40 or 50 s) with a margin."""
 
 
 def cluster_faults(facts: Facts) -> Iterator[Fault]:
-    """Yield lower clusters that do not answer or do not run, told by the process or by the virtual nodes."""
+    """Yield lower clusters that do not answer or do not run, according to the process or the virtual nodes."""
     lost: dict[str, str] = {}
     failed: set[str] = set()
     for cluster in facts.clusters:
@@ -77,7 +77,7 @@ def node_faults(facts: Facts) -> Iterator[Fault]:
 
 
 def silence(facts: Facts, name: str, *, ready: bool) -> str:
-    """Return why a node's process counts as dead; empty where it is alive, or Leases could not be read."""
+    """Return why a node's process is regarded as dead; empty: it runs, or Leases are unknown."""
     if facts.leases is None:
         return ""
     spec = (facts.leases.get(name) or {}).get("spec") or {}
@@ -87,13 +87,14 @@ def silence(facts: Facts, name: str, *, ready: bool) -> str:
     quiet = (facts.now - timestamps.parse(spec["renewTime"])).total_seconds()
     if quiet <= limit:
         return ""
-    # Kubernetes times renewals by its own clock, so a node that is Ready long after must have renewed.
+    # Kubernetes measures renewals by its own clock, so a node that is still Ready must have renewed its
+    # Lease.
     doubt = "; it is Ready all the same: do the clocks differ?" if ready and quiet > limit + _GRACE else ""
     return f"its Lease was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s){doubt}"
 
 
 def cluster_of(node: Json) -> str:
-    """The lower cluster of a virtual node; its own name where it has no label."""
+    """Return the lower cluster of a virtual node; without that label, the node's name."""
     metadata = node["metadata"]
     return str((metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER) or metadata["name"])
 
@@ -121,7 +122,7 @@ def _node(facts: Facts, name: str, node: Json) -> Iterator[Fault]:
 
 
 def _is_new(facts: Facts, name: str) -> bool:
-    """Whether a node was registered a moment ago: its Lease follows."""
+    """Report whether a node was registered so recently that its Lease may not exist yet."""
     node = next((one for one in facts.nodes or () if one["metadata"]["name"] == name), None)
     created = node["metadata"].get("creationTimestamp") if node else None
     return bool(created) and (facts.now - timestamps.parse(str(created))).total_seconds() <= _LEASE_SECONDS

@@ -1,4 +1,4 @@
-"""Fields of Nodes and Pods that the rules of the health model and of the commands read."""
+"""Reads fields of Nodes and Pods for the health model and the commands."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ Json = Mapping[str, Any]
 
 
 def condition(thing: Json, kind: str) -> Json:
-    """Return a condition of a node or pod; empty when it has none of that type."""
+    """Return a condition of a node or pod; empty: it has none of that type."""
     conditions = (thing.get("status") or {}).get("conditions") or ()
     return next((one for one in conditions if one["type"] == kind), {})
 
 
 def is_virtual(node: Json) -> bool:
-    """Whether a Node is a virtual node."""
+    """Report whether a Node is a virtual node."""
     return bool((node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL)
 
 
 def taints(node: Json) -> Iterator[Json]:
-    """A Node's taints."""
+    """Yield a Node's taints."""
     yield from (node.get("spec") or {}).get("taints") or ()
 
 
 def key(thing: Json) -> str:
-    """``namespace/name``."""
+    """Return ``namespace/name``."""
     metadata = thing["metadata"]
     return f"{metadata['namespace']}/{metadata['name']}"
 
 
 def statuses(pod: Json) -> Iterator[Json]:
-    """Statuses of all containers of a pod, init containers first."""
+    """Yield the statuses of all containers of a pod, init containers first."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         yield from (pod.get("status") or {}).get(kind) or ()
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """A text without line breaks, cut where it is very long."""
+    """Return the text in one line of at most ``limit`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

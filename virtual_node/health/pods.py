@@ -1,4 +1,4 @@
-"""Signs of trouble in one pod, from the upper pod alone: its conditions and container states."""
+"""Finds problems of a pod from conditions and container states of the upper pod alone."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from virtual_node.health.objects import Json, condition, key, one_line, statuses
 from virtual_node.translate.printers.pods import status_word
 
 WAITING = "spec.nodeName=,status.phase=Pending"
-"""Field selector of the pods without a node."""
+"""Field selector of pods without a node."""
 SCHEDULING = 30.0
-"""Seconds that a scheduler may take before a pod without a node is a fault."""
+"""Seconds after which a pod that the scheduler has not placed is a fault."""
 STARTING = 120.0
-"""Seconds that a pod may take to start while nothing explains why it does not: an image may be large."""
+"""Seconds that a pod may take to start without an explanation, because its image may be large."""
 EXPLAINED = 30.0
-"""Seconds for which a state that explains itself may pass by itself, such as a first failed pull."""
+"""Seconds that a state with an explanation may last, such as a first failed pull; it may be transient."""
 _AVAILABLE = re.compile(r"0/\d+ nodes are available: (?P<reasons>.*?)\.(?: |$)")
 _TAINT = re.compile(r"\d+ node\(s\) had untolerated taint(?:\(s\)|s)? \{")
 _STARTING = frozenset({"", "Pending", "ContainerCreating", "PodInitializing"})
@@ -27,7 +27,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def waiting_sign(pod: Json, virtual_nodes: Collection[str] = ()) -> PodSign | None:
-    """Return why a pod has no node in the upper cluster; None where it has one or is not meant for virtual nodes.
+    """Return why a pod has no upper node; None: it has one, or it is not for virtual nodes.
 
     Args:
         pod: the upper pod.
@@ -46,7 +46,7 @@ def waiting_sign(pod: Json, virtual_nodes: Collection[str] = ()) -> PodSign | No
 
 
 def sign(pod: Json) -> PodSign | None:
-    """Return why a pod on a virtual node does not run; None where nothing is wrong, or it has finished."""
+    """Return why a pod on a virtual node does not run; None: no fault, finished, or being deleted."""
     if not _is_alive(pod):
         return None
     node, since = pod["spec"].get("nodeName", ""), _since(pod)
@@ -80,9 +80,9 @@ def sign(pod: Json) -> PodSign | None:
 
 
 def unseen_below(pod: Json) -> str:
-    """Return the name of the lower scheduler that has not looked at a mirrored pod; empty: it has, or none has to.
+    """Return the lower scheduler that has not looked at a mirrored pod; empty: it has, or the pod is not pending.
 
-    The lower pod's conditions replace the upper ones, so that of the upper scheduler is gone by then.
+    The lower pod's conditions replace the upper ones, so the upper scheduler's condition is gone by then.
     """
     metadata, status = pod["metadata"], pod.get("status") or {}
     annotations = metadata.get("annotations") or {}
@@ -93,11 +93,11 @@ def unseen_below(pod: Json) -> str:
 
 
 def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool:
-    """Whether a pod without a node says that virtual nodes are meant: by label, node selector, affinity or toleration.
+    """Report whether a pod is for virtual nodes, by its label, node selector, affinity or toleration.
 
-    All tools must agree about it, so it reads nothing but the pod and the names of the virtual nodes. A toleration of
-    every taint, as of many DaemonSets, does not count. A pod that nothing but taints keeps from every node counts if
-    the taint of virtual nodes is among them.
+    All tools must agree, so only the pod and the names of the virtual nodes count. A toleration of every
+    taint, as many DaemonSets have, does not count. A pod that only taints keep from all nodes counts if one
+    of them is the taint of virtual nodes.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     if (metadata.get("labels") or {}).get(names.LABEL_VIRTUAL_POD) == "true":
@@ -120,14 +120,14 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
 
 
 def _only_taints(message: str) -> bool:
-    """Whether the scheduler reports taints alone for all nodes, that of virtual nodes among them."""
+    """Report whether the scheduler names only taints for all nodes, including the taint of virtual nodes."""
     found = _AVAILABLE.search(message)
     parts = found["reasons"].split(", ") if found else []
     return any(names.TAINT_PROVIDER in part for part in parts) and all(_TAINT.match(part) for part in parts)
 
 
 def _container_trouble(container: Json) -> tuple[str, str] | None:
-    """Reason and cause where a container cannot be made or crashes again and again."""
+    """Return reason and cause of a container that cannot start or crashes repeatedly; None: it is fine."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason") or ""
     if reason in _STARTING:
@@ -145,7 +145,7 @@ def _is_alive(pod: Json) -> bool:
 
 
 def _since(pod: Json) -> datetime:
-    """When a pod's status last changed."""
+    """Return when a pod's status last changed."""
     moments = [pod["metadata"].get("creationTimestamp")]
     moments += [one.get("lastTransitionTime") for one in (pod.get("status") or {}).get("conditions") or ()]
     return max((timestamps.parse(moment) for moment in moments if moment), default=_LONG_AGO)

@@ -1,4 +1,4 @@
-"""Pods of our own components: which of them fail, and why."""
+"""Finds pods of our own components that fail, and why."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from virtual_node.translate.printers.pods import status_word
 COMPONENTS = "app.kubernetes.io/part-of=virtual-node"
 """Label selector of the pods of our components, as the chart labels them."""
 REJECTED = "ConfigurationRejected"
-"""Reason of the Warning event of a replica's pod while the replica does not use its configuration file."""
+"""Reason of the Warning event on a replica's pod while its configuration file is not applied."""
 APPLIED = "ConfigurationApplied"
-"""Reason of the Normal event that ends it."""
+"""Reason of the Normal event that follows when the file is applied."""
 _PROBE_FAILED = "Unhealthy"
 _PATIENCE = 60.0
-"""Seconds for which a replica may start or not be Ready, as during an upgrade."""
+"""Seconds that a replica may be starting or not Ready, as during an upgrade."""
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 def replica_trouble(
     pod: Json, words: str, now: datetime, *, patience: float = _PATIENCE
 ) -> tuple[str, str] | None:
-    """Return cause and next step where a pod of a component fails; None where it works, starts or has finished.
+    """Return cause and next step of a failing component's pod; None: it is Ready, is starting, or has finished.
+
+    Pods that are being deleted or that do not restart (``restartPolicy``) are never reported.
 
     Args:
         pod: the pod.
-        words: its last log line, or the last warning event about it; empty: not known.
-        now: by the API server's clock.
-        patience: seconds for which it may start or not be Ready.
+        words: its last log line, or its last warning event; empty: unknown.
+        now: current time by the API server's clock.
+        patience: seconds that it may be starting or not Ready.
     """
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp") or (pod["spec"].get("restartPolicy") or "Always") != "Always":
@@ -67,10 +69,10 @@ def replica_trouble(
 
 
 def explanation(events: Iterable[Json]) -> str:
-    """Return the message of the warning that explains best why a replica is not Ready; empty: there is none.
+    """Return the message of the newest warning that explains why a replica is not Ready; empty: there is none.
 
-    The newest one. A failed probe is an effect: it counts only where nothing else is reported. A configuration that was
-    rejected and is used now explains nothing.
+    A failed probe is only an effect, so it counts only without other warnings. A rejected configuration does
+    not count after a later one was applied.
     """
     found = sorted(events, key=_last_seen)
     applied = max((_last_seen(event) for event in found if event.get("reason") == APPLIED), default="")
@@ -89,11 +91,11 @@ def _last_seen(event: Json) -> str:
 
 
 def failing(pods: Sequence[Json], now: datetime) -> list[Json]:
-    """Return the pods of components that fail, of which a tool may want to read the log."""
+    """Return the failing pods of components; callers may read their logs."""
     return [pod for pod in pods if replica_trouble(pod, "", now)]
 
 
 def _since(pod: Json) -> datetime:
-    """When a pod's readiness last changed."""
+    """Return when a pod's readiness last changed."""
     moment = condition(pod, "Ready").get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
     return timestamps.parse(moment) if moment else datetime.min.replace(tzinfo=UTC)

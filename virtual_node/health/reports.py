@@ -1,6 +1,7 @@
-"""What a process publishes about itself on the Leases of its virtual nodes, and what the tools read there.
+"""Encodes and reads what a process reports about itself in annotations on its virtual nodes' Leases.
 
-Users cannot write in ``kube-node-lease``, every tool reads the Leases anyway, and the process renews them anyway.
+Users cannot write in ``kube-node-lease``. Processes renew these Leases, and all tools read them, so reports
+need no further requests.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from virtual_node.health.objects import Json, one_line
 
 _KINDS = ("rejected", "failed", "expiring")
 _MOST = 20
-"""Entries of each kind that are published."""
+"""Maximum number of published entries of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is wrong that only the process knows; causes by name of a lower cluster."""
+    """Problems that only the process knows: causes by name of a lower cluster."""
 
     rejected: Mapping[str, str] = field(default_factory=dict)
-    """Configurations that are not applied. The empty name is the whole file."""
+    """Configurations that are not applied; the empty name is the whole file."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Lower clusters whose controllers do not run."""
     expiring: Mapping[str, str] = field(default_factory=dict)
-    """Lower clusters whose API server's certificate ends soon."""
+    """Lower clusters whose API server's certificate expires soon."""
 
     def text(self) -> str:
-        """Return the value of the annotation; empty where nothing is wrong."""
+        """Return the value of the annotation; empty: nothing to report."""
         parts = {
             name: {cluster: one_line(why) for cluster, why in sorted(causes.items())[:_MOST]}
             for name in _KINDS
@@ -41,7 +42,7 @@ class Report:
 
 
 def read(leases: Iterable[Json]) -> Report:
-    """Return what the annotations of all Leases report together; an annotation that is no report is ignored."""
+    """Return the merged reports of all Leases; invalid annotations are ignored."""
     found: dict[str, dict[str, str]] = {name: {} for name in _KINDS}
     for lease in leases:
         text = ((lease.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_FAULTS)

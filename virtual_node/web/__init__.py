@@ -1,1 +1,1 @@
-"""A read-only page about one virtual-node process: clusters, capacity, pods and why they wait, events; live."""
+"""A read-only live page about one virtual-node process: clusters, capacity, pods and their problems, events."""

@@ -1,4 +1,4 @@
-"""What the page shows of a lower cluster, its virtual nodes and its lower nodes."""
+"""Builds the page's data about a lower cluster, its virtual nodes and its lower nodes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from virtual_node.web.reading import Reading
 _RESOURCES = ("cpu", "memory", "pods")
 _EXPIRATION = "virtual_node_certificate_expiration_timestamp_seconds"
 _MOST_NODES = 200
-"""Lower nodes that are sent."""
+"""Maximum number of lower nodes that are sent."""
 
 
 def cluster_card(name: str, cluster: LowerCluster, reading: Reading, *, lag: float | None) -> dict[str, Any]:
-    """Return what the list of clusters shows of one.
+    """Return the data of a running cluster for the list of clusters.
 
     Args:
-        name: the cluster's.
+        name: name of the cluster.
         cluster: the running cluster.
         reading: all pods.
-        lag: seconds that its pods are mirrored late; None: nothing was mirrored lately.
+        lag: delay of mirroring in seconds; None: nothing was mirrored lately.
     """
     health, caches = cluster.health, cluster.caches
     is_lost = health is not None and health.reachable is False
@@ -61,7 +61,7 @@ def cluster_card(name: str, cluster: LowerCluster, reading: Reading, *, lag: flo
 
 
 def stopped_card(name: str, why: str) -> dict[str, Any]:
-    """Return what the list of clusters shows of one that is configured and does not run."""
+    """Return the data of a configured cluster that does not run, for the list of clusters."""
     return {
         "name": name, "reachable": None, "error": why, "version": "", "heard": "", "lag": None, "nodes": []
     }  # fmt: skip
@@ -70,13 +70,13 @@ def stopped_card(name: str, why: str) -> dict[str, Any]:
 def cluster_detail(
     name: str, cluster: LowerCluster, reading: Reading, expiries: list[dict[str, str]]
 ) -> dict[str, Any]:
-    """Return the lower nodes of a cluster and what expires.
+    """Return the lower nodes of a cluster, and expiry times of credentials and certificates.
 
     Args:
-        name: the cluster's.
+        name: name of the cluster.
         cluster: the running cluster.
         reading: all pods.
-        expiries: of its kubeconfig; see ``expiry_row``.
+        expiries: rows of its kubeconfig's credentials, see ``expiry_row``.
     """
     is_lost = cluster.health is not None and cluster.health.reachable is False
     lower_nodes = cluster.lower_nodes.store.list() if cluster.lower_nodes is not None else []
@@ -113,7 +113,7 @@ def cluster_detail(
 
 
 def _served(name: str, cluster: LowerCluster) -> Iterator[dict[str, str]]:
-    """Yield the serving certificates of the API server and of our kubelet APIs."""
+    """Yield a row for each serving certificate: the API server's and those of our kubelet APIs."""
     now = datetime.now(UTC)
     found = certificate(cluster.health.served_certificate if cluster.health is not None else None)
     if found is not None:
@@ -128,7 +128,7 @@ def _served(name: str, cluster: LowerCluster) -> Iterator[dict[str, str]]:
 
 
 def _ago(seconds: float) -> str:
-    """Return the moment so many seconds ago, in whole seconds; empty for never."""
+    """Return the time that many seconds ago (RFC 3339); empty for infinity, which means never."""
     if seconds == float("inf"):
         return ""
     return timestamps.rfc3339(datetime.now(UTC) - timedelta(seconds=seconds))

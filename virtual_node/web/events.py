@@ -1,4 +1,4 @@
-"""The events that the page shows, warnings and routine ones apart."""
+"""Selects the events that the page shows: warnings and routine events."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def shown_events(
 
     Args:
         clusters: the lower clusters that run now.
-        about: ``namespace/name`` of a pod: only events about it. Empty: all.
-        others: further events, which were not written by this process.
+        about: ``namespace/name`` of a pod: only its events; empty: all.
+        others: events that other processes wrote.
 
     Returns:
-        ``warnings`` and ``routine``. An event that was written several times is there once.
+        ``warnings`` and ``routine``. A repeated event appears once.
     """
     newest: dict[tuple[str, str, str], dict[str, Any]] = {}
     written = [event for cluster in clusters.values() for event in cluster.recent_events()]

@@ -1,4 +1,4 @@
-"""When the credentials of a lower cluster's kubeconfig end; read again now and then, for the files change."""
+"""Reads and caches the expiry times of the credentials in lower clusters' kubeconfigs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from virtual_node.certificates.expiry import LEGACY_TOKEN, Expiry, Limits, limit
 from virtual_node.config.types import ClusterConfig
 
 _AGE = 60.0
-"""Seconds for which the files are not read again."""
+"""Seconds after which the files are read again."""
 
 
 class Expiries:
-    """Remembers what kubeconfigs say about their credentials."""
+    """Caches expiry times of kubeconfigs' credentials."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, list[dict[str, str]]]] = {}
@@ -31,7 +31,7 @@ class Expiries:
 
 
 def expiry_row(name: str, one: Expiry, now: datetime) -> dict[str, str]:
-    """Return what the page shows of an expiry: name, end (RFC 3339; empty: never) and state, as ``inspect`` judges it."""
+    """Return name, end (RFC 3339; empty: never) and state of an expiry for the page, judged as by ``inspect``."""
     if one.kind == LEGACY_TOKEN:
         return {"name": name, "ends": "", "state": "wait"}
     warning, error = limits_of(Limits(), one)
@@ -44,7 +44,7 @@ def _read(cluster: ClusterConfig) -> list[dict[str, str]]:
     try:
         found = of_kubeconfig(cluster.name, cluster.kubeconfig, context=cluster.context, in_cluster=False)
     except ConfigError:
-        return []  # the health model reports a kubeconfig that cannot be used
+        return []  # The health model reports kubeconfigs that cannot be used.
     now = datetime.now(UTC)
     names = {"ClientCertificate": "client certificate"}
     return [expiry_row(names.get(one.kind, "token"), one, now) for one in found]

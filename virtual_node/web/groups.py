@@ -1,4 +1,7 @@
-"""Pods of one workload as one entry, with a line for each cause that keeps some of them from running. Pure."""
+"""Groups the pods of a workload into one entry with a line for each cause of pods that do not run.
+
+Does no IO.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ TROUBLE, UNPLACED, STALE, FAILED, STARTING, ENDING, RUNNING, FINISHED = STATES =
     "running",
     "finished",
 )
-"""States of a pod, the one that needs a person most first. ``unplaced``: no node yet. ``stale``: what is known is from
-before its lower cluster stopped answering. ``failed``: ended for good, with an error."""
+"""States of a pod, the most urgent first. ``unplaced``: no node yet. ``stale``: the status is from before its
+lower cluster stopped answering. ``failed``: phase Failed."""
 _RANK = {state: rank for rank, state in enumerate(STATES)}
 _MOST_CAUSES = 4
-"""Lines of a group; further causes are counted only."""
+"""Maximum lines of a group; further causes are only counted."""
 _WHY_LENGTH = 400
-"""Characters of a cause that are sent in a list; a pod's own view has all."""
+"""Maximum characters of a cause in a list; a pod's own view is not cut."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,11 +34,11 @@ class Row:
     """One pod in the list.
 
     Attributes:
-        uid: the upper pod's.
-        shown: what a browser gets: ``pod_row``, and uid, cluster and state.
-        text: what a search looks into, in lower case.
+        uid: UID of the upper pod.
+        shown: data for a browser: ``pod_row`` with uid, cluster and state.
+        text: lower-case text that a search matches.
         owner: kind and name of its workload.
-        requests: what it asks for, by resource, in the units of ``quantity``; empty when it has finished.
+        requests: its requests by resource, in the units of ``quantity``; empty: it has finished.
     """
 
     uid: str
@@ -50,7 +53,7 @@ class Row:
     """Key of its group."""
 
     def __post_init__(self) -> None:
-        """Derive once what is read in every pass over all pods."""
+        """Compute the fields that every pass over all pods reads."""
         self.state = str(self.shown["state"])
         self.group = f"{self.shown['namespace']}/{self.owner[0]}/{self.owner[1]}"
 
@@ -72,7 +75,7 @@ class Groups:
     """Collects rows into groups.
 
     Attributes:
-        counts: pods by state.
+        counts: number of pods by state.
     """
 
     def __init__(self) -> None:
@@ -91,7 +94,7 @@ class Groups:
         return len(self._rows)
 
     def first(self, limit: int) -> list[str]:
-        """Return the keys of the groups to show first: the worst state first, then by name."""
+        """Return the keys of the groups to show, by their worst state and then by name."""
         return sorted(self._rows, key=lambda key: (self._ranks[key], key))[:limit]
 
     def rows(self, key: str) -> list[Row]:
@@ -100,7 +103,7 @@ class Groups:
         return sorted(rows, key=lambda row: (_RANK[row.state], str(row.shown["name"])))
 
     def describe(self, key: str) -> dict[str, Any]:
-        """Return what a browser gets of a group: its workload, counts, causes, and its only pod if it has one."""
+        """Return a group's data for a browser: workload, counts, causes, and the name of its only pod."""
         rows = self._rows[key]
         first = rows[0]
         causes = causes_of(rows)
@@ -120,14 +123,14 @@ class Groups:
 
 
 def causes_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return why pods do not run, most severe first, then most frequent.
+    """Return why pods do not run, the most severe cause first, then the most frequent.
 
     Returns:
-        For each cause state, status (the STATUS column), why, count, and the name of one such pod.
+        For each cause: state, status (the STATUS column), why, count, and the name of one such pod.
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
-        # A pod that ran when its cluster was last heard needs no line of its own.
+        # A pod that ran when its cluster last answered needs no line.
         is_explained = row.state == STALE and row.shown["status"] == "Running"
         if row.state not in {RUNNING, FINISHED, ENDING} and not is_explained:
             name = str(row.shown["name"])
@@ -141,7 +144,7 @@ def causes_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _general(why: str, own: Iterable[str]) -> str:
-    """Replace a pod's own names, so that the same cause reads the same for all pods of a workload."""
+    """Replace a pod's own names, so that the same cause has the same text for all pods of a workload."""
     for name in own:
         if name:
             why = why.replace(name, "…")

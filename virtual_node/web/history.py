@@ -1,4 +1,4 @@
-"""The last hour of each lower cluster, in memory: how many pods it had and how late they were mirrored."""
+"""Keeps the last hour of each lower cluster in memory: its number of pods and its mirroring lag."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from virtual_node import metrics
 INTERVAL = 30.0
 """Seconds between two samples."""
 _SAMPLES = 120
-"""An hour of them."""
+"""Number of samples of one hour."""
 _SHARE = 0.99
 
 Buckets = dict[float, float]
-"""Upper bound in seconds → observations up to it, since the process started."""
+"""Maps upper bounds in seconds to the number of observations up to them since the process started."""
 
 Sample = tuple[int, float | None]
-"""Number of pods, and the lag in seconds; None: nothing was mirrored."""
+"""Number of pods, and lag in seconds; None: nothing was mirrored."""
 
 
 class History:
-    """Samples of every lower cluster, an hour long at most."""
+    """Samples of every lower cluster over at most an hour."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[Sample]] = {}
         self._before: dict[tuple[str, str], Buckets] = {}
 
     def sample(self, pods: Mapping[str, int]) -> None:
-        """Add a sample of each lower cluster, and forget the clusters that are gone.
+        """Add a sample of each lower cluster and drop clusters that are gone.
 
         Args:
             pods: number of pods by lower cluster.
@@ -46,12 +46,12 @@ class History:
         self._before = now
 
     def remember(self, cluster: str, samples: Iterable[Sample]) -> None:
-        """Put samples before those of a lower cluster."""
+        """Insert earlier samples before those of a lower cluster."""
         known = self._samples.get(cluster, ())
         self._samples[cluster] = deque([*samples, *known], maxlen=_SAMPLES)
 
     def of(self, cluster: str) -> dict[str, Any]:
-        """Return a lower cluster's samples, the oldest first; a lag is None where nothing was mirrored."""
+        """Return a lower cluster's samples, the oldest first; a lag of None means that nothing was mirrored."""
         samples = self._samples.get(cluster, ())
         return {
             "interval": INTERVAL,
@@ -60,7 +60,7 @@ class History:
         }
 
     def lag(self, cluster: str) -> float | None:
-        """Return the lag of the newest sample that has one, in seconds."""
+        """Return the newest known lag in seconds; None: unknown."""
         return next((late for _, late in reversed(self._samples.get(cluster, ())) if late is not None), None)
 
 
@@ -75,10 +75,10 @@ def mirror_buckets() -> dict[tuple[str, str], Buckets]:
 
 
 def late_since(before: Buckets, now: Buckets) -> float | None:
-    """Return the 99th percentile of what was observed between two moments, as the bound of its bucket.
+    """Return the 99th percentile of the observations between two moments, as the bound of its bucket.
 
     Returns:
-        Seconds; the largest finite bound stands for everything beyond it. None: nothing was observed.
+        Seconds; the largest finite bound stands for the infinite bucket. None: nothing was observed.
     """
     counts = {bound: count - before.get(bound, 0.0) for bound, count in sorted(now.items())}
     total = max(counts.values(), default=0.0)

@@ -1,4 +1,4 @@
-"""Everything the page shows, gathered from the caches of the running lower clusters, in parts that a browser keeps."""
+"""Builds the page's data from the caches of the running lower clusters, in parts that a browser keeps."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from virtual_node.web.reading import Reader, Reading
 from virtual_node.web.view import View
 
 _SHARED_SECONDS = 0.5
-"""Age up to which the caches are not read again."""
+"""Minimum seconds between two reads of the caches."""
 _SHARE = 20
-"""The caches are not read more often than this many times the time it takes: at most 5 % of a core goes there."""
+"""Minimum interval of reads as a multiple of their duration, so that they use at most 5 % of a core."""
 _LONGEST = 5.0
-"""Seconds after which they are read again in any case."""
+"""Maximum seconds between two reads."""
 _FORGOTTEN = 60.0
-"""Seconds without a browser after which the rows are dropped: those of ten thousand pods take 18 MiB."""
+"""Seconds without a browser after which rows are dropped; rows of 10,000 pods use 18 MiB."""
 _MOST_NAMESPACES = 300
 
 Parts = dict[str, bytes]
-"""JSON by key, in the order in which a browser needs them."""
+"""JSON by key, in the order in which a browser needs the parts."""
 
 
 class Overview:
     """Builds the page's data.
 
     Args:
-        clusters: the lower clusters that run now, by name; read again every time.
-        leader: host name of the replica that works while this one stands by; empty: this one works.
-        health: returns the verdict of the health model, which is the page's headline.
-        failures: why lower clusters that are configured do not run.
-        waiting: the upper pods without a node, also those that are not meant for virtual nodes.
+        clusters: the lower clusters that run now, by name; the mapping is read every time.
+        leader: returns the host name of the leading replica while this one stands by; empty: this one leads.
+        health: returns the health model's result, which is the page's headline.
+        failures: returns why configured lower clusters do not run.
+        waiting: returns the upper pods without a node, including those not for virtual nodes.
         reach: what a browser needs to reach another replica: ``namespace`` and ``port``.
-        pod_events: what the upper cluster's Events say about a pod; see ``PodEvents.of``.
+        pod_events: returns the upper cluster's Events about a pod, see ``PodEvents.of``.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Overview:
         self._reading: tuple[float, Reading] | None = None
         self._lock = asyncio.Lock()
         self.history = history.History()
-        """The last hour."""
+        """Samples of the last hour."""
         self._expiries = Expiries()
 
     async def run(self) -> None:
-        """Keep the last hour until cancelled, and forget the rows of pods that nobody looks at any more."""
+        """Sample the history until cancelled, and drop rows that no browser needs any more."""
         loop = asyncio.get_running_loop()
         while True:
             if self._reading is not None and loop.time() > self._reading[0] + _FORGOTTEN:
@@ -92,8 +92,8 @@ class Overview:
         """Return the page's data for one view.
 
         Args:
-            view: what the browser looks at.
-            in_full: whether specs of pods, lower nodes and what expires may be shown.
+            view: the browser's view.
+            in_full: whether specs of pods, lower nodes and expiry times may be shown.
         """
         reading = await self._read()
         groups, slicer = Groups(), Slicer()
@@ -131,7 +131,7 @@ class Overview:
         return {key: msgspec.json.encode(part) for key, part in found.items()}
 
     async def _read(self) -> Reading:
-        """Return all pods, read a moment ago; those who ask meanwhile share it."""
+        """Return all pods, read recently; concurrent callers share one read."""
         loop = asyncio.get_running_loop()
         async with self._lock:
             if self._reading is None or loop.time() >= self._reading[0]:

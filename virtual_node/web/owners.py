@@ -1,4 +1,4 @@
-"""Which workload a pod belongs to: pure functions over its metadata."""
+"""Finds the workload of a pod from its metadata."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 _TEMPLATE_HASH = "pod-template-hash"
-"""Label of a Deployment's pods; their ReplicaSet is named after the Deployment and this hash."""
+"""Label of a Deployment's pods. Their ReplicaSet's name is the Deployment's name and this hash."""
 
 
 def owner_of(metadata: Mapping[str, Any]) -> tuple[str, str]:
     """Return kind and name of the workload that a pod belongs to.
 
     Args:
-        metadata: the pod's.
+        metadata: metadata of the pod.
 
     Returns:
-        Its controller; the Deployment instead of the Deployment's ReplicaSet; ("Pod", its own name) without a
-        controller.
+        Its controller, where a Deployment replaces its ReplicaSet; without a controller ("Pod", its own
+            name).
     """
     for owner in metadata.get("ownerReferences") or ():
         if owner.get("controller"):

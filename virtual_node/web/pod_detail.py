@@ -1,7 +1,8 @@
-"""One pod in both clusters, side by side: pure functions over its two objects.
+"""Describes the upper and the lower pod of a pair for the page. Does no IO.
 
-Only what is listed here is shown. Commands, arguments, values of environment variables, probes and annotations can hold
-passwords, and are left out: who may read them uses kubectl, which asks for permission.
+Only the fields listed here are shown. Commands, arguments, values of environment variables, probes and
+annotations can contain passwords, so they are left out. Users who may read them use kubectl, which checks
+permissions.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 from controller_runtime.api import names
 
 _VOLUME_NAMES = ("name", "secretName", "claimName", "path", "driver")
-"""Fields of a volume's source that name something."""
+"""Fields of a volume's source that contain a name."""
 SCORED = "NodeScored"
-"""Reason of the multi-scheduler's Event: what its agents answered about the candidates."""
+"""Reason of the multi-scheduler's Event with its agents' answers about the candidates."""
 _MOVES = frozenset({"Rescheduled", "NotRescheduled", "WouldReschedule", "RescheduleDelayed"})
 """Reasons of the descheduler's Events."""
 _MOST_MOVES = 5
@@ -25,14 +26,15 @@ _PLACEMENT = {
     names.ANNOTATION_UNSCHEDULABLE_NODE: "virtual nodes that were full for it",
     names.ANNOTATION_REPLACES: "re-created by the descheduler in place of the pod with uid",
 }
-"""Annotations that say why a pod is where it is."""
+"""Annotations that explain the placement of a pod, with their labels on the page."""
 
 
 def pod_side(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page shows of one pod of the pair.
+    """Return the page's data of one pod of the pair.
 
     Returns:
-        namespace, name, node, created, phase, message, conditions, spec (name and text by field) and containers.
+        namespace, name, node, created, deleting, phase, message, conditions, spec (name and value by field)
+            and containers.
     """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     return {
@@ -59,7 +61,7 @@ def pod_side(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement(pod: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what the upper pod says about who chose its node and why: name and value, in the order of deciding."""
+    """Return how the upper pod was placed, as rows of name and value: scheduler, annotations, PodScheduled."""
     spec, annotations = pod.get("spec") or {}, pod["metadata"].get("annotations") or {}
     found = [{"name": "scheduler", "value": str(spec.get("schedulerName") or "default-scheduler")}]
     found += [
@@ -74,13 +76,14 @@ def placement(pod: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def decisions(events: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Return what other programs recorded of the choice of a node: name and value.
+    """Return what other programs recorded about the placement, as rows of name and value.
 
     Args:
-        events: about the pod, and about earlier pods of its owner; the newest first.
+        events: events about the pod and about earlier pods of its owner, the newest first.
 
     Returns:
-        of the newest ``NodeScored`` about this very pod a line per agent, then the last moves by the descheduler.
+        The multi-scheduler's choice and a row per agent from the newest ``NodeScored`` about this pod, then
+            the last moves by the descheduler.
     """
     events = list(events)
     message = next(

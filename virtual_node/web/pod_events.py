@@ -1,7 +1,7 @@
-"""The Events of a pod that the page shows, read from the upper cluster, so those of other programs are there too.
+"""Reads the Events of a pod from the upper cluster, including those of other programs.
 
-The multi-scheduler and the descheduler record there which agent chose a node, and why a pod was moved. The event of a pod
-that was evicted is about the old pod; its replacement has another name and the same owner.
+The multi-scheduler records which agent chose a node, and the descheduler why a pod was moved. The event of an
+evicted pod is about the old pod; its replacement has another name and the same owner.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from controller_runtime.objects import Object
 
 Body = Mapping[str, Any]
 ListEvents = Callable[[str, str], Awaitable[Sequence[Body]]]
-"""Returns the Events of a namespace that a field selector matches."""
+"""Returns the Events of a namespace that match a field selector."""
 _MOVED = "Rescheduled"
 _AGE = 5.0
 """Seconds after which the Events of a pod are read again."""
 _PODS = 16
-"""Pods whose Events are kept."""
+"""Maximum number of pods whose Events are kept."""
 _EVENTS = 100
-"""Events of a pod that are kept."""
+"""Maximum number of Events that are kept per pod."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class PodEvents:
     """Reads Events in the background; never waits for the API server.
 
     Args:
-        list_events: of the upper cluster.
+        list_events: lists Events of the upper cluster.
     """
 
     def __init__(self, list_events: ListEvents) -> None:
@@ -50,7 +50,7 @@ class PodEvents:
         self._log = structlog.get_logger(component="page")
 
     def of(self, pod: Object) -> list[dict[str, Any]]:
-        """Return the Events about a pod as far as they have been read, as rows of the page; starts to read them again."""
+        """Return the known Events about a pod as rows of the page, and start to read them again."""
         now = asyncio.get_running_loop().time()
         known = self._known.pop(pod.uid, None) or _Known()
         self._known[pod.uid] = known
@@ -77,7 +77,7 @@ class PodEvents:
 
 
 def events_of(client: Client) -> ListEvents:
-    """Return a function that lists Events by a client of the upper cluster."""
+    """Return a function that lists Events with a client of the upper cluster."""
 
     async def list_events(namespace: str, selector: str) -> list[Body]:
         found = await client.list(resources.EVENTS, namespace=namespace, field_selector=selector)
@@ -107,11 +107,11 @@ def _name(event: Body) -> str:
 
 
 def _owner(pod: Object) -> str:
-    """Return the name of the controller that replaces the pod; empty for a bare pod, which keeps its name."""
+    """Return the name of the pod's controller; empty: a bare pod, whose replacement keeps its name."""
     owners = pod.to_dict()["metadata"].get("ownerReferences") or ()
     return next((str(one.get("name") or "") for one in owners if one.get("controller")), "")
 
 
 def _is_of(owner: str, name: str) -> bool:
-    """Return whether a pod's name is one that its controller made: ``<owner>-<suffix>``."""
+    """Report whether a pod's name has the form of its controller's pods: ``<owner>-<suffix>``."""
     return name.rpartition("-")[0] == owner

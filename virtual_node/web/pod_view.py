@@ -1,4 +1,4 @@
-"""The view of one pod: its two objects, what chose its node, its events."""
+"""Builds the view of one pod: upper and lower pod, placement, events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pod_view(
 
     Args:
         clusters: the lower clusters that run now.
-        waiting: pods without a node.
+        waiting: upper pods without a node.
         name: ``namespace/name`` of the upper pod.
         in_full: whether its spec, status and placement may be shown.
         events: see ``PodEvents.of``.
@@ -54,7 +54,7 @@ def pod_view(
 def _find(
     clusters: Mapping[str, LowerCluster], waiting: Iterable[Object], name: str
 ) -> tuple[Object | None, Object | None, str]:
-    """Return the upper pod, its lower pod and its cluster."""
+    """Return the upper pod, its lower pod and the name of its lower cluster; None or empty: there is none."""
     for cluster_name, cluster in clusters.items():
         if cluster.caches is not None:
             namespace, _, short = name.partition("/")

@@ -1,6 +1,6 @@
-"""Reads the pods of all lower clusters out of the caches, in slices, so that ten thousand pods stall nobody.
+"""Reads the pods of all lower clusters from the caches in slices, so that 10,000 pods do not block the event loop.
 
-A row is made again only when one of its two pods has changed.
+A row is rebuilt only when one of its two pods has changed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Reading:
     """All pods at one moment.
 
     Attributes:
-        rows: the pods.
-        nodes: by virtual node: pods by state.
-        used: by virtual node: what its pods request.
-        below: by lower cluster and lower node: what our pods there request.
-        namespaces: all namespaces that have pods here.
+        rows: rows of the pods.
+        nodes: number of pods by state, by virtual node.
+        used: requests of the pods of each virtual node.
+        below: requests of our pods by lower cluster and lower node.
+        namespaces: all upper namespaces with such pods.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Reader:
 
     Args:
         clusters: the lower clusters that run now, by name.
-        waiting: returns the upper pods without a node, also those that are not meant for virtual nodes.
+        waiting: returns the upper pods without a node, including those not for virtual nodes.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Reader:
         self._waiting = waiting
         self._known: dict[str, tuple[tuple[Any, ...], Row]] = {}
         self._meant: dict[str, tuple[str, bool]] = {}
-        """Of pods without a node: version, and whether a virtual node is meant, by uid."""
+        """For pods without a node: resourceVersion, and whether the pod is for virtual nodes, by UID."""
 
     def forget(self) -> None:
-        """Drop all rows; the next reading makes them again."""
+        """Drop all cached rows; the next read rebuilds them."""
         self._known, self._meant = {}, {}
 
     async def read(self) -> Reading:
@@ -141,14 +141,14 @@ def make_row(
         upper: the upper pod.
         lower: its lower pod; None: it has none.
         cluster: name of its lower cluster; empty: it has no virtual node yet.
-        is_stale: the lower cluster does not answer.
+        is_stale: whether the lower cluster does not answer.
     """
     shown = pod_row(upper, lower)
     uid = str(upper["metadata"].get("uid") or "")
     phase = str((upper.get("status") or {}).get("phase") or "")
     finished = phase in _FINISHED
     state = state_of(shown, phase)
-    if not finished:  # a final status does not age
+    if not finished:  # a final status cannot become stale
         state = UNPLACED if not cluster else STALE if is_stale else state
     shown |= {"uid": uid, "cluster": cluster, "state": state}
     owner = owner_of(upper["metadata"])

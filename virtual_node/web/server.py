@@ -1,7 +1,7 @@
-"""Serves the page, its data, and changes as they happen (Server-Sent Events).
+"""Serves the page, its data and live changes (Server-Sent Events).
 
-Nothing here can change anything, but pod names and messages are nobody else's business: it is off unless an
-address is given, and meant for loopback or ``kubectl port-forward``.
+The page cannot change anything, but pod names and messages are confidential. So it is off unless an address
+is given, and meant for loopback or ``kubectl port-forward``.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _HEADERS = {
 }
 _PORT = re.compile(r":\d+$")
 _INTERVAL = 1.0
-"""Seconds between two looks for a browser that is watching."""
+"""Seconds between two checks for changes per watching browser."""
 _MOST_PICTURES = 16
-"""Views that are answered within an interval; browsers with the same view share one."""
+"""Maximum number of views that are served within an interval; browsers with the same view share one."""
 _SHARE = 10
-"""Pictures are not drawn more often than this many times the time it takes: at most a tenth of a core goes there."""
+"""Minimum interval of rebuilding as a multiple of its duration, so that it uses at most a tenth of a core."""
 _LONGEST = 5.0
-"""Seconds after which a picture is drawn again in any case: the time is also that of others, in a busy process."""
+"""Maximum seconds until a picture is rebuilt; in a busy process its duration includes other work."""
 _MOST_STREAMS = 64
-"""Browsers that watch."""
+"""Maximum number of watching browsers."""
 _KEEP_ALIVE = 20.0
-"""Seconds after which a quiet stream says that it is alive, so that proxies do not cut it."""
+"""Seconds without changes after which a stream sends a comment, so that proxies keep it open."""
 
 
 @dataclass(slots=True)
@@ -55,18 +55,18 @@ class _Picture:
 
     drawing: asyncio.Task[Parts]
     good_until: float = float("inf")
-    """Loop time after which it is drawn again; never while it is being drawn."""
+    """Loop time after which it is rebuilt; infinite while it is being built."""
 
 
 class WebServer(HttpsServer):
-    """The page at ``host:port``.
+    """Serves the page at ``host:port``.
 
     Args:
-        address: where to listen.
-        overview: what to show.
+        address: address to listen on.
+        overview: builds the page's data.
 
     Raises:
-        ConfigError: the address cannot be understood.
+        ConfigError: the address cannot be parsed.
     """
 
     def __init__(self, address: str, *, overview: Overview) -> None:
@@ -95,7 +95,7 @@ class WebServer(HttpsServer):
         self.add_route("GET", "/api/stream", self._stream)
 
     async def start(self) -> None:
-        """Serve, and keep the last hour.
+        """Start the server and the sampling of the history.
 
         Raises:
             OSError: the address cannot be bound.
@@ -104,7 +104,7 @@ class WebServer(HttpsServer):
         self._keeping = asyncio.create_task(self._overview.run(), name="page history")
 
     async def stop(self) -> None:
-        """End the server."""
+        """Stop the server."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
@@ -145,7 +145,7 @@ class WebServer(HttpsServer):
             await asyncio.sleep(pause(len(message), is_complete=is_complete, interval=_INTERVAL))
 
     async def _picture(self, view: View) -> Parts | None:
-        """Return the page's data; one for all with the same view. None where too many look at something else."""
+        """Return the page's data, shared by all browsers with the same view; None: too many different views."""
         now = asyncio.get_running_loop().time()
         self._pictures = {one: picture for one, picture in self._pictures.items() if now < picture.good_until}
         if view not in self._pictures:
@@ -160,7 +160,7 @@ class WebServer(HttpsServer):
         try:
             return await self._overview.parts(view, in_full=self._in_full)
         finally:
-            # All views together take a small share of the time, however many pods there are.
+            # All views together use a small share of the CPU time, however many pods there are.
             taken = loop.time() - begun
             if (picture := self._pictures.get(view)) is not None:
                 wanted = _SHARE * taken * len(self._pictures)
@@ -169,7 +169,10 @@ class WebServer(HttpsServer):
 
 @web.middleware
 async def _for_our_own_page(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse data to other websites: their scripts cannot read it, but could have the process search all day."""
+    """Refuse data requests of other websites.
+
+    Their scripts cannot read it, but could keep the process busy.
+    """
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     origin = request.headers.get("Origin")
     is_own = site in {"same-origin", "none"} and (origin is None or urlsplit(origin).netloc == request.host)
@@ -184,10 +187,10 @@ def _busy() -> web.Response:
 
 @web.middleware
 async def _for_this_machine(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A page on loopback is read under loopback's own names, as ``kubectl proxy`` has it.
+    """Refuse requests with a Host other than a loopback name if the page is on loopback, like ``kubectl proxy``.
 
-    Any website may give its name our address while somebody looks at it (DNS rebinding): their browser would then
-    hand the page to that website.
+    With DNS rebinding, a website can point its name to our address while a user visits it. The user's browser
+    would then give the page's data to that website.
     """
     if is_loopback(_PORT.sub("", request.host).strip("[]")):
         return await handler(request)

@@ -1,4 +1,4 @@
-"""What to send to a browser that watches: the parts of the page that differ from what it has, at a bounded rate."""
+"""Selects the changed parts of the page to send to a watching browser, at a bounded rate."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import Mapping
 import msgspec
 
 _MESSAGE = 32 * 1024
-"""Bytes of a message after which no further part is added to it."""
+"""Bytes of a message beyond which no further part is added."""
 _RATE = 48 * 1024
-"""Bytes a second for one browser."""
+"""Bytes per second for one browser."""
 
 
 class Changes:
-    """Remembers what one browser has.
+    """Remembers which parts one browser has.
 
-    Parts are JSON by key. Their order is kept: what the page shows first is sent first, so that a large page is there
-    from the top down, and a part that changes again before its turn is sent once, in its latest state.
+    Parts are JSON by key and keep their order. What the page shows first is sent first, so that a large page
+    appears from top to bottom. A part that changes again before it is sent is sent once, in its latest state.
     """
 
     def __init__(self) -> None:
         self._sent: dict[str, bytes] = {}
 
     def message(self, parts: Mapping[str, bytes]) -> tuple[bytes, bool]:
-        """Return the next message, and whether the browser has everything then. Empty: it has everything.
+        """Return the next message, and whether the browser is up to date after it; an empty message: no change.
 
         Args:
-            parts: the page as it is now.
+            parts: the current page.
 
         Returns:
-            JSON: ``set``, the parts that are new or different; ``drop``, the keys of those that are gone; ``now``, the
-            server's clock in milliseconds.
+            JSON with ``set``, the new or changed parts, ``drop``, the keys of removed parts, and ``now``, the
+                server's clock in milliseconds.
         """
         chosen: list[bytes] = []
         size, is_complete = 0, True
@@ -60,12 +60,12 @@ class Changes:
 
 
 def pause(sent: int, *, is_complete: bool, interval: float) -> float:
-    """Return the seconds until the next message, so that a browser gets no more than ``_RATE``.
+    """Return the seconds until the next message, so that a browser receives no more than ``_RATE``.
 
     Args:
         sent: bytes of the message that was sent.
-        is_complete: whether the browser has everything.
-        interval: seconds between two looks for a browser that has everything.
+        is_complete: whether the browser is up to date.
+        interval: seconds between two checks for a browser that is up to date.
     """
     return max(interval if is_complete else 0.0, sent / _RATE)
 

@@ -1,4 +1,4 @@
-"""What a browser looks at, as its URL says."""
+"""Parses a browser's view from the URL's query."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from virtual_node.web.groups import STATES, Row
 
 _LONGEST = 320
-"""Characters of a value: ``namespace/name`` has 63 + 1 + 253 at most."""
+"""Maximum characters of a value; ``namespace/name`` has at most 63 + 1 + 253."""
 _GROUPS = 40
-"""Groups that are sent unless more are asked for."""
+"""Default number of groups that are sent."""
 _MOST_GROUPS = 400
 _PODS = 50
-"""Pods of an open group that are sent unless more are asked for."""
+"""Default number of pods of an open group that are sent."""
 _MOST_PODS = 500
 _MOST_OPEN = 8
 
@@ -23,12 +23,12 @@ class View:
     """A selection of pods, and what is open.
 
     Attributes:
-        search: only pods whose namespace, name, node or status contains it; lower case.
+        search: only pods with this lower-case text in namespace, name, node, status, cause, cluster or owner.
         cluster: only pods of this lower cluster.
         namespace: only pods of this upper namespace.
         state: only pods of this state.
-        groups: groups to send.
-        pods: pods of each open group to send.
+        groups: number of groups to send.
+        pods: number of pods to send of each open group.
         open: keys of the groups whose pods are sent.
         pod: ``namespace/name`` of the pod whose details are sent.
         detail: name of the lower cluster whose details are sent.
@@ -45,7 +45,7 @@ class View:
     detail: str = ""
 
     def has(self, row: Row) -> bool:
-        """Return whether a pod is selected, whatever its state is."""
+        """Report whether a pod is selected, ignoring ``state``."""
         return (
             (not self.namespace or row.shown["namespace"] == self.namespace)
             and (not self.cluster or row.shown["cluster"] == self.cluster)
@@ -54,7 +54,7 @@ class View:
 
 
 def of_query(query: Mapping[str, str]) -> View:
-    """Read a URL's query; what cannot be understood is left out."""
+    """Return the view of a URL's query; invalid values are ignored."""
 
     def text(name: str) -> str:
         return query.get(name, "").strip()[:_LONGEST]

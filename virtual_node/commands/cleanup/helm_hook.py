@@ -21,9 +21,7 @@ _HELM = "meta.helm.sh/release-name"
 """Annotation on everything that Helm installs: https://helm.sh/docs/topics/advanced/"""
 _ARGO = "argocd.argoproj.io/tracking-id"
 """Annotation on everything that Argo CD installs:
-
-https://argo-cd.readthedocs.io/en/stable/user-guide/resource_tracking/
-"""
+https://argo-cd.readthedocs.io/en/stable/user-guide/resource_tracking/"""
 _KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
 """Annotation on everything that was applied on the client side."""
 _JOBS = "app.kubernetes.io/component=uninstall"

@@ -24,10 +24,9 @@ _CLOCK_WARNING = 5.0
 _CLOCK_ERROR = 30.0
 """Seconds, close to the 40 s of a virtual node's Lease: nodes become NotReady, tokens are not valid yet."""
 _MINORS = 3
-"""Minor versions. A virtual node is a kubelet of the upper cluster and reports the lower cluster's version. A
+"""Minor versions between a kubelet and its apiserver: https://kubernetes.io/releases/version-skew-policy/#kubelet
 
-kubelet may be three minor versions away from its apiserver:
-https://kubernetes.io/releases/version-skew-policy/#kubelet
+A virtual node is a kubelet of the upper cluster and reports the lower cluster's version.
 """
 _KINDS = dict.fromkeys((COMPONENT_POD, FOREIGN_POD, WAITING_POD), "Pod")
 """API kinds of the keys under which pods are stored."""

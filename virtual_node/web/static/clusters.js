@@ -2,7 +2,7 @@
 import { byId, chip, element, keyed, link, since } from "./dom.js";
 import { human, lag, plural, STATES } from "./format.js";
 
-const LATE = 10; // seconds, as the alert VirtualNodeMirrorLagHigh has it
+const LATE = 10; // seconds, as in the alert VirtualNodeMirrorLagHigh
 
 export function clusterState(cluster) {
   if (cluster.reachable) return chip("reachable", "good");

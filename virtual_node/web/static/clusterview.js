@@ -1,4 +1,4 @@
-// One lower cluster: its last hour, its lower nodes, and what expires.
+// One lower cluster: its last hour, its lower nodes, and expiry times.
 import { chip, element, link } from "./dom.js";
 import { clusterState, lastHeard, meter, podCounts } from "./clusters.js";
 import { daysUntil, lag, plural } from "./format.js";
@@ -107,7 +107,7 @@ function sparkline(title, values, interval, text) {
 function drawing(values, label) {
   const most = Math.max(...values.filter((value) => value !== null)) || 1;
   const step = WIDTH / Math.max(1, values.length - 1);
-  // Where nothing was mirrored there is no lag; the line goes on to the next one that there is.
+  // A sample without mirroring has no lag, so the line skips it.
   const points = values.flatMap((value, index) =>
     value === null ? [] : [`${(index * step).toFixed(1)} ${(HEIGHT - 2 - ((HEIGHT - 4) * value) / most).toFixed(1)}`],
   );

@@ -1,4 +1,4 @@
-// Building elements. Data reaches the page as text and attributes only, never as markup.
+// Builds elements. Data reaches the page as text and attributes only, never as markup.
 import { age } from "./format.js";
 
 export const byId = (id) => document.getElementById(id);
@@ -16,14 +16,14 @@ export function element(tag, properties = {}, ...children) {
 
 export const chip = (text, state) => element("span", { className: "chip", data: { state } }, text);
 
-// A moment, shown as how long ago it was; page.js keeps it current.
+// A time, shown as its age, which page.js keeps current.
 export function since(iso, suffix = "") {
   const node = element("time", { dateTime: iso, title: iso, data: { suffix } });
   node.textContent = age(iso) + suffix;
   return node;
 }
 
-// A link to a view of this page: a click changes the view without a new page, and the address can be shared.
+// A link to a view of this page. A click changes the view without a page load, and the address can be shared.
 export const link = (to, ...text) =>
   element("a", { href: `?${new URLSearchParams(to)}`, data: { go: JSON.stringify(to) } }, ...text);
 
@@ -38,14 +38,14 @@ export function command(text) {
         button.textContent = "Copy";
       }, 2000);
     } catch {
-      // Without TLS a browser gives the clipboard to localhost only.
+      // Without TLS, browsers allow the clipboard only on localhost.
       getSelection().selectAllChildren(code);
     }
   });
   return element("span", { className: "command" }, code, button);
 }
 
-// Texts that may be long: one line, and all of it once it is opened. What is open stays so when the data changes.
+// A long text as one line that opens to the complete text. It stays open when the data changes.
 const opened = new Set();
 export function disclosure(key, summary, ...content) {
   const node = element("details", { open: opened.has(key), data: { key } }, element("summary", {}, ...summary), ...content);
@@ -55,7 +55,7 @@ export function disclosure(key, summary, ...content) {
   return node;
 }
 
-// Show one child per item; a child whose item is the same object as before is left as it is, with its focus and selection.
+// Show one child per item. The child of an item that is the same object as before keeps its focus and selection.
 const shown = new WeakMap();
 export function keyed(container, items, render) {
   const before = shown.get(container) || new Map();

@@ -1,4 +1,4 @@
-// Warnings first; what is routine is folded away.
+// Warnings first; routine events are collapsed.
 import { byId, element, keyed, link, since } from "./dom.js";
 
 export function renderEvents(events) {
@@ -15,7 +15,7 @@ function eventView(text) {
   return row(JSON.parse(text));
 }
 
-// In the view of a pod there are no links: the pod is shown already, and earlier pods of its owner are gone.
+// The view of a pod has no links, because it shows the pod already and earlier pods of its owner are gone.
 function row(event, pod = "") {
   const [kind, name] = event.object.split(" ");
   return element(

@@ -1,4 +1,4 @@
-// Numbers and moments as people read them.
+// Formats numbers and times for people.
 let skew = 0; // milliseconds that the server's clock is ahead of the browser's
 export const setClock = (now) => {
   skew = now - Date.now();
@@ -17,7 +17,7 @@ export const daysUntil = (iso) => (Date.parse(iso) - Date.now() - skew) / 864000
 
 const UNITS = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
 
-// 131072000Ki reads better as 125 Gi, 6500m as 6.5; other quantities are left as they are.
+// Show 131072000Ki as 125 Gi and 6500m as 6.5; other quantities stay unchanged.
 export function human(quantity) {
   const thousandths = /^(\d+)m$/.exec(quantity);
   if (thousandths) return thousands(Number(thousandths[1]));

@@ -1,11 +1,11 @@
-// What is wrong, first: the verdict of the health model, its faults, and what is not known.
+// The health model's verdict, its faults, and unknown facts.
 import { byId, chip, command, disclosure, element, keyed, link } from "./dom.js";
 import { plural } from "./format.js";
 
 const COMMAND = /^(virtual-node|kubectl)( |$)/;
 const WORDS = { error: "Error", warning: "Warning" };
 
-const WARNINGS = 3; // that are shown at once, besides all errors
+const WARNINGS = 3; // shown without opening the rest; errors are always shown
 
 export function renderHealth(health) {
   const errors = health.faults.filter((fault) => fault.severity === "error");
@@ -61,7 +61,7 @@ function faultView(fault) {
   );
 }
 
-// The whole list of names is in the details.
+// The details have all names.
 const subject = (fault) => fault.objects[0] + (fault.count > 1 ? ` and ${fault.count - 1} more` : "");
 
 function seeAlso(fault) {

@@ -1,4 +1,4 @@
-// The view, which the address keeps, and the stream of its parts.
+// The view, which is stored in the address, and the stream of its parts.
 import { setClock } from "./format.js";
 
 const KEYS = ["search", "cluster", "namespace", "status", "groups", "pods", "open", "pod", "detail"];
@@ -19,7 +19,7 @@ export function address(changes) {
   return query.size ? `?${query}` : location.pathname;
 }
 
-// Change what is looked at. A step is one that the browser's Back undoes.
+// Change the view. The browser's Back reverts a step.
 export function go(changes, { step = false } = {}) {
   history[step ? "pushState" : "replaceState"](null, "", address(changes));
   connect();
@@ -47,14 +47,14 @@ function connect() {
     if (isFirst) parts.clear();
     isFirst = false;
     for (const key of drop) parts.delete(key);
-    // A part that is the same as before keeps its identity, and what shows it is left alone.
+    // An unchanged part keeps its identity, so its elements are not rebuilt.
     for (const [key, value] of Object.entries(set)) parts.set(key, same(old.get(key), value));
     told("live");
     changed();
   };
   asked.onerror = () => {
     told("lost");
-    // A refusal (too many readers) ends the stream for good; a lost connection is made again by the browser.
+    // The browser reconnects after a lost connection, but not after a refusal (too many readers).
     if (asked.readyState === EventSource.CLOSED && asked === source) retry = setTimeout(connect, 3000);
   };
   changed();

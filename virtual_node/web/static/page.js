@@ -54,7 +54,7 @@ function summarize(health, clusters) {
       ].join(" · ");
 }
 
-// The whole detail is drawn again when it changes, but not while text in it is selected or a control has the focus.
+// A changed detail is redrawn as a whole, but not while text in it is selected or a control has the focus.
 let drawn = "";
 function renderDetail(now, clusters) {
   const [part, draw] = now.pod ? [parts.get("pod"), podView] : [parts.get("detail"), clusterView];

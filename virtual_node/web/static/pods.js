@@ -1,4 +1,4 @@
-// Pods by workload, one line per cause, and the filters that choose them.
+// Pods by workload with one line per cause, and the filters.
 import { byId, chip, command, disclosure, element, keyed, link, since } from "./dom.js";
 import { plural, STATES } from "./format.js";
 import { go, view } from "./live.js";
@@ -6,7 +6,7 @@ import { go, view } from "./live.js";
 const MORE_GROUPS = 40;
 const MORE_PODS = 100;
 
-// A screen reader hears the result of a filter, and not every change of a busy cluster.
+// A screen reader announces the result of a filter, but not every change of a busy cluster.
 let unanswered = null; // the list that was shown when a filter was changed
 function choose(changes) {
   unanswered = shownPods;

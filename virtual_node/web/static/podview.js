@@ -77,7 +77,7 @@ function sides({ upper, lower, row }) {
   ];
 }
 
-// The roles are said again, because a narrow screen lays the table out as a list.
+// Explicit roles, because on a narrow screen the table has the layout of a list.
 function table(title, lines, below) {
   const cell = (text, label, isSame) =>
     element("td", { role: "cell", data: { label, same: String(isSame) } }, text || element("span", { className: "muted" }, "–"));
