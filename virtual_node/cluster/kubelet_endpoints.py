@@ -165,7 +165,7 @@ class KubeletEndpoints:
             self._collection = asyncio.get_running_loop().call_later(_COLLECT_AFTER, self._collect)
 
     def _collect(self) -> None:
-        """Collect caches and controllers, whose cycles our thresholds (``tune_gc``) would keep for ever."""
+        """Garbage-collect caches and controllers, which form cycles that our thresholds (``tune_gc``) would keep."""
         self._collection = None
         gc.collect()
 

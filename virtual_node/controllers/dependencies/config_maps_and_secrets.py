@@ -82,7 +82,7 @@ class DependencyController:
             self._watch_lower(kind, informer)
 
     async def run(self) -> None:
-        """Process changes until cancelled."""
+        """Update copies on changes until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.controller.run())
             group.create_task(self._watches.run())

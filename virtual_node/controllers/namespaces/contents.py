@@ -38,8 +38,7 @@ class Found:
     """The contents of a namespace."""
 
     others: list[str] = field(default_factory=list)
-    """``pods web``, …: some objects of other owners, and all claims, because they hold data whoever made
-    them."""
+    """``pods web``, …: some objects of other owners, and all claims, even ours, because they hold data."""
     pods: int = 0
     """Number of our pods."""
 
