@@ -1,7 +1,7 @@
-"""Plays kubelet for the workers: a real process for each pod of a simulated lower cluster.
+"""Plays kubelet: a node of a lower cluster, with a real process for each pod.
 
-kwok deletes pods at once. A finalizer keeps a pod until its process has ended, as a kubelet keeps it until its
-containers have.
+kwok would delete pods at once, whatever finalizers they have. Here, as with a kubelet, a pod has its final status, and its
+object goes, after its process has ended.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
@@ -22,9 +23,10 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, NotFound
 from controller_runtime.objects import Object
 from hack.sandbox import Cluster
+from hack.sandbox.kwok import kwok_node
 
 CONSUMER = Path(__file__).with_name("consumer.py")
-_FINALIZER = "test.virtual-node.io/process"
+_RENEW = 5.0
 _UPPER_UID = "virtual-node.io/upper-uid"
 
 
@@ -119,10 +121,16 @@ class NodeAgent:
         return False
 
     async def _work(self, client: Client) -> None:
+        node = f"{self.lower.name}-agent"
+        await client.create(resources.NODES, kwok_node(node))
+        renewed = 0.0
         while True:
             try:
                 async with asyncio.timeout(5):
-                    pods = await client.list(resources.PODS, label_selector="app=worker")
+                    if time.monotonic() - renewed > _RENEW:
+                        await self._renew(client, node)
+                        renewed = time.monotonic()
+                    pods = await client.list(resources.PODS, field_selector=f"spec.nodeName={node}")
                 for pod in pods.items:
                     await self._look(client, pod)
             except (ApiError, TimeoutError):
@@ -130,20 +138,34 @@ class NodeAgent:
                 pass
             await asyncio.sleep(0.2)
 
+    @staticmethod
+    async def _renew(client: Client, node: str) -> None:
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        await client.patch(resources.NODES, node, {"status": {"conditions": [ready]}}, subresource="status")
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        spec = {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": now}
+        body = {"metadata": {"name": node, "namespace": "kube-node-lease"}, "spec": spec}
+        try:
+            await client.patch(resources.LEASES, node, body, namespace="kube-node-lease")
+        except NotFound:
+            await client.create(resources.LEASES, body)
+
     async def _look(self, client: Client, pod: Object) -> None:
         running = self.processes.get(pod.uid)
         ended = running is not None and running.process.returncode is not None
         if pod.metadata.deletion_timestamp is not None:
             if running is None or ended:
-                await self._set_finalizers(client, pod, [])
+                await _set_status(client, pod, phase="Failed")
+                await client.delete(
+                    resources.PODS, pod.name, namespace=pod.namespace, uid=pod.uid, grace_period_seconds=0
+                )
                 self.processes.pop(pod.uid, None)
             elif not running.ending:
                 running.ending = True
                 running.process.send_signal(signal.SIGTERM)
-        elif _FINALIZER not in pod.metadata.finalizers:
-            await self._set_finalizers(client, pod, [_FINALIZER])
-        elif (running is None or ended) and (pod.status or {}).get("phase") == "Running":
+        elif running is None or (ended and not running.ending):
             self.processes[pod.uid] = Running(await self._start(pod), pod.name)
+            await _set_status(client, pod, phase="Running")
 
     async def _start(self, pod: Object) -> asyncio.subprocess.Process:
         pki = self._upper.pki
@@ -175,8 +197,26 @@ class NodeAgent:
                 cwd=Path(__file__).parents[3],
             )
 
-    @staticmethod
-    async def _set_finalizers(client: Client, pod: Object, finalizers: list[str]) -> None:
-        body: dict[str, Any] = {"metadata": {"uid": pod.uid, "finalizers": finalizers}}
-        with contextlib.suppress(NotFound):
-            await client.patch(resources.PODS, pod.name, body, namespace=pod.namespace)
+
+async def _set_status(client: Client, pod: Object, *, phase: str) -> None:
+    runs = phase == "Running"
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    state = {"running": {"startedAt": now}} if runs else {"terminated": {"exitCode": 143, "finishedAt": now}}
+    conditions = [
+        {"type": kind, "status": str(runs)} for kind in ("PodScheduled", "Ready", "ContainersReady")
+    ]
+    container = {
+        "name": "worker",
+        "image": "none",
+        "imageID": "",
+        "restartCount": 0,
+        "ready": runs,
+        "state": state,
+    }
+    status = {
+        "phase": phase, "startTime": now, "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
+        "conditions": conditions, "containerStatuses": [container],
+    }  # fmt: skip
+    body = {"metadata": {"uid": pod.uid}, "status": status}
+    with contextlib.suppress(NotFound):
+        await client.patch(resources.PODS, pod.name, body, namespace=pod.namespace, subresource="status")

@@ -92,7 +92,7 @@ class Scene:
 async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
     """Two lower clusters, two controllers, a StatefulSet of three workers and a Swarm."""
     directory = tmp_path_factory.mktemp("swarm")
-    async with Sandbox(lower=2, kwok_nodes=1) as sandbox, contextlib.AsyncExitStack() as stack:
+    async with Sandbox(lower=2, kwok_nodes=0) as sandbox, contextlib.AsyncExitStack() as stack:
         upper = sandbox.upper
         file = sandbox.directory / "virtual-node.yaml"
         file.write_text(json.dumps(configuration(sandbox)), encoding="utf-8")
