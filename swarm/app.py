@@ -30,8 +30,9 @@ from controller_runtime.workqueue.controller import Controller
 from controller_runtime.workqueue.queue import WorkQueue
 from swarm.command_line import PROGRAM
 from swarm.controller import worker_pods
-from swarm.controller.delivery import INDEX_SWARM, LABEL_SWARM, Delivery, by_swarm, shrink_config_map
+from swarm.controller.delivery import Delivery
 from swarm.controller.liveness import Liveness
+from swarm.controller.owned_objects import INDEX_SWARM, LABEL_SWARM, by_swarm, shrink_config_map
 from swarm.controller.reconciler import Reconciler
 from swarm.controller.reports import Reports
 from swarm.controller.restarts import Restarts
@@ -42,6 +43,8 @@ from swarm.spec import SWARMS
 
 _WORKERS = 4
 _STARTED = datetime.now(UTC).isoformat(timespec="seconds")
+_BURST = 0.05
+"""Seconds."""
 _RETRY_FIRST, _RETRY_LAST = 0.02, 30.0
 
 
@@ -134,7 +137,7 @@ class App:
         for informer in self._informers:
             await informer.wait_synced()
         lifecycle.tune_gc()
-        registrations = caches.connect(queue.add, liveness)
+        registrations = caches.connect(queue, liveness)
         self._log.info("working", swarms=len(caches.swarms.store))
         try:
             async with asyncio.TaskGroup() as group:
@@ -200,8 +203,12 @@ class _Caches:
     def all(self) -> list[Informer]:
         return [getattr(self, name) for name in self.__slots__]
 
-    def connect(self, enqueue: Callable[[str], None], liveness: Liveness) -> list[Registration]:
+    def connect(self, queue: WorkQueue[str], liveness: Liveness) -> list[Registration]:
         """Queue Swarms when something changes that they depend on."""
+        enqueue = queue.add
+
+        def enqueue_soon(swarm: str) -> None:
+            queue.add_after(swarm, _BURST)
 
         def near(changed: Object) -> None:
             for swarm in self.swarms.store.index_keys(INDEX_NAMESPACE, changed.namespace):
@@ -217,8 +224,9 @@ class _Caches:
             near(pod)
 
         def own(changed: Object) -> None:
+            # Acknowledgements come in bursts: one reconciliation takes in those of a moment.
             for swarm in by_swarm(changed):
-                enqueue(swarm)
+                enqueue_soon(swarm)
 
         def swarm(changed: Object) -> None:
             enqueue(changed.key)

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
+from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from swarm import share
+from swarm.controller import owned_objects
+from swarm.controller.owned_objects import (
+    ANNOTATION_ACKNOWLEDGED,
+    ANNOTATION_CHECKSUM,
+    ANNOTATION_ENDED,
+    ANNOTATION_PARTS,
+    ANNOTATION_POD_UID,
+    ANNOTATION_VERSION,
+    CHECKSUM,
+    INDEX_SWARM,
+    ORIGINAL_KEY,
+    check_owner,
+    owner,
+    version_of,
+)
 from swarm.handover.ledger import Holder, Ledger
 from swarm.slots import DEPLOYMENT
-from swarm.spec import GROUP, SWARMS
 
-LABEL_SWARM = f"{GROUP}/swarm"
-ANNOTATION_VERSION = f"{GROUP}/version"
-ANNOTATION_CHECKSUM = f"{GROUP}/checksum"
-ANNOTATION_POD_UID = f"{GROUP}/pod-uid"
-ANNOTATION_ACKNOWLEDGED = f"{GROUP}/acknowledged"
-ANNOTATION_ENDED = f"{GROUP}/ended"
-ORIGINAL_KEY = "config.yml"
 _AT_ONCE = 16
-_CHECKSUM = "checksum"
-
-
-class NameTaken(ApiError):  # noqa: N818 - a state that the user must end
-    """An object that is not the Swarm's has the name of one that it needs."""
 
 
 class Delivery:
@@ -64,25 +66,32 @@ class Delivery:
         wanted_leases: dict[str, dict[str, Any]] = {}
         wanted_maps: dict[str, dict[str, Any]] = {}
         own: dict[str, str] = {}
-        for holder in ledger.holders.values():
+        names: set[str] = set()
+        for holder in self._told(ledger):
             name = f"{swarm.name}.{holder.pod}"
-            if self._newest(ledger, holder):
-                wanted_leases[name] = self._lease(swarm, name, holder, settings)
-                texts = share.render(ledger, holder, settings)
-                own[f"{holder.pod}.json"] = texts[0]
-                for index, text in enumerate(texts):
-                    part = f"{name}.{index}" if index else name
-                    wanted_maps[part] = self._config_map(swarm, part, holder.version, {share.KEY: text})
+            wanted_leases[name] = owned_objects.lease(swarm, name, holder, settings)
+            names.add(name)
+            if not original and self._is_delivered(swarm, name, holder):
+                continue
+            texts = share.render(ledger, holder, settings)
+            own[f"{holder.pod}.json"] = texts[0]
+            for index, text in enumerate(texts):
+                part = f"{name}.{index}" if index else name
+                body = wanted_maps[part] = owned_objects.config_map(
+                    swarm, part, holder.version, {share.KEY: text}
+                )
+                marks = {ANNOTATION_PARTS: str(len(texts)), ANNOTATION_POD_UID: holder.uid}
+                body["metadata"]["annotations"] |= marks
         if kind == DEPLOYMENT:
             for slot in ledger.slots.values():
                 name = f"{swarm.name}-{slot.name}"
-                wanted_leases[name] = self._head(swarm, resources.LEASES, name) | {
+                wanted_leases[name] = owned_objects.head(swarm, resources.LEASES, name) | {
                     "spec": {"holderIdentity": slot.pod} if slot.uid else {}
                 }
         if original:
             data = {ORIGINAL_KEY: share.original(ledger)}
             whole = data | (own if settings.fits_file(own) else {})
-            wanted_maps[original] = self._config_map(swarm, original, ledger.version, whole)
+            wanted_maps[original] = owned_objects.config_map(swarm, original, ledger.version, whole)
 
         async def one(work: Any) -> None:
             async with semaphore:
@@ -92,7 +101,7 @@ class Delivery:
             self._ensure_map(swarm, name, body, adopt=name == original) for name, body in wanted_maps.items()
         ]
         work += [self._ensure_lease(swarm, name, body) for name, body in wanted_leases.items()]
-        work += self._removals(swarm, self._config_maps, resources.CONFIG_MAPS, wanted_maps)
+        work += self._removals(swarm, self._config_maps, resources.CONFIG_MAPS, names | wanted_maps.keys())
         work += self._removals(swarm, self._leases, resources.LEASES, wanted_leases)
         results = await asyncio.gather(*(one(each) for each in work), return_exceptions=True)
         for result in results:
@@ -141,14 +150,27 @@ class Delivery:
         return True
 
     @staticmethod
-    def _newest(ledger: Ledger, holder: Holder) -> bool:
-        """Whether the holder is the present pod of its name; one that was replaced is told nothing."""
-        same = [other for other in ledger.holders.values() if other.pod == holder.pod]
-        if len(same) == 1:
-            return True
+    def _told(ledger: Ledger) -> list[Holder]:
+        """Return one holder for each name of a pod: one that was replaced is told nothing."""
         current = {slot.uid for slot in ledger.slots.values()}
-        return holder.uid in current or (
-            not any(other.uid in current for other in same) and holder is same[-1]
+        told: dict[str, Holder] = {}
+        for uid, holder in ledger.holders.items():
+            before = told.get(holder.pod)
+            if before is None or before.uid not in current or uid in current:
+                told[holder.pod] = holder
+        return list(told.values())
+
+    def _is_delivered(self, swarm: Object, name: str, holder: Holder) -> bool:
+        """Whether a share of one part has the holder's version and was not changed since; saves rendering it."""
+        cached = self._config_maps.store.get(f"{swarm.namespace}/{name}")
+        if cached is None or cached.annotations.get(ANNOTATION_VERSION) != str(holder.version):
+            return False
+        written = (cached.field("data") or {}).get(CHECKSUM)
+        return (
+            cached.annotations.get(ANNOTATION_PARTS) == "1"
+            and written == cached.annotations.get(ANNOTATION_CHECKSUM)
+            and cached.annotations.get(ANNOTATION_POD_UID) == holder.uid
+            and owner(cached) == swarm.uid
         )
 
     async def _ensure_map(self, swarm: Object, name: str, body: dict[str, Any], *, adopt: bool) -> None:
@@ -156,15 +178,15 @@ class Delivery:
         if cached is None:
             await self._create(swarm, resources.CONFIG_MAPS, body, adopt=adopt)
             return
-        _check_owner(swarm, cached, name)
+        check_owner(swarm, cached, name)
         annotations = body["metadata"]["annotations"]
-        written = (cached.field("data") or {}).get(_CHECKSUM)
+        written = (cached.field("data") or {}).get(CHECKSUM)
         if written == annotations[ANNOTATION_CHECKSUM] and all(
             cached.annotations.get(key) == value for key, value in annotations.items()
         ):
             return
         there = await self._client.get(resources.CONFIG_MAPS, name, namespace=swarm.namespace)
-        if _version(there) > int(annotations[ANNOTATION_VERSION]):
+        if version_of(there) > int(annotations[ANNOTATION_VERSION]):
             # Another controller has written a later record. The next reconciliation reads it.
             return
         body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
@@ -180,7 +202,7 @@ class Delivery:
         if cached is None:
             await self._create(swarm, resources.LEASES, body)
             return
-        _check_owner(swarm, cached, name)
+        check_owner(swarm, cached, name)
         annotations = body["metadata"].get("annotations") or {}
         if annotations:
             if cached.annotations.get(ANNOTATION_POD_UID) == annotations[ANNOTATION_POD_UID]:
@@ -199,7 +221,7 @@ class Delivery:
             name = body["metadata"]["name"]
             there = await self._client.get(resource, name, namespace=swarm.namespace)
             if not adopt:
-                _check_owner(swarm, there, name)
+                check_owner(swarm, there, name)
                 raise
             # k8s-swarm's ConfigMap is made by its manifests: keep what else is in it.
             metadata = there["metadata"]
@@ -211,10 +233,10 @@ class Delivery:
             await self._client.update(resource, there)
 
     def _removals(
-        self, swarm: Object, informer: Informer, resource: Resource, wanted: Mapping[str, Any]
+        self, swarm: Object, informer: Informer, resource: Resource, wanted: Collection[str]
     ) -> Iterable[Any]:
         for cached in informer.store.by_index(INDEX_SWARM, swarm.key):
-            if cached.name not in wanted and _owner(cached) == swarm.uid:
+            if cached.name not in wanted and owner(cached) == swarm.uid:
                 yield self._remove(resource, cached)
 
     async def _remove(self, resource: Resource, cached: Object) -> None:
@@ -226,69 +248,3 @@ class Delivery:
                 uid=cached.uid,
                 resource_version=cached.resource_version,
             )
-
-    def _lease(self, swarm: Object, name: str, holder: Holder, settings: share.Settings) -> dict[str, Any]:
-        body = self._head(swarm, resources.LEASES, name)
-        body["metadata"]["annotations"] = {ANNOTATION_POD_UID: holder.uid}
-        spec = {"leaseDurationSeconds": settings.fence_seconds} if settings.fence_seconds else {}
-        return {**body, "spec": spec}
-
-    def _config_map(self, swarm: Object, name: str, version: int, data: dict[str, str]) -> dict[str, Any]:
-        body = self._head(swarm, resources.CONFIG_MAPS, name)
-        text = data.get(share.KEY) or data[ORIGINAL_KEY]
-        body["metadata"]["annotations"] = {
-            ANNOTATION_VERSION: str(version),
-            ANNOTATION_CHECKSUM: share.checksum(text),
-        }
-        return {**body, "data": data}
-
-    @staticmethod
-    def _head(swarm: Object, resource: Resource, name: str) -> dict[str, Any]:
-        owner = {
-            "apiVersion": SWARMS.api_version,
-            "kind": SWARMS.kind,
-            "name": swarm.name,
-            "uid": swarm.uid,
-            "controller": True,
-        }
-        metadata = {
-            "name": name,
-            "namespace": swarm.namespace,
-            "labels": {LABEL_SWARM: swarm.name},
-            "ownerReferences": [owner],
-        }
-        return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
-
-
-INDEX_SWARM = "swarm"
-
-
-def by_swarm(found: Object) -> Iterable[str]:
-    """Index objects with our label by the key of their Swarm."""
-    swarm = found.labels.get(LABEL_SWARM)
-    return [f"{found.namespace}/{swarm}"] if swarm else []
-
-
-def shrink_config_map(found: Object) -> Object:
-    """Keep the checksum of a ConfigMap's content only: informers hold the ConfigMaps of all Swarms."""
-    data = found.field("data") or {}
-    text = data.get(share.KEY) or data.get(ORIGINAL_KEY) or ""
-    return found.without("data", "binaryData").with_fields(data={_CHECKSUM: share.checksum(text)})
-
-
-def _owner(found: Object) -> str:
-    return next((one.get("uid", "") for one in found.metadata.owner_references if one.get("controller")), "")
-
-
-def _check_owner(swarm: Object, found: Object | Mapping[str, Any], name: str) -> None:
-    if isinstance(found, Object):
-        owners = found.metadata.owner_references
-    else:
-        owners = found["metadata"].get("ownerReferences") or []
-    if not any(owner.get("uid") == swarm.uid for owner in owners):
-        raise NameTaken(f"{name} exists and does not belong to Swarm {swarm.name}: delete or rename it")
-
-
-def _version(there: Mapping[str, Any]) -> int:
-    text = ((there["metadata"].get("annotations") or {}).get(ANNOTATION_VERSION)) or "0"
-    return int(text) if text.isascii() and text.isdigit() else 0

@@ -17,8 +17,9 @@ from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from swarm import metrics, planning, share, slots, spec, status
 from swarm.assignment.model import Assignment, Job
-from swarm.controller.delivery import Delivery, NameTaken
+from swarm.controller.delivery import Delivery
 from swarm.controller.liveness import ANNOTATION_GONE, Liveness
+from swarm.controller.owned_objects import NameTaken
 from swarm.controller.reports import Reports
 from swarm.controller.restarts import Restarts
 from swarm.controller.sources import Sources

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import aiohttp
 
 from controller_runtime.objects import Object
-from swarm.controller.delivery import ANNOTATION_ENDED, Delivery
+from swarm.controller.delivery import Delivery
+from swarm.controller.owned_objects import ANNOTATION_ENDED
 from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Acknowledgement, Ledger
 from swarm.slots import Pod

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.controller.delivery import ANNOTATION_ENDED
+from swarm.controller.owned_objects import ANNOTATION_ENDED
 from swarm.controller.reports import Reports
 from swarm.handover.ledger import Holder, Ledger
 

@@ -1,0 +1,107 @@
+"""The objects of a Swarm: names, marks, owners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.errors import ApiError
+from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
+from swarm import share
+from swarm.handover.ledger import Holder
+from swarm.spec import GROUP, SWARMS
+
+LABEL_SWARM = f"{GROUP}/swarm"
+ANNOTATION_VERSION = f"{GROUP}/version"
+ANNOTATION_CHECKSUM = f"{GROUP}/checksum"
+ANNOTATION_PARTS = f"{GROUP}/parts"
+ANNOTATION_POD_UID = f"{GROUP}/pod-uid"
+ANNOTATION_ACKNOWLEDGED = f"{GROUP}/acknowledged"
+ANNOTATION_ENDED = f"{GROUP}/ended"
+ORIGINAL_KEY = "config.yml"
+CHECKSUM = "checksum"
+"""Field of a cached ConfigMap's data: see ``shrink_config_map``."""
+
+
+INDEX_SWARM = "swarm"
+
+
+def by_swarm(found: Object) -> Iterable[str]:
+    """Index objects with our label by the key of their Swarm."""
+    swarm = found.labels.get(LABEL_SWARM)
+    return [f"{found.namespace}/{swarm}"] if swarm else []
+
+
+def shrink_config_map(found: Object) -> Object:
+    """Keep the checksum of a ConfigMap's content only: informers hold the ConfigMaps of all Swarms."""
+    data = found.field("data") or {}
+    text = data.get(share.KEY) or data.get(ORIGINAL_KEY) or ""
+    return found.without("data", "binaryData").with_fields(data={CHECKSUM: share.checksum(text)})
+
+
+def owner(found: Object) -> str:
+    """Return the UID of the controller that owns an object."""
+    return next((one.get("uid", "") for one in found.metadata.owner_references if one.get("controller")), "")
+
+
+def check_owner(swarm: Object, found: Object | Mapping[str, Any], name: str) -> None:
+    """Check that an object is the Swarm's.
+
+    Raises:
+        NameTaken: it is not.
+    """
+    if isinstance(found, Object):
+        owners = found.metadata.owner_references
+    else:
+        owners = found["metadata"].get("ownerReferences") or []
+    if not any(owner.get("uid") == swarm.uid for owner in owners):
+        raise NameTaken(f"{name} exists and does not belong to Swarm {swarm.name}: delete or rename it")
+
+
+def version_of(there: Mapping[str, Any]) -> int:
+    """Return the version in an object's annotation; 0 if there is none."""
+    text = ((there["metadata"].get("annotations") or {}).get(ANNOTATION_VERSION)) or "0"
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+class NameTaken(ApiError):  # noqa: N818 - a state that the user must end
+    """An object that is not the Swarm's has the name of one that it needs."""
+
+
+def lease(swarm: Object, name: str, holder: Holder, settings: share.Settings) -> dict[str, Any]:
+    """Return the Lease by which a pod acknowledges."""
+    body = head(swarm, resources.LEASES, name)
+    body["metadata"]["annotations"] = {ANNOTATION_POD_UID: holder.uid}
+    spec = {"leaseDurationSeconds": settings.fence_seconds} if settings.fence_seconds else {}
+    return {**body, "spec": spec}
+
+
+def config_map(swarm: Object, name: str, version: int, data: dict[str, str]) -> dict[str, Any]:
+    """Return a ConfigMap with a share, or with the table of k8s-swarm."""
+    body = head(swarm, resources.CONFIG_MAPS, name)
+    text = data.get(share.KEY) or data[ORIGINAL_KEY]
+    body["metadata"]["annotations"] = {
+        ANNOTATION_VERSION: str(version),
+        ANNOTATION_CHECKSUM: share.checksum(text),
+    }
+    return {**body, "data": data}
+
+
+def head(swarm: Object, resource: Resource, name: str) -> dict[str, Any]:
+    """Return an object without content that the Swarm owns."""
+    reference = {
+        "apiVersion": SWARMS.api_version,
+        "kind": SWARMS.kind,
+        "name": swarm.name,
+        "uid": swarm.uid,
+        "controller": True,
+    }
+    metadata = {
+        "name": name,
+        "namespace": swarm.namespace,
+        "labels": {LABEL_SWARM: swarm.name},
+        "ownerReferences": [reference],
+    }
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
