@@ -123,8 +123,6 @@ class Reconciler:
             plain=self._reports.plain(swarm),
         )
         stored = await self._store(swarm, ledger, after, assignment, findings)
-        if not stored:
-            return Result(requeue_after=_STATUS_EVERY)
         if deleting and not any(holder.start or holder.stop for holder in after.holders.values()):
             await self._set_finalizers(
                 swarm, tuple(name for name in swarm.metadata.finalizers if name != FINALIZER)
@@ -140,7 +138,7 @@ class Reconciler:
         await self._restarts.advance(
             swarm, parsed, after, acknowledged, pods, plain=self._reports.plain(swarm)
         )
-        return self._next(parsed, wanted, after, now)
+        return self._next(parsed, wanted, after, now, put_off=not stored)
 
     def _wanted(
         self, swarm: Object, parsed: SwarmSpec, ledger: Ledger, *, deleting: bool
@@ -245,8 +243,10 @@ class Reconciler:
             patch_type=PatchType.MERGE,
         )
 
-    def _next(self, parsed: SwarmSpec, wanted: planning.Wanted, after: Ledger, now: float) -> Result | None:
-        waits = []
+    def _next(
+        self, parsed: SwarmSpec, wanted: planning.Wanted, after: Ledger, now: float, *, put_off: bool
+    ) -> Result | None:
+        waits = [_STATUS_EVERY] if put_off else []
         expiry = slots.next_expiry(after.slots, wanted.workers, now=now)
         if expiry is not None:
             waits.append(max(0.1, min(expiry, _LOOK_AGAIN)))
