@@ -26,6 +26,7 @@ class Wanted:
     max_per_worker: int = 0
     strategy: str = STICKY
     handover: str = transition.EXCLUSIVE
+    restarts: bool = False
     settings: str = ""
     """See ``Ledger.settings``."""
 
@@ -61,6 +62,7 @@ def advance(ledger: Ledger, wanted: Wanted, observed: Observed, *, now: float) -
         present={pod.uid: pod.name for pod in observed.pods if pod.usable},
         leaving={pod.uid for pod in observed.pods if not pod.usable},
         handover=wanted.handover,
+        restarts=wanted.restarts,
         settings=wanted.settings,
     )
     for pod in observed.pods:

@@ -171,6 +171,7 @@ class Reconciler:
             max_per_worker=parsed.max_per_worker,
             strategy=parsed.strategy,
             handover=parsed.handover,
+            restarts=parsed.refresh == "Restart",
             settings=_digest(parsed, jobs),
         )
         return wanted, problems

@@ -31,6 +31,7 @@ def advance(
     present: Mapping[str, str],
     leaving: Collection[str] = (),
     handover: str = EXCLUSIVE,
+    restarts: bool = False,
     settings: str = "",
 ) -> Ledger:
     """Return the next record; equal to the given one if nothing is to be done.
@@ -44,6 +45,8 @@ def advance(
             begin at once.
         leaving: UIDs of pods that are being deleted; they get no new jobs.
         handover: one of the constants of this module.
+        restarts: workers read one share in their life: a replacement gets its share when its predecessor holds nothing
+            any more, not a part of it before.
         settings: what else the content of shares depends on.
     """
     after = copy.deepcopy(ledger)
@@ -54,7 +57,12 @@ def advance(
             after.holders[uid] = Holder(pod=pod, uid=uid)
     for uid in gone:
         after.holders.pop(uid, None)
+    waiting = (
+        {holder.pod for uid, holder in after.holders.items() if uid not in current} if restarts else set()
+    )
     for holder in after.holders.values():
+        if holder.pod in waiting and holder.uid in current and not holder.session:
+            continue
         _absorb(holder, acknowledged.get(holder.uid), any_session=handover == OVERLAP)
     wanted = {slot.uid: set(slot.jobs) for slot in after.slots.values() if slot.uid in after.holders}
     if handover == EXCLUSIVE:

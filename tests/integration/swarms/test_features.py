@@ -1,4 +1,4 @@
-"""Slots of Deployments, lists in ConfigMaps, restarts in waves, deletion, and what the API server refuses."""
+"""Slots of Deployments, lists in ConfigMaps, deletion, and what the API server refuses."""
 
 from __future__ import annotations
 
@@ -159,48 +159,6 @@ async def test_slots_lists_and_deletion(client: Client, pods: Pods):
     await becomes(left, [0, 0], what="the Swarm is gone, and nothing runs")
 
 
-async def test_restarts_within_a_disruption_budget(client: Client, pods: Pods):
-    """Only pods with another share are evicted, when the budget allows."""
-    await client.create(resources.STATEFUL_SETS, _workload("again", 3), namespace=NAMESPACE)
-    await _create(
-        client,
-        "again",
-        {"statefulSet": "again"},
-        jobs=[{"name": f"job-{index}"} for index in range(6)],
-        refresh="Restart",
-    )
-    await _settled(client, "again", 3, 6)
-    uids = await _uids(client, "again")
-    budget = {
-        "metadata": {"name": "again"},
-        "spec": {"minAvailable": 3, "selector": {"matchLabels": {"app": "again"}}},
-    }
-    await client.create(resources.POD_DISRUPTION_BUDGETS, budget, namespace=NAMESPACE)
-
-    async def counted() -> bool:
-        found = await client.get(resources.POD_DISRUPTION_BUDGETS, "again", namespace=NAMESPACE)
-        return (found.get("status") or {}).get("currentHealthy") == 3
-
-    await eventually(counted, what="the budget counts the pods")
-    await client.patch(
-        SWARMS,
-        "again",
-        {"spec": {"jobs": [{"name": f"job-{index}"} for index in range(7)]}},
-        namespace=NAMESPACE,
-    )
-
-    async def refused() -> bool:
-        events = (await client.list(resources.EVENTS, namespace=NAMESPACE)).items
-        return any(event.field("reason") == "RestartWaits" for event in events)
-
-    await eventually(refused, what="the budget refuses the restart")
-    assert await _uids(client, "again") == uids
-    await client.delete(resources.POD_DISRUPTION_BUDGETS, "again", namespace=NAMESPACE)
-    await _settled(client, "again", 3, 7)
-    after = await _uids(client, "again")
-    assert sum(after[name] != uid for name, uid in uids.items()) == 1
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
@@ -237,12 +195,6 @@ async def _settled(client: Client, name: str, workers: int, jobs: int) -> None:
         return [*(found.get(field) for field in fields), holds.get("Converged"), holds.get("Degraded")]
 
     await becomes(state, [workers, jobs, jobs, "True", "False"], what=f"Swarm {name} has converged")
-
-
-async def _uids(client: Client, app: str) -> dict[str, str]:
-    return {
-        pod.name: pod.uid for pod in (await client.list(resources.PODS, label_selector=f"app={app}")).items
-    }
 
 
 def _workload(name: str, replicas: int) -> dict[str, Any]:

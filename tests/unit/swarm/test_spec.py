@@ -9,6 +9,7 @@ from controller_runtime.objects import from_dict
 from swarm import crd, spec
 from swarm.controller.restarts import due
 from swarm.controller.worker_pods import shrink_pod, view
+from swarm.handover import transition
 from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot
 from swarm.slots import Pod
 
@@ -101,3 +102,20 @@ def test_restarts_go_in_waves_and_losers_first():
     reports["3"] = Acknowledgement(pod_uid="3", session="s", version=0)
     assert due(record, reports, pods, 1) == []
     assert due(record, reports, pods, 2) == ["2"]
+
+
+def test_a_restarted_worker_gets_its_whole_share_at_once():
+    """Not before its predecessor holds nothing any more: it would read a part, and be restarted again."""
+    slot = Slot(name="w-0", index=0, uid="new", pod="w-0", jobs=["a", "b"])
+    record = Ledger(holders={"old": Holder(pod="w-0", uid="old", session="s", version=1, start=["a"])})
+    report = {"new": Acknowledgement(pod_uid="new", session="t", life=1)}
+
+    def advance(record: Ledger, *gone: str) -> Holder:
+        return transition.advance(
+            record, slots={"w-0": slot}, acknowledged=report, gone=gone, present={"new": "w-0"}, restarts=True
+        ).holders["new"]
+
+    waiting = advance(record)
+    assert (waiting.session, waiting.start) == ("", [])
+    started = advance(record, "old")
+    assert (started.session, started.start) == ("t", ["a", "b"])
