@@ -1,1 +1,1 @@
-"""The daemon's configuration: types, file, validation, and the flags that are the same settings."""
+"""The daemon's configuration: types, file, validation and the equivalent flags."""

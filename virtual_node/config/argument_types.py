@@ -1,4 +1,4 @@
-"""Types of arguments that several commands take."""
+"""Argument types that several commands use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def label(text: str) -> str:
-    """The argparse type of a namespace, and of other names that are DNS-1123 labels."""
+    """Return the text if it is a DNS-1123 label, such as a namespace, as the argparse type of such names."""
     if not _LABEL.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a name: lower-case letters, digits and dashes, at most 63"

@@ -1,7 +1,8 @@
-"""The command line: tensile-kube's flags and environment, word for word, and ours beside them.
+"""The command line: tensile-kube's flags and environment unchanged, and our own flags.
 
-tensile-kube's flags describe one lower cluster; ``--config`` describes many and wins where both speak. A flag
-beats the environment, the environment beats the default. Booleans follow Go: ``--flag`` and ``--flag=false``.
+tensile-kube's flags describe one lower cluster. ``--config`` describes many, and flags for one lower cluster
+then have no effect. A flag overrides the environment, which overrides the default. Booleans have Go's syntax:
+``--flag`` and ``--flag=false``.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ _EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A parsed command line: the process-wide choices and the configuration they describe."""
+    """A parsed command line: process-wide options and the configuration."""
 
     config: Config
     config_file: str
-    """Path given by ``--config``; empty when the flags describe the only lower cluster."""
+    """Path given by ``--config``; empty: flags describe the only lower cluster."""
     log_level: str
     log_format: str
     klog: Klog
     startup_timeout: float
-    """Seconds the upper cluster may take to answer at start. 0: for ever."""
+    """Maximum seconds for the upper cluster to answer at start; 0: unlimited."""
     waits: bool
-    """``--wait-for-config``: a configuration that cannot be used is reported and waited for."""
+    """``--wait-for-config``: an invalid configuration is reported, and the process waits for a valid one."""
     rejected: str
-    """Why the file of ``--config`` cannot be used, where that is accepted; ``config`` is then what can be read of it.
-    Empty: it can be used."""
+    """Why the file of ``--config`` is invalid, if that is accepted; ``config`` then contains its valid part.
+    Empty: the file is valid."""
     warnings: tuple[str, ...]
-    """What was accepted for compatibility but has no effect here, for the log."""
+    """Flags and variables that are accepted for compatibility but have no effect, for the log."""
 
 
 def parse(
@@ -65,18 +66,20 @@ def parse(
     beside: Parser | None = None,
     accept_rejected: bool = False,
 ) -> Options:
-    """Turn a command line and its environment into options.
+    """Parse a command line and its environment.
 
     Args:
         argv: the arguments.
-        environment: the process's by default.
-        prog: what the user has typed, for errors.
-        beside: the parser of the command that has read its own flags from the line: they are suggested, too.
-        accept_rejected: return options for a file of ``--config`` that cannot be used, too, as with ``--wait-for-config``.
+        environment: None: the environment of the process.
+        prog: the program's name in error messages, as the user typed it.
+        beside: the parser of a command that has already read its own flags from the line; error messages
+            suggest them too.
+        accept_rejected: whether to return options also for an invalid file of ``--config``, as with
+            ``--wait-for-config``.
 
     Raises:
-        ConfigError: a value is wrong; names the flag or variable and says what would be right.
-        SystemExit: argparse's own, for unknown flags and ``--help``.
+        ConfigError: a value is invalid; the text names the flag or variable and a valid value.
+        SystemExit: raised by argparse for unknown flags and ``--help``.
     """
     environment = os.environ if environment is None else environment
     rest, klog = take_klog(argv)
@@ -108,7 +111,7 @@ def parse(
             if not accept_rejected:
                 raise
             config, rejected = usable.load_usable(flags.config), str(error)
-        # With a file, the flags that were given fill in what the file leaves open.
+        # With --config, flags that were given override the file's values.
         config.kubeconfig = flags.kubeconfig or config.kubeconfig
         config.cluster_id = flags.cluster_id or config.cluster_id
         config.metrics_address = flags.metrics_addr or config.metrics_address
@@ -125,7 +128,7 @@ def parse(
             warnings.append("--policy-preset has no effect beside --config; use clusters[].policy.preset")
     else:
         config = _single_cluster(flags, environment, warnings)
-    # A file has been validated by itself; what flags and environment add to it may contradict it.
+    # The file is already validated, but flags and environment may contradict it.
     problems = "" if rejected else "; ".join(validation.validate(config))
     if problems and not accept_rejected:
         raise ConfigError(problems)
@@ -159,7 +162,7 @@ def _single_cluster(flags: argparse.Namespace, environment: Mapping[str, str], w
         if name in configuration.KNOWN_CONTROLLERS:
             controllers.append(name)
         else:
-            # tensile-kube skips unknown names with a warning, and manifests in use rely on that.
+            # tensile-kube skips unknown names with a warning, and existing manifests rely on that.
             warnings.append(f"--enable-controllers: {name!r} is unknown and skipped")
     cluster = ClusterConfig(
         name=node_name,

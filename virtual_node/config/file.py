@@ -1,4 +1,4 @@
-"""The YAML file of ``--config``, read and checked."""
+"""Reading and validation of the YAML file of ``--config``."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from virtual_node.config.types import Config
 from virtual_node.config.validation import validate
 
 _TOLD = 20
-"""Problems that an error lists."""
+"""Maximum number of problems in an error message."""
 
 
 def load(path: str | Path) -> Config:
-    """Read a YAML configuration file. Relative kubeconfig paths are relative to the file.
+    """Return the configuration in a YAML file. Relative kubeconfig paths are relative to the file.
 
     Raises:
-        ConfigError: the file cannot be read, or as ``parse``.
+        ConfigError: the file cannot be read or is invalid, as for ``parse``.
     """
     return placed(Path(path), parse(read_text("--config", path), source=str(path)))
 
 
 def placed(path: Path, parsed: Config) -> Config:
-    """Make the kubeconfig paths of a file's configuration absolute; returns it."""
+    """Make the kubeconfig paths of a file's configuration absolute, in place, and return it."""
     parsed.kubeconfig = _beside(path, parsed.kubeconfig)
     for cluster in parsed.clusters:
         cluster.kubeconfig = _beside(path, cluster.kubeconfig)
@@ -32,10 +32,10 @@ def placed(path: Path, parsed: Config) -> Config:
 
 
 def parse(text: str, *, source: str = "config") -> Config:
-    """Read a YAML configuration.
+    """Return the configuration in a YAML text.
 
     Raises:
-        ConfigError: names the source and the field that is wrong.
+        ConfigError: the text is invalid; the error names the source and the field.
     """
     try:
         document = decode_yaml(text)

@@ -1,4 +1,4 @@
-"""Every flag of the daemon: tensile-kube's, word for word, and ours beside them. ``flags`` reads them."""
+"""The flags of the daemon: tensile-kube's unchanged, and our own. ``command_line`` parses them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WITHOUT_EFFECT = {
     "--authorization-webhook-cache-authorized-ttl": "a yes is remembered for 5 minutes",
     "--authorization-webhook-cache-unauthorized-ttl": "a no is remembered for 30 seconds",
 }
-"""tensile-kube's flags that are read and do nothing, and what holds instead. Any value will do: none was checked."""
+"""tensile-kube's flags without effect, and what applies instead. Any value is accepted because none is used."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare every flag of the daemon on a parser."""
+    """Add the flags of the daemon to a parser."""
     upper = parser.add_argument_group("upper cluster")
     upper.add_argument(
         "--kubeconfig",

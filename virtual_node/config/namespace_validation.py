@@ -1,7 +1,7 @@
-"""What is wrong with the namespaces of a configuration: upper namespaces that would share a lower one. Pure.
+"""Validation of the namespaces in a configuration: no two upper namespaces may share a lower one.
 
-What a configuration does not show (another process, another upper cluster, names that exist already) is refused at run
-time, by the owner that is recorded on the lower namespace.
+Conflicts that the configuration does not show (with another process, another upper cluster or existing
+namespaces) are refused at run time, by the owner that is recorded on the lower namespace.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from virtual_node.config.types import ClusterConfig, NamespaceConfig
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED_PREFIX = "kube-"
 _SYSTEM = ("default", "kube-node-lease", "kube-public", "kube-system")
-"""Namespaces that every cluster has. They are used under their own names only, where ``adopt`` says so."""
+"""Namespaces of every cluster. They are used only under their own names, and only if ``adopt`` allows it."""
 
 
 def problems(clusters: Sequence[ClusterConfig]) -> Iterator[str]:
-    """Yield everything that is wrong, each as ``field: what``."""
+    """Yield the problems, each as ``field: problem``."""
     for position, cluster in enumerate(clusters):
         yield from _of_one(f"clusters[{position}].namespaces", cluster.namespaces)
     different = {
@@ -67,14 +67,14 @@ def _of_one(where: str, config: NamespaceConfig) -> Iterator[str]:
 
 
 def _unmapped(lower: str, config: NamespaceConfig) -> str:
-    """Return the upper namespace that leads to a lower one by prefix or by its own name; empty: none may."""
+    """Return the upper namespace that maps to a lower one by prefix or by its own name; empty: none."""
     upper = lower.removeprefix(config.prefix)
     is_led_here = lower.startswith(config.prefix) and _LABEL.fullmatch(upper) and upper not in config.map
     return upper if is_led_here and namespace_map.allowed(upper, config.allowed) else ""
 
 
 def _meeting(one: NamespaceConfig, other: NamespaceConfig) -> str:
-    """Return how two upper namespaces meet in one lower one under two configurations; empty: they do not."""
+    """Return how two upper namespaces share a lower one under two configurations; empty: they do not."""
     for first, second in ((one, other), (other, one)):
         for upper, lower in first.map.items():
             mapped = next((name for name, target in second.map.items() if target == lower), "")
@@ -89,6 +89,6 @@ def _meeting(one: NamespaceConfig, other: NamespaceConfig) -> str:
 
 
 def _may_begin(prefix: str, patterns: Sequence[str]) -> bool:
-    """Return whether a name with that prefix can match one of the shell patterns; none of them: it can."""
+    """Report whether a name with that prefix can match one of the shell patterns, or there are none."""
     beginnings = [re.split(r"[*?\[]", pattern, maxsplit=1)[0] for pattern in patterns]
     return not patterns or any(one.startswith(prefix) or prefix.startswith(one) for one in beginnings)

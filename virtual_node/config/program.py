@@ -1,7 +1,8 @@
-"""What we are called: ``virtual-node``, or ``kubectl virtual-node`` as a plugin of kubectl.
+"""The program's name: ``virtual-node``, or ``kubectl virtual-node`` as a plugin of kubectl.
 
-kubectl runs ``kubectl-virtual_node`` from the PATH for ``kubectl virtual-node`` (it takes ``-`` for the separator of
-nested commands). Usage lines and errors must name what the user has typed, or they cannot be copied.
+For ``kubectl virtual-node`` kubectl runs ``kubectl-virtual_node`` from the PATH, because ``-`` separates
+nested commands in file names. Usage lines and errors must contain the name that the user typed, so that they
+can be copied.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ COMPLETION_FILE = "kubectl_complete-virtual_node"
 
 
 def is_plugin() -> bool:
-    """Whether kubectl runs us, for a command or for its completion."""
+    """Report whether kubectl runs this process, for a command or for its completion."""
     return bool(sys.argv) and Path(sys.argv[0]).stem in {PLUGIN_FILE, COMPLETION_FILE}
 
 
 def name(command: str = "") -> str:
-    """How the user calls us, or one of our commands; for usage lines, errors and next steps."""
+    """Return the program's name, or one of its commands, as the user types it in usage lines and next steps."""
     return " ".join(
         part for part in ("kubectl virtual-node" if is_plugin() else "virtual-node", command) if part
     )

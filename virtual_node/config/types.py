@@ -1,8 +1,8 @@
-"""What a virtual-node process is told to do: one upper cluster, many lower ones.
+"""The configuration of a virtual-node process: one upper cluster and its lower clusters.
 
-The same structures serve the YAML file of ``--config`` and the tensile-kube flags (``flags.py`` turns those
-into a configuration with one lower cluster). ``config_file`` reads it, ``config_validation`` says what is wrong
-with it. Unknown fields are errors: a misspelt setting that is silently ignored costs an evening.
+The YAML file of ``--config`` and the tensile-kube flags use the same structures. ``command_line`` turns flags
+into a configuration with one lower cluster, ``file`` reads the YAML file and ``validation`` validates both.
+Unknown fields are errors, because a silently ignored typing error is hard to find.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_def
 
 
 class Taint(_Base):
-    """A node taint, as core/v1 spells it."""
+    """A node taint, as in core/v1."""
 
     key: str
     value: str = ""
@@ -41,93 +41,92 @@ class Taint(_Base):
 
 
 class CapacityPolicy(_Base):
-    """How the lower nodes' capacity is offered upstream."""
+    """How the lower nodes' capacity is offered in the upper cluster."""
 
     reserve: dict[str, str] = {}
-    """Held back from allocatable, per resource: a quantity (``"2"``, ``"4Gi"``) or a share (``"10%"``)."""
+    """Subtracted from allocatable, per resource: a quantity (``"2"``, ``"4Gi"``) or a percentage (``"10%"``)."""
 
 
 class NodeConfig(_Base):
-    """One virtual node: all lower nodes that its selector matches, shown upstream as one."""
+    """One virtual node: all lower nodes that its selector matches appear as one Node in the upper cluster."""
 
     name: str
     """The Node's name in the upper cluster."""
     node_selector: dict[str, str] = {}
-    """Labels a lower node must carry to belong to this virtual node. Empty: every lower node."""
+    """Labels that a lower node must have to belong to this virtual node. Empty: every lower node."""
     labels: dict[str, str] = {}
-    """Labels added to the Node, over the ones every virtual node carries.
-    A label that is removed from this list is removed from the Node, too."""
+    """Labels of the Node, over the default ones. A label that is removed here is removed from the Node, too."""
     taints: list[Taint] | None = None
     """Taints of the Node. Unset: ``virtual-kubelet.io/provider=k8s:NoSchedule``. An empty list: none."""
     capacity: CapacityPolicy = msgspec.field(default_factory=CapacityPolicy)
     port: Port | None = None
-    """The kubelet API's port. Unset: the first free one from ``kubelet.port`` on. 0: any free one."""
+    """Port of the kubelet API. Unset: the first free port from ``kubelet.port`` on. 0: any free port."""
 
 
 class NamespaceConfig(_Base):
-    """Which lower namespace stands for which upper one, and which upper ones may come."""
+    """The lower namespace of each upper namespace, and the upper namespaces that may use this cluster."""
 
     prefix: str = ""
-    """Put before every name. Empty: the same name below as above."""
+    """Prefix of lower names. Empty: the lower namespace has the upper name."""
     map: dict[str, str] = {}
-    """Upper name to lower name, over the prefix."""
+    """Lower name by upper name; overrides the prefix."""
     allowed: list[str] = []
     """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
     adopt: bool | list[str] = False
-    """Use lower namespaces that exist and that virtual-node did not create: ``true`` for all of them, or shell patterns
-    of their names. Pods of other upper namespaces with such a lower one wait, with an event."""
+    """Use existing lower namespaces that virtual-node did not create: ``true`` for all, or shell patterns of
+    names. Pods of upper namespaces with another existing lower namespace wait, with an event."""
     remove: bool = True
-    """Remove a lower namespace that we made when its upper one is gone and nothing of others is in it."""
+    """Delete a lower namespace that we created once its upper one is deleted, if nothing of others is in it."""
 
 
 class VolumeConfig(_Base):
-    """How claims and volumes follow pods to this cluster."""
+    """How PersistentVolumeClaims and volumes are mirrored in this cluster."""
 
     storage_classes: dict[str, str] = {}
-    """Upper storage class to lower one, where their names differ."""
+    """Lower StorageClass by upper StorageClass, if their names differ."""
     deletion_policy: Literal["Delete", "Retain"] = "Delete"
-    """What the deletion of an upper claim does to the lower one. Delete: the lower volume's reclaim policy then
-    decides about the data. Retain: the lower claim stays."""
+    """What happens to the lower claim when an upper claim is deleted. Delete: it is deleted, and the lower
+    volume's reclaim policy decides about the data. Retain: the lower claim stays."""
     orphans: Literal["Keep", "Delete"] = "Keep"
-    """What becomes of a lower claim whose upper one vanished without having been deleted in order."""
+    """What happens to a lower claim whose upper claim disappeared without a regular deletion."""
     allowed_host_paths: list[str] = []
-    """Directories of lower nodes that pods may mount. They are added to ``policy.hostPaths``."""
+    """Directories of lower nodes that pods may mount, in addition to ``policy.hostPaths``."""
     binder_image: str = "registry.k8s.io/pause:3.10"
-    """Image of the placeholder that has the lower scheduler choose a node for new volumes."""
+    """Image of the placeholder pod for which the lower scheduler selects a node for new volumes."""
 
 
 class ClusterServicesConfig(_Base):
     """How Services appear in this cluster."""
 
     cluster_ip: Literal["own", "same"] = msgspec.field(default="own", name="clusterIP")
-    """own: this cluster chooses the addresses of copies. same: a new copy gets the upper Service's address if this cluster's
-    Service range contains it and it is free; otherwise one of its own, with event ``OtherClusterIP``."""
+    """own: this cluster chooses the addresses of copies. same: a new copy gets the upper Service's address if
+    it is free and in this cluster's Service range, else one of its own, with event ``OtherClusterIP``."""
 
 
 class TokenSecret(_Base):
-    """A Secret of the upper cluster with a token for a lower cluster, as ``lower-cluster register`` makes it."""
+    """A Secret of the upper cluster with a token for a lower cluster, as ``lower-cluster register`` creates it."""
 
     namespace: str
     """Namespace of the Secret."""
     name: str
-    """Name of the Secret. Its key ``token`` is written."""
+    """Name of the Secret. The token is written to its key ``token``."""
 
 
 class ClusterConfig(_Base):
-    """One lower cluster. ``nodeName`` and the node fields beside it are short for a single ``nodes`` entry."""
+    """One lower cluster. ``nodeName`` and the other node fields are short for a single ``nodes`` entry."""
 
     name: str
     kubeconfig: str = ""
-    """Path of the lower cluster's kubeconfig. Never falls back to anything else."""
+    """Path of the lower cluster's kubeconfig. There is no default."""
     context: str = ""
-    """The kubeconfig's context. Empty: its current one."""
+    """The kubeconfig's context. Empty: its current context."""
     token_secrets: list[TokenSecret] = []
-    """Secrets of the upper cluster whose tokens for this lower cluster are renewed before they expire. Empty: none is
-    renewed, as with a kubeconfig that is only a file."""
+    """Secrets of the upper cluster with tokens for this lower cluster, which are renewed before they expire.
+    Empty: no token is renewed, for example if the kubeconfig is only a file."""
     client_qps: Positive = 500
-    """Requests per second to the lower apiserver, over time."""
+    """Requests per second to the lower apiserver, on average."""
     client_burst: Annotated[int, Meta(gt=0)] = 1000
-    """Requests that may go out at once before ``clientQps`` holds them back."""
+    """Requests that may be sent at once before ``clientQps`` limits them."""
     node_name: str = ""
     node_selector: dict[str, str] = {}
     labels: dict[str, str] = {}
@@ -136,15 +135,15 @@ class ClusterConfig(_Base):
     port: Port | None = None
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
     pod_selector: dict[str, Any] = {}
-    """LabelSelector (``matchLabels``, ``matchExpressions``) of the pods that may run in this cluster. Empty: all."""
+    """LabelSelector (``matchLabels``, ``matchExpressions``) of pods that may run in this cluster. Empty: all."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
     policy: Policy = msgspec.field(default_factory=Policy)
     nodes: list[NodeConfig] = []
-    """Several virtual nodes for one lower cluster, so that no giant node becomes a scheduling black hole."""
+    """Several virtual nodes for one lower cluster, because a single very large Node would attract all pods."""
 
     def virtual_nodes(self) -> list[NodeConfig]:
-        """The virtual nodes of this cluster, the short form expanded."""
+        """Return the virtual nodes of this cluster, also for the short form."""
         if self.nodes:
             return self.nodes
         return [
@@ -160,139 +159,140 @@ class ClusterConfig(_Base):
 
 
 class KubeletLimits(_Base):
-    """Limits of the kubelet APIs of all virtual nodes of the process together."""
+    """Limits of the kubelet APIs, shared by all virtual nodes of the process."""
 
     connections: Annotated[int, Meta(ge=10)] = 1200
-    """Connections open at once. One more closes one without a request."""
+    """Open connections. If all are in use, a new one closes one without a request."""
     unauthorized_connections: Annotated[int, Meta(ge=10)] = 128
-    """Connections of callers that have not been authorized yet. One more closes the oldest of the address that most
-    come from."""
+    """Connections of clients that are not authorized yet. If all are in use, a new one closes the oldest of
+    the address that has the most of them."""
     streams: Annotated[int, Meta(ge=1)] = 1000
-    """Open streams (exec, attach, port-forward, logs). Further ones are refused. Each takes about 200 KiB. The last fifth
-    goes to namespaces with at most 5 streams, half of it to namespaces with none."""
+    """Open streams (exec, attach, port-forward, logs), about 200 KiB each. Further ones are refused. The last
+    fifth is reserved for namespaces with at most 5 streams, half of it for namespaces with none."""
     streams_per_namespace: Annotated[int, Meta(ge=1)] = 100
-    """Open streams to pods of one upper namespace. The API server does not say which user asks."""
+    """Open streams to pods of one upper namespace. The API server does not send the name of the user."""
 
 
 class KubeletConfig(_Base):
-    """The kubelet API that the upper apiserver dials for logs, exec, attach and port-forward."""
+    """The kubelet API that the upper apiserver connects to for logs, exec, attach and port-forward."""
 
     address: str = "0.0.0.0"  # noqa: S104 - the upper apiserver must reach it; every request is authenticated
     port: Port = 10250
-    """First port tried; every further virtual node of the process takes the next free one."""
+    """First port to try; each further virtual node of the process uses the next free one."""
     node_ip: str = ""
-    """InternalIP published on the Node. Empty: the local address that routes to the upper apiserver."""
+    """InternalIP of the Node. Empty: the local address with a route to the upper apiserver."""
     external_ip: str = ""
-    """ExternalIP published on the Node. Empty: none."""
+    """ExternalIP of the Node. Empty: none."""
     tls_cert_file: str = ""
     """Serving certificate, for ``servingCertificate: Files``."""
     tls_private_key_file: str = ""
     serving_certificate: Literal["SelfSigned", "CSR", "Files"] | None = None
-    """SelfSigned: made at start. CSR: asked of the upper cluster (signer kubernetes.io/kubelet-serving), and renewed.
-    Files: ``tlsCertFile`` and ``tlsPrivateKeyFile``. Unset: Files when these are given, else SelfSigned."""
+    """SelfSigned: created at start. CSR: signed by the upper cluster (kubernetes.io/kubelet-serving),
+    renewed. Files: ``tlsCertFile`` and ``tlsPrivateKeyFile``. Unset: Files if these are set, else
+    SelfSigned."""
     approve_serving_certificate: bool = False
-    """Approve our own requests (CSR). Off: an administrator or an approver does."""
+    """Approve our own certificate requests (CSR). Off: an administrator or an approver must approve them."""
     client_ca_file: str = ""
     """CA of client certificates. Empty: the upper cluster's own, from extension-apiserver-authentication."""
     anonymous_auth: bool = False
-    """Serve requests that carry no credentials at all (as system:anonymous, still authorised)."""
+    """Serve requests without credentials, as system:anonymous; they are still authorized."""
     drain_timeout: Annotated[float, Meta(ge=0)] = 10.0
-    """Seconds that open streams may go on when the process stops. Keep it below the pod's
+    """Seconds for open streams to end when the process stops. It must be less than the pod's
     ``terminationGracePeriodSeconds``."""
     authorization: bool = True
-    """Ask the upper cluster (SubjectAccessReview) whether the caller may. Off: authentication suffices."""
+    """Authorize requests by SubjectAccessReview in the upper cluster. Off: authentication is sufficient."""
     limits: KubeletLimits = msgspec.field(default_factory=KubeletLimits)
 
     @property
     def certificate_source(self) -> Literal["SelfSigned", "CSR", "Files"]:
-        """``servingCertificate``, or what it means to leave it out."""
+        """Return ``servingCertificate``, or its default if it is unset."""
         return self.serving_certificate or ("Files" if self.tls_cert_file else "SelfSigned")
 
 
 class ServicesConfig(_Base):
-    """Which Services of the upper cluster are mirrored below, besides those of namespaces with pods there."""
+    """Upper Services that are mirrored in lower clusters, besides those of namespaces with pods there."""
 
     always: list[str] = msgspec.field(default_factory=lambda: ["default/kubernetes", "kube-system/*"])
-    """Shell patterns of ``namespace/name``. Nothing else is ever made in the lower kube-system."""
+    """Shell patterns of ``namespace/name``. No other objects are created in the lower kube-system."""
 
 
 class LimitsConfig(_Base):
-    """Limits of what the pods of upper users cost, so that one namespace does not use up the process."""
+    """Limits of what upper users' pods use in the process, so that one namespace cannot exhaust it."""
 
     references_per_pod: Annotated[int, Meta(gt=0)] = 100
-    """ConfigMaps, Secrets and ServiceAccount tokens that one pod may reference, each object once. A pod with more waits
-    with event ``TooManyReferences``."""
+    """ConfigMaps, Secrets and ServiceAccount tokens that one pod may reference, each counted once. A pod with
+    more waits with event ``TooManyReferences``."""
     references_per_namespace: Annotated[int, Meta(gt=0)] = 1000
-    """ConfigMaps and Secrets that the pods of one upper namespace may reference in one lower cluster. A pod that exceeds
-    it waits with the same event; other namespaces go on."""
+    """ConfigMaps and Secrets that the pods of one upper namespace may reference in one lower cluster. A pod
+    that exceeds it waits with the same event. Other namespaces are not affected."""
     bytes_per_namespace: Annotated[int, Meta(gt=0)] = 64 * 1024**2
-    """Bytes of the ConfigMaps and Secrets that the pods of one upper namespace reference in one lower cluster, as JSON. An
-    object beyond it is not mirrored: pods that need it wait with the same event, and an existing copy keeps its content."""
+    """JSON bytes of ConfigMaps and Secrets that one upper namespace's pods reference in one lower cluster.
+    Further objects are not mirrored. Pods that need them wait with the same event. Copies stay unchanged."""
     watches_per_namespace: Annotated[int, Meta(ge=0)] = 50
-    """Referenced objects of one upper namespace that are watched, each by a connection of its own, for one lower
-    cluster. Further ones are read when a pod starts, and about once a minute: 20 per second in all, namespaces in turn."""
+    """Watched referenced objects of one upper namespace per lower cluster, each with its own connection.
+    Others are read when a pod starts and about once a minute, 20 per second in all, namespaces in turn."""
     watches: Annotated[int, Meta(ge=0)] = 200
-    """Referenced objects that are watched for one lower cluster in all. When all are used, a namespace with few takes one
-    from the namespace with most; the object that loses it is read as above."""
+    """Watched referenced objects per lower cluster in all. If all are in use, a namespace with few takes one
+    from the namespace with most. An object that loses its watch is read like the others above."""
 
 
 class LeaderElectionConfig(_Base):
-    """Several replicas of one virtual-node process: one works, the others wait for its lease."""
+    """Leader election between replicas of a virtual-node process: one works, the others wait for its Lease."""
 
     enabled: bool = False
     namespace: str = "kube-system"
     """Namespace of the Lease, in the upper cluster."""
     name: str = "virtual-node"
-    """Name of the Lease. Two installations in one upper cluster need two names."""
+    """Name of the Lease. Two installations in one upper cluster need different names."""
     lease_duration: Positive = 15.0
-    """Seconds that the others wait for a silent leader."""
+    """Seconds without renewal after which another replica takes over."""
     renew_deadline: Positive = 10.0
-    """Seconds after which a leader that cannot renew stops working."""
+    """Seconds after which a leader that cannot renew its Lease stops working."""
     retry_period: Positive = 2.0
-    """Seconds between two tries, to acquire and to renew."""
+    """Seconds between attempts to acquire or renew the Lease."""
 
 
 class Config(_Base):
-    """Everything a virtual-node process needs."""
+    """The configuration of a virtual-node process."""
 
     api_version: str = API_VERSION
     kind: str = KIND
     kubeconfig: str = ""
     """Path of the upper cluster's kubeconfig. Empty: $KUBECONFIG, ~/.kube/config, in-cluster."""
     server: str = ""
-    """Overrides the upper apiserver's URL of the kubeconfig (tensile-kube's MASTER_URI)."""
+    """Overrides the upper apiserver's URL in the kubeconfig (tensile-kube's MASTER_URI)."""
     cluster_id: str = ""
-    """Identity of the upper cluster on everything made below. Empty: the uid of its kube-system namespace."""
+    """Identity of the upper cluster on lower objects. Empty: the uid of its kube-system namespace."""
     kube_api_qps: Positive = 500
     """Requests per second to the upper apiserver, per lower cluster."""
     kube_api_burst: Annotated[int, Meta(gt=0)] = 1000
     enable_controllers: list[str] = msgspec.field(default_factory=lambda: list(KNOWN_CONTROLLERS))
     enable_serviceaccount: bool = True
-    """Give pods below tokens of the upper cluster. Off: the lower cluster supplies identities."""
+    """Give lower pods tokens of the upper cluster. Off: they get an identity of the lower cluster."""
     kubernetes_service: Literal["Lower", "Upper"] = "Lower"
-    """Whose apiserver KUBERNETES_SERVICE_HOST and _PORT name in pods. A pod's annotation
-    ``virtual-node.io/kubernetes-service`` (upper or lower) wins."""
+    """The apiserver that KUBERNETES_SERVICE_HOST and _PORT name in pods. A pod's annotation
+    ``virtual-node.io/kubernetes-service`` (upper or lower) overrides it."""
     kubernetes_service_url: str = ""
-    """The upper apiserver as pods below reach it. Empty: the URL that we use ourselves."""
+    """URL of the upper apiserver for lower pods. Empty: the URL that this process uses."""
     ignore_labels: list[str] = msgspec.field(default_factory=lambda: ["group.batch.scheduler.tencent.com"])
-    """Pod labels that are not carried below (kept in the ``tripped-labels`` annotation)."""
+    """Pod labels that are not copied to lower pods. They are kept in the annotation ``tripped-labels``."""
     pod_sync_workers: Annotated[int, Meta(gt=0)] = 50
-    """Pods of one lower cluster that are reconciled at the same time."""
+    """Maximum number of pods of one lower cluster that are reconciled at the same time."""
     ping_interval: Positive = 10.0
-    """Seconds between two health checks of a lower cluster."""
+    """Seconds between health checks of a lower cluster."""
     ping_timeout: Positive = 5.0
-    """Seconds after which an unanswered health check counts as failed."""
+    """Seconds after which a health check without response counts as failed."""
     status_interval: Positive = 60.0
-    """Seconds between two refreshes of an unchanged Node's status."""
+    """Seconds between updates of an unchanged Node's status."""
     lease_duration: Positive = 40.0
-    """Seconds a Node's Lease is good for; it is renewed every quarter of that."""
+    """Seconds for which a Node's Lease is valid. It is renewed after every quarter of this time."""
     full_resync_period: Annotated[float, Meta(ge=0)] = 600.0
-    """Seconds between two passes over every mirrored pod, from the caches. 0: never."""
+    """Seconds between comparisons of all mirrored pods, from the caches. 0: never."""
     metrics_address: str = ""
-    """host:port that serves /healthz, /readyz and /metrics. Empty: off."""
+    """host:port for /healthz, /readyz and /metrics. Empty: not served."""
     web_address: str = ""
-    """host:port that serves a read-only page about this process. Empty: off. It asks for no credentials: keep it
-    on loopback and use ``kubectl port-forward``."""
+    """host:port for a read-only page about this process. Empty: not served. The page needs no credentials, so
+    keep it on loopback and use ``kubectl port-forward``."""
     leader_election: LeaderElectionConfig = msgspec.field(default_factory=LeaderElectionConfig)
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
     services: ServicesConfig = msgspec.field(default_factory=ServicesConfig)

@@ -1,4 +1,4 @@
-"""What can be used of a configuration file that is rejected: enough to report about it, and to clean up after it."""
+"""Loading of the valid part of an invalid configuration file, to report about it and to clean up."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from virtual_node.config.types import Config
 
 _UNKNOWN_FIELD = re.compile(r"unknown field `(.*?)`(?: - at |$)", re.DOTALL)
 _PLACE = re.compile(r" - at (?P<key>`key` in )?`\$(?P<path>.*?)(?P<map>\[\.\.\.\].*)?`$")
-"""Where msgspec complains, up to the first map; ``key``: about the keys there."""
+"""Location in msgspec's error message, up to the first map; ``key``: the error concerns the keys there."""
 _OTHER_KEYS = "keys that are not text"
 _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]")
 
 
 def load_usable(path: str | Path) -> Config:
-    """Return a file's configuration without unknown fields and without values of a wrong type.
+    """Return a file's configuration without unknown fields and values of a wrong type.
 
-    A daemon that worked by it would do what nobody has configured. Values that contradict each other are kept; a file that
-    cannot be read or is not YAML yields the defaults.
+    A daemon must not work with it, because it differs from what was configured. Values that contradict each
+    other are kept. A file that cannot be read or is not YAML yields the defaults.
     """
     try:
         document = decode_yaml(read_text("--config", path))
@@ -40,9 +40,9 @@ def load_usable(path: str | Path) -> Config:
 
 
 def _drop(document: Any, complaint: str) -> bool:
-    """Delete from a document what msgspec complains about; return whether there was something to delete.
+    """Delete the part of a document that a msgspec error names; report whether something was deleted.
 
-    ``$.a[0].b[...]`` names an entry of a map: msgspec does not say which, so the whole map goes.
+    ``$.a[0].b[...]`` is an entry of a map that msgspec does not name, so the whole map is deleted.
     """
     place, unknown = _PLACE.search(complaint), _UNKNOWN_FIELD.search(complaint)
     steps: list[str | int] = [
@@ -61,6 +61,6 @@ def _drop(document: Any, complaint: str) -> bool:
             del document[key]
         return True
     if isinstance(document, dict) and steps[-1] not in document:
-        return False  # a name with msgspec's own quotes in it
+        return False  # a name that contains msgspec's quotation marks
     del document[steps[-1]]
     return True

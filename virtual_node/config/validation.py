@@ -1,4 +1,4 @@
-"""What is wrong with a configuration that its types cannot say: names, pairs, contradictions. Pure."""
+"""Validation of a configuration beyond its types: names, pairs of fields and contradictions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from virtual_node.config.types import API_VERSION, KIND, KNOWN_CONTROLLERS, TAIN
 _DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 _CLUSTERS = 500
-"""Of one process; each has watches and caches of its own, and pairs of them are compared."""
+"""Maximum per process, because each has watches and caches, and pairs of clusters are compared."""
 _CSR_NODE_NAME = 64 - len("system:node:")
-"""RFC 5280 ends a common name at 64 characters."""
+"""Maximum length: RFC 5280 limits a common name to 64 characters."""
 
 
 def validate(config: Config) -> list[str]:
-    """Everything that is wrong with a configuration, each as ``field: what``. Empty when it is good."""
+    """Return the problems of a configuration, each as ``field: problem``. Empty: it is valid."""
     problems: list[str] = []
     if config.api_version != API_VERSION:
         problems.append(f"apiVersion: expected {API_VERSION}, got {config.api_version!r}")

@@ -1,1 +1,1 @@
-"""The rights of the daemon and of operators, and the manifests that grant them."""
+"""The permissions of the daemon and of operators, and the manifests that grant them."""

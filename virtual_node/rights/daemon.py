@@ -1,4 +1,4 @@
-"""The rights a virtual node needs, in one table: ``check`` asks for them, the chart and the manifests grant them."""
+"""The permissions of a virtual node in one table, which ``check`` tests and the chart and the manifests grant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NODE = (VIRTUAL_NODE,)
 
 UPPER: tuple[Right, ...] = (
     Right("", "namespaces", READ, "the upper cluster's identity; namespaces that pods need below"),
-    # Reading is not narrowed: `inspect` lists all virtual nodes with these permissions.
+    # Read access is not limited to names because `inspect` lists all virtual nodes with these permissions.
     Right(
         "", "nodes", READ, "the virtual node; refuse the name of a real one; nodes that claims have selected"
     ),
@@ -43,29 +43,31 @@ UPPER: tuple[Right, ...] = (
     Right("authentication.k8s.io", "tokenreviews", ("create",), "authenticate kubelet API callers"),
     Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "authorise kubelet API callers"),
 )
-"""Asked of the upper cluster. Where no chart has made the CSIDriver, `create` of `csidrivers` makes it at start."""
+"""Needed in the upper cluster. If no chart has created the CSIDriver, `create` of `csidrivers` creates it at
+start."""
 
 UPPER_ELECTION: tuple[Right, ...] = (
     Right("coordination.k8s.io", "leases", ("create",), "--leader-elect", "", OWN_NAMESPACE),
     Right("coordination.k8s.io", "leases", ("get", "update"), "--leader-elect", "", OWN_NAMESPACE, (LEASE,)),
 )
-"""Asked of the upper cluster, besides ``UPPER``, with several replicas."""
+"""Needed in the upper cluster, in addition to ``UPPER``, with several replicas."""
 
 UPPER_PAGE: tuple[Right, ...] = (
     Right("", "events", ("list",), "events of other programs about the pod that the live page shows"),
 )
-"""Asked of the upper cluster, besides ``UPPER``, with ``webAddress``."""
+"""Needed in the upper cluster, in addition to ``UPPER``, with ``webAddress``."""
 
 UPPER_RENEWAL: tuple[Right, ...] = (
     Right(
         "", "secrets", ("get", "patch"), "renew tokens for lower clusters", "", OWN_NAMESPACE, (TOKEN_SECRET,)
     ),
 )
-"""Asked of the upper cluster, besides ``UPPER``, with ``clusters[].tokenSecrets``."""
+"""Needed in the upper cluster, in addition to ``UPPER``, with ``clusters[].tokenSecrets``."""
 
 UPPER_CSR: tuple[Right, ...] = (
-    # Creating one is the impersonated node's right, which the Node authorizer gives to every node. Whoever may act
-    # as any node may read every Secret that a pod on any node uses: so it is granted for the virtual nodes alone.
+    # The impersonated node creates the request, which the Node authorizer allows every node. A user that may
+    # impersonate any node can read every Secret that a pod on any node uses. Therefore only virtual nodes are
+    # granted.
     Right(
         "",
         "users",
@@ -83,7 +85,7 @@ UPPER_CSR: tuple[Right, ...] = (
         "follow our own requests for serving certificates, and remove them",
     ),
 )
-"""Asked of the upper cluster, besides ``UPPER``, with ``kubelet.servingCertificate: CSR``."""
+"""Needed in the upper cluster, in addition to ``UPPER``, with ``kubelet.servingCertificate: CSR``."""
 
 UPPER_CSR_APPROVAL: tuple[Right, ...] = (
     Right(
@@ -101,11 +103,11 @@ UPPER_CSR_APPROVAL: tuple[Right, ...] = (
         names=("kubernetes.io/kubelet-serving",),
     ),
 )
-"""Asked of the upper cluster, besides ``UPPER_CSR``, with ``kubelet.approveServingCertificate``."""
+"""Needed in the upper cluster, in addition to ``UPPER_CSR``, with ``kubelet.approveServingCertificate``."""
 
 
 def upper(config: Config) -> tuple[Right, ...]:
-    """Everything that a configuration takes in the upper cluster, with its own names."""
+    """Return all permissions that a configuration needs in the upper cluster, with its own names."""
     tables = [*UPPER]
     election = config.leader_election
     if election.enabled:
@@ -156,7 +158,7 @@ LOWER: tuple[Right, ...] = (
     Right("", "limitranges", READ, "what pods below get, and may have (multi-scheduler)"),
     Right("scheduling.k8s.io", "priorityclasses", READ, "quotas of priority classes (multi-scheduler)"),
 )
-"""Asked of every lower cluster."""
+"""Needed in every lower cluster."""
 
 LOWER_VIEWER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "room on every lower node"),
@@ -167,17 +169,18 @@ LOWER_VIEWER: tuple[Right, ...] = (
     Right("", "namespaces", ("list", "watch"), "namespaces that the virtual node must not use"),
     Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes"),
 )
-"""Granted in every lower cluster to the second account that ``lower-cluster register`` makes: the multi-scheduler's."""
+"""Granted in every lower cluster to the second account that ``lower-cluster register`` creates, for the
+multi-scheduler."""
 
 LOWER_VIEWER_METRICS_API: tuple[Right, ...] = (
     Right("metrics.k8s.io", "nodes", ("list",), "usage of lower nodes (MetricsAPI)"),
 )
-"""Granted to that account, too, by ``lower-cluster register --usage-source MetricsAPI``."""
+"""Also granted to that account by ``lower-cluster register --usage-source MetricsAPI``."""
 
 LOWER_VIEWER_KUBELETS: tuple[Right, ...] = (
     Right("", "nodes", ("get",), "usage of lower nodes (Summary, Resource)", "proxy"),
 )
-"""Granted to that account, too, by ``lower-cluster register --usage-source Summary`` or ``Resource``."""
+"""Also granted to that account by ``lower-cluster register --usage-source Summary`` or ``Resource``."""
 
 LOWER_RENEWAL: tuple[Right, ...] = (
     Right(

@@ -1,4 +1,4 @@
-"""Manifests made of the table of rights: nobody grants by hand what ``check`` will ask for. Pure."""
+"""Manifests from the tables of permissions, so that they grant exactly what ``check`` tests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from controller_runtime.rights import Right, rules
 
 NAME = "virtual-node"
 VIEWER = f"{NAME}-viewer"
-"""The read-only account's name."""
+"""Name of the read-only account."""
 
 
 def cluster_role(rights: Iterable[Right], *, name: str = NAME) -> dict[str, Any]:
-    """A ClusterRole that grants rights, one rule per group, set of verbs and set of names."""
+    """Return a ClusterRole that grants rights, with one rule per group, set of verbs and set of names."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
@@ -23,12 +23,12 @@ def cluster_role(rights: Iterable[Right], *, name: str = NAME) -> dict[str, Any]
 
 
 def namespace_cleaning_rule() -> dict[str, Any]:
-    """What removing an empty namespace takes: to see that it is empty, whatever kinds the cluster has."""
+    """Return the rule for deleting empty namespaces: listing all resources shows that a namespace is empty."""
     return {"apiGroups": ["*"], "resources": ["*"], "verbs": ["list"]}
 
 
 def account(namespace: str, *, name: str = NAME) -> list[dict[str, Any]]:
-    """Namespace, ServiceAccount and ClusterRoleBinding for a ClusterRole of the same name."""
+    """Return Namespace, ServiceAccount and ClusterRoleBinding for a ClusterRole of the same name."""
     labels = {"app.kubernetes.io/name": NAME}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
@@ -49,7 +49,7 @@ def account(namespace: str, *, name: str = NAME) -> list[dict[str, Any]]:
 
 
 def renewal(namespace: str, rights: Iterable[Right]) -> list[dict[str, Any]]:
-    """Role and RoleBinding that let the account ``NAME`` renew tokens of the accounts of its namespace."""
+    """Return Role and RoleBinding that let the account ``NAME`` renew tokens of the accounts of its namespace."""
     metadata = {"name": f"{NAME}-tokens", "namespace": namespace, "labels": {"app.kubernetes.io/name": NAME}}
     group = "rbac.authorization.k8s.io"
     return [
@@ -65,7 +65,7 @@ def renewal(namespace: str, rights: Iterable[Right]) -> list[dict[str, Any]]:
 
 
 def legacy_token(namespace: str, *, name: str = NAME) -> dict[str, Any]:
-    """Secret that the lower cluster fills with a token that never expires."""
+    """Return a Secret that the lower cluster fills with a token that never expires."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -80,7 +80,7 @@ def legacy_token(namespace: str, *, name: str = NAME) -> dict[str, Any]:
 
 
 def token_kubeconfig(*, cluster: str, server: str, ca: str, token: str = "") -> dict[str, Any]:
-    """A kubeconfig of a server, its CA (base64 PEM) and a token; empty: the file ``token`` beside the kubeconfig."""
+    """Return a kubeconfig with server, CA (base64 PEM) and token (empty: file ``token`` beside it)."""
     user = {"token": token} if token else {"tokenFile": "token"}
     return {
         "apiVersion": "v1",
@@ -93,7 +93,7 @@ def token_kubeconfig(*, cluster: str, server: str, ca: str, token: str = "") -> 
 
 
 def kubeconfig_secret(name: str, namespace: str, text: str, *, token: str = "") -> dict[str, Any]:
-    """The Secret for the upper cluster with a lower cluster's ``kubeconfig`` and, beside it, the ``token`` that is renewed."""
+    """Return the upper Secret with keys ``kubeconfig`` (of a lower cluster) and ``token`` (to be renewed)."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

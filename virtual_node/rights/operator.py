@@ -1,4 +1,4 @@
-"""The rights of people and jobs around a virtual node, in the upper cluster; the daemon's own are in ``rights``."""
+"""The permissions of people and jobs in the upper cluster, except the daemon's own (``daemon``)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from virtual_node.translate.storage.pv import DRIVER
 
 _LOOK = ("get", "list")
 MEMORY = (node_avoidance.CONFIG_MAP, "virtual-node-descheduler")
-"""ConfigMaps of the descheduler."""
+"""Names of the descheduler's ConfigMaps."""
 
 DOCTOR: tuple[Right, ...] = (
     Right("", "nodes", _LOOK, "the virtual nodes"),
-    # Of any other node it would open each pod there: kubelets serve exec to `get` over WebSocket.
+    # On other nodes it would allow access to all pods, because kubelets accept `get` for exec over WebSocket.
     Right(
         "", "nodes", ("get",), "their kubelet APIs, through the API server", "proxy", names=(VIRTUAL_NODE,)
     ),
@@ -38,7 +38,7 @@ DOCTOR: tuple[Right, ...] = (
         for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
     ),
 )
-"""``virtual-node doctor`` and ``helm test``."""
+"""Permissions of ``virtual-node doctor`` and ``helm test``."""
 
 UNINSTALL: tuple[Right, ...] = (
     Right("", "namespaces", ("get",), "the upper cluster's identity"),
@@ -76,4 +76,4 @@ UNINSTALL: tuple[Right, ...] = (
     Right("", "configmaps", ("delete",), "remove the descheduler's memory", "", OWN_NAMESPACE, MEMORY),
     Right("apps", "controllerrevisions", ("list", "delete"), "remove its records", "", OWN_NAMESPACE),
 )
-"""``virtual-node cleanup``, which ``helm uninstall`` runs; nobody keeps these."""
+"""Permissions of ``virtual-node cleanup``, which ``helm uninstall`` runs; no account keeps them."""
