@@ -1,1 +1,1 @@
-"""Pure knowledge about Kubernetes objects that more than one component needs: no IO here."""
+"""Functions on Kubernetes objects that more than one component needs. No IO."""

@@ -1,8 +1,9 @@
-"""The ``clusterSelector`` annotation: scheduling fields that belong to the lower cluster's scheduler.
+"""The ``clusterSelector`` annotation: scheduling fields for the lower cluster's scheduler.
 
-JSON ``{"nodeSelector": …, "affinity": {"nodeAffinity": …}, "tolerations": […]}``, every member optional. A fourth
-member of ours, ``upperNodeSelectorTerms``, is there only where terms of a required node affinity ask different things
-of the *upper* node: one term for each required term, to be fulfilled by the virtual node. ``resolve`` applies it.
+JSON ``{"nodeSelector": …, "affinity": {"nodeAffinity": …}, "tolerations": […]}``, all members optional. A
+fourth member of ours, ``upperNodeSelectorTerms``, exists only if terms of a required node affinity have
+different requirements of the *upper* node. It has one term for each required term, which the virtual node
+must match. ``resolve`` applies it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class _Toleration(msgspec.Struct, rename="camel"):
 
 
 class _Selector(msgspec.Struct, rename="camel"):
-    """What the annotation may hold; other members are ignored."""
+    """The members of the annotation; others are ignored."""
 
     node_selector: dict[str, str] | None = None
     affinity: _Affinity | None = None
@@ -63,7 +64,7 @@ class _Selector(msgspec.Struct, rename="camel"):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the members of the annotation that are there and not empty.
+    """Return the members of the annotation that exist and are not empty.
 
     Raises:
         ValueError: Not JSON, or a field has the wrong type; names the field.
@@ -84,13 +85,13 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def resolve(selector: Mapping[str, Any], *, node_name: str, node_labels: Mapping[str, str]) -> dict[str, Any]:
-    """The selector as one virtual node's lower cluster is to apply it.
+    """Return the selector as the lower cluster of one virtual node applies it.
 
-    Of required terms that go with a term for the upper node only those are kept whose upper term this node fulfils;
-    one that asks nothing more of the lower node makes the whole requirement fulfilled.
+    Of required terms with a term for the upper node, only those are kept whose upper term this node matches.
+    If a kept term requires nothing of the lower node, the required affinity is removed.
 
     Args:
-        selector: as ``parse`` gives it.
+        selector: from ``parse``.
         node_name: the virtual node.
         node_labels: its labels in the upper cluster.
     """
@@ -109,7 +110,7 @@ def resolve(selector: Mapping[str, Any], *, node_name: str, node_labels: Mapping
     if any(not term for term in kept):
         node_affinity.pop(_REQUIRED, None)
     else:
-        # Without any, the pod should not be here: a list of one empty term matches no lower node.
+        # Without any, the pod should not be on this node: a list of one empty term matches no lower node.
         node_affinity[_REQUIRED] = {"nodeSelectorTerms": kept or [{}]}
     affinity["nodeAffinity"] = node_affinity
     if not node_affinity:
@@ -119,7 +120,7 @@ def resolve(selector: Mapping[str, Any], *, node_name: str, node_labels: Mapping
 
 
 def of(annotations: Mapping[str, str] | None, key: str) -> dict[str, Any] | None:
-    """The selector of an object's annotations; None when there is none, or none that can be read."""
+    """Return the selector in an object's annotations; None if there is none or it is invalid."""
     text = (annotations or {}).get(key)
     if not text:
         return None
@@ -130,7 +131,7 @@ def of(annotations: Mapping[str, str] | None, key: str) -> dict[str, Any] | None
 
 
 def refusal(annotations: Mapping[str, str] | None, key: str) -> str:
-    """Return why a pod with these annotations goes to no lower cluster; empty: its selector can be read, or it has none.
+    """Return why a pod with these annotations is refused; empty if its selector is valid or missing.
 
     Without its selector the pod would run on any lower node.
     """

@@ -1,10 +1,11 @@
-"""Keyed hashes (HMAC-SHA256): prove that stored data was written by this installation. Pure.
+"""Keyed hashes (HMAC-SHA256): prove that stored data was written by this installation. No IO.
 
-Tenants can write labels, annotations, names and whole objects in their namespaces, so none of these is proof of
-anything. A hash is, if its key is in a Secret that tenants cannot read (``controller_runtime.auth.secret_key``).
+Tenants can write labels, annotations, names and whole objects in their namespaces, so none of these is proof
+of anything. A hash is, if its key is in a Secret that tenants cannot read
+(``controller_runtime.auth.secret_key``).
 
-The content must identify the object that it is about, by namespace and uid for instance. Otherwise a tenant copies
-valid content and its hash to another object.
+The content must identify its object, for instance by namespace and uid. Otherwise a tenant could copy valid
+content and its hash to another object.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ KEY_BYTES = 32
 
 
 def keyed_hash(key: bytes, purpose: str, content: Any) -> str:
-    """Return the hash of JSON-like content as 64 hexadecimal digits; the order of object keys does not matter.
+    """Return the hash of JSON-like content as 64 hexadecimal digits; the order of dict keys does not matter.
 
     Args:
         key: ``KEY_BYTES`` random bytes.
-        purpose: what the hash is for. A hash made for one purpose is not valid for another one.
+        purpose: what the hash is for. A hash for one purpose is not valid for another.
         content: plain dicts, lists, strings, integers, booleans and None.
     """
     text = msgspec.json.encode([purpose, content], order="sorted")

@@ -1,9 +1,9 @@
-"""``matchLabelKeys`` of pod (anti-)affinity and topology spread: told to an apiserver a second time. Pure.
+"""Avoids repeating ``matchLabelKeys`` of pod (anti-)affinity and topology spread at a second creation. No IO.
 
-At a creation the apiserver adds ``key In [the pod's value]`` to the labelSelector for every key of ``matchLabelKeys``
-(``NotIn`` for ``mismatchLabelKeys``) and keeps the keys. A pod made from one that has been stored would get the
-expressions twice, and is refused: "exists in both matchLabelKeys and labelSelector". Affinity since 1.29, topology
-spread since 1.34 (KEP-3633, KEP-3243).
+At creation the API server adds ``key In [the pod's value]`` to the labelSelector for every key of
+``matchLabelKeys`` (``NotIn`` for ``mismatchLabelKeys``) and keeps the keys. A pod created from a stored one
+would get the expressions twice and is refused: "exists in both matchLabelKeys and labelSelector". Affinity
+since 1.29, topology spread since 1.34 (KEP-3633, KEP-3243).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def settled(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored pod's spec for another creation: keys that its selectors name already are left to the selectors."""
+    """Return a stored pod's spec for another creation, without keys that its label selectors already contain."""
     made = dict(spec)
     if affinity := spec.get("affinity"):
         made["affinity"] = {
@@ -41,7 +41,7 @@ def _affinity(affinity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _selecting(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """A term or a constraint less the keys that its labelSelector has expressions for."""
+    """Return a term or a constraint without the keys that its labelSelector has expressions for."""
     made = dict(holder)
     named = {
         expression.get("key")

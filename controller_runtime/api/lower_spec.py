@@ -1,6 +1,6 @@
-"""The fields of a lower pod's spec that decide where it runs, and what stays in the upper cluster.
+"""Computes the lower pod's spec: fields for the lower scheduler, without those of the upper cluster.
 
-The virtual node creates lower pods from it; the multi-scheduler foresees them with it.
+The virtual node creates lower pods from it; the multi-scheduler predicts them with it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from controller_runtime.api.policy.rules import Effective, matches
 from controller_runtime.api.policy.scheduling import SYSTEM_CLASSES
 
 _UPPER_ONLY = (
-    "nodeName",  # the lower scheduler chooses
-    "nodeSelector",  # chose the virtual node; the lower one comes from clusterSelector
-    "priority",  # computed below from the class
+    "nodeName",  # the lower scheduler chooses the node
+    "nodeSelector",  # selected the virtual node; the lower one comes from clusterSelector
+    "priority",  # computed in the lower cluster from the class
     "preemptionPolicy",
-    "priorityClassName",  # a class that is missing below would refuse the pod; see the policy's priorityClasses
-    "schedulerName",  # the lower cluster's own
-    "schedulingGates",  # lifted above before the pod was bound
-    "overhead",  # computed below from the RuntimeClass
-    "readinessGates",  # their conditions live above; upper_status computes Ready from them
-    "ephemeralContainers",  # refused at creation; carried by the update
+    "priorityClassName",  # a class that the lower cluster lacks would refuse the pod; see the policy's priorityClasses
+    "schedulerName",  # the lower cluster has its own
+    "schedulingGates",  # removed in the upper cluster before the pod was bound
+    "overhead",  # computed in the lower cluster from the RuntimeClass
+    "readinessGates",  # their conditions exist in the upper cluster; upper_status computes Ready from them
+    "ephemeralContainers",  # refused at creation; sent by an update
     "tolerations",
     "affinity",
     "topologySpreadConstraints",
     "resourceClaims",  # claims are objects of the upper cluster
     "workloadRef",  # so are Workloads
-    "schedulingGroup",  # and PodGroups
+    "schedulingGroup",  # so are PodGroups
 )
 
 
@@ -37,17 +37,17 @@ def lower_spec(
 ) -> dict[str, Any]:
     """Return an upper pod's spec without upper scheduling and with that of the lower cluster.
 
-    With a ``clusterSelector`` annotation its nodeSelector, node affinity and tolerations are put
-    back exactly as recorded. Without one, node selector and node affinity chose the virtual node and mean
-    nothing below; the user's tolerations are kept, less the virtual node's own. Pod (anti-)affinity and topology
-    spread over ``kubernetes.io/hostname`` are carried too: replicas that must not share a node above must not
-    share one below either. Other topology keys name upper topology and stay there.
+    With a ``clusterSelector`` annotation its nodeSelector, node affinity and tolerations are restored exactly
+    as recorded. Without one, the node selector and node affinity selected the virtual node and are dropped,
+    and the user's tolerations are kept except that of the virtual node's taint. Pod (anti-)affinity and
+    topology spread over ``kubernetes.io/hostname`` are kept: replicas that must not share an upper node must
+    not share a lower node either. Other topology keys name upper topology and are dropped.
 
     Args:
         upper: the upper pod.
-        rules: the policy for its namespace, which names the PriorityClasses that are carried.
+        rules: the policy for its namespace, with the PriorityClasses to keep.
         node_name: the virtual node.
-        node_labels: labels of the virtual node that a clusterSelector may ask about.
+        node_labels: labels of the virtual node that a clusterSelector may match.
     """
     above = upper["spec"]
     annotations = upper["metadata"].get("annotations") or {}
@@ -59,14 +59,14 @@ def lower_spec(
     if scheduler := annotations.get(names.ANNOTATION_SCHEDULER_NAME):
         spec["schedulerName"] = scheduler
     priority_class = above.get("priorityClassName") or ""
-    # The system's classes are kept where they are not allowed, too: the policy refuses such pods.
+    # System classes are kept even if not allowed, because the policy must refuse such pods.
     if priority_class in SYSTEM_CLASSES or matches(priority_class, rules.values["priority_classes"]):
         spec["priorityClassName"] = priority_class
     return spec
 
 
 def _scheduling(above: Mapping[str, Any], selector: Mapping[str, Any] | None) -> dict[str, Any]:
-    # The lower apiserver would add to selectors what the upper one has added.
+    # Otherwise the lower API server would repeat what the upper one has added to selectors.
     above = label_keys.settled(above)
     scheduling: dict[str, Any] = {}
     affinity = {
@@ -101,7 +101,7 @@ def _scheduling(above: Mapping[str, Any], selector: Mapping[str, Any] | None) ->
 
 
 def _per_host(affinity: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The terms of a pod (anti-)affinity that speak of single nodes."""
+    """Return the terms of a pod (anti-)affinity with hostname topology."""
     kept: dict[str, Any] = {}
     for term in (affinity or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or ():
         if term.get("topologyKey") == names.LABEL_HOSTNAME:

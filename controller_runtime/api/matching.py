@@ -1,4 +1,4 @@
-"""Would a node take a pod, as far as labels, affinity and taints go? Pure; kube-scheduler's rules.
+"""Decides whether a node admits a pod by labels, affinity and taints, with kube-scheduler's rules. No IO.
 
 Source: core/v1 NodeSelectorTerm, Toleration; apimachinery ``pkg/labels`` for selectors as text.
 """
@@ -18,7 +18,7 @@ _SET = re.compile(r"([\w./-]++)\s++(in|notin)\s*+\(([^)]*+)\)", re.ASCII)
 _EQUALS = re.compile(r"([\w./-]++)\s*+(==|=|!=)\s*+([\w.-]*+)", re.ASCII)
 _EXISTS = re.compile(r"(!?)\s*+([\w./-]++)", re.ASCII)
 LABEL_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
-"""Of a LabelSelectorRequirement."""
+"""The operators of a LabelSelectorRequirement."""
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -38,17 +38,17 @@ class LabelSelector(msgspec.Struct, rename="camel"):
 
 
 def parse_selector(text: str) -> Matcher:
-    """A label selector as kubectl's ``-l`` takes it; empty: everything.
+    """Return a matcher for a label selector as kubectl's ``-l``; empty: matches everything.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not a label selector.
     """
     requirements = [_requirement(part) for part in _parts(text)]
     return lambda labels: all(holds(one, labels) for one in requirements)
 
 
 def compile_selector(selector: Mapping[str, Any]) -> Matcher:
-    """A metav1.LabelSelector; empty: everything.
+    """Return a matcher for a metav1.LabelSelector; empty: matches everything.
 
     Raises:
         ValueError: an operator is unknown, or a field has the wrong type.
@@ -68,7 +68,7 @@ def compile_selector(selector: Mapping[str, Any]) -> Matcher:
 
 
 def holds(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether one requirement of a selector or node affinity holds."""
+    """Report whether labels satisfy one requirement of a selector or node affinity."""
     key, values = requirement.get("key", ""), requirement.get("values") or ()
     value = labels.get(key)
     match requirement.get("operator"):
@@ -97,7 +97,7 @@ def admits(
     labels: Mapping[str, str],
     taints: Collection[Mapping[str, Any]],
 ) -> bool:
-    """Whether a node's labels, name and taints admit a pod.
+    """Report whether a node's labels, name and taints admit a pod.
 
     Args:
         spec: the pod's; nodeSelector, required node affinity and tolerations are read.
@@ -121,7 +121,7 @@ def admits(
 
 
 def matches_term(term: Mapping[str, Any], *, name: str, labels: Mapping[str, str]) -> bool:
-    """Whether a node fulfils a NodeSelectorTerm; one that says nothing matches no node."""
+    """Report whether a node matches a NodeSelectorTerm; an empty term matches no node."""
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not expressions and not fields:
         return False
@@ -131,7 +131,7 @@ def matches_term(term: Mapping[str, Any], *, name: str, labels: Mapping[str, str
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Whether a toleration covers a taint."""
+    """Report whether a toleration tolerates a taint."""
     if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
         return False
     if toleration.get("key") and toleration["key"] != taint.get("key"):
@@ -142,7 +142,7 @@ def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 
 def _parts(text: str) -> list[str]:
-    """Split at commas outside parentheses."""
+    """Return the parts between commas outside parentheses."""
     return [part.strip() for part in _PART.findall(text) if part.strip()]
 
 

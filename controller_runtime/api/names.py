@@ -1,4 +1,4 @@
-"""Every label, annotation and taint that appears on the wire. Ours live under ``virtual-node.io``."""
+"""Every label, annotation and taint that is written to the API; ours have the domain ``virtual-node.io``."""
 
 from __future__ import annotations
 
@@ -6,41 +6,45 @@ DOMAIN = "virtual-node.io"
 
 # --- ours: on objects in lower clusters -------------------------------------------------------------
 LABEL_UPPER_CLUSTER = f"{DOMAIN}/upper-cluster"
-"""Identity of the upper cluster an object was made for: the ownership label. Nothing without it is touched."""
+"""Identity of the upper cluster that an object was created for: the ownership label. Objects without it are
+not changed."""
 LABEL_UPPER_UID = f"{DOMAIN}/upper-uid"
 """Uid of the upper object."""
 LABEL_NODE = f"{DOMAIN}/node"
-"""Name of the virtual node a lower pod belongs to."""
+"""Name of the virtual node of a lower pod."""
 LABEL_TOKEN_OF = f"{DOMAIN}/token-of"
-"""On a Secret with tokens: uid of the upper pod they are bound to."""
+"""On a Secret with tokens: uid of the upper pod that they are bound to."""
 ANNOTATION_UPPER_NAMESPACE = f"{DOMAIN}/upper-namespace"
 ANNOTATION_MADE_FOR = f"{DOMAIN}/made-for"
-"""On a lower pod: ``<upper cluster>/<namespace>/<name>/<uid>`` of its upper pod; proves ownership without labels. On a
-lower Namespace: ``<upper cluster>/<name>``."""
+"""On a lower pod: ``<upper cluster>/<namespace>/<name>/<uid>`` of its upper pod; proves ownership without
+labels. On a lower Namespace: ``<upper cluster>/<name>``."""
 ANNOTATION_SOURCE = f"{DOMAIN}/source"
-"""Name of the upper object where the copy's name differs."""
+"""Name of the upper object if the copy has another name."""
 ANNOTATION_PLACEHOLDER = f"{DOMAIN}/placeholder"
-"""``true`` on a ConfigMap or Secret without data that holds a name which a lower pod references and which the upper
-cluster does not have."""
+"""``true`` on a ConfigMap or Secret without data, created because a lower pod references its name and the
+upper cluster has no such object."""
 ANNOTATION_TOKEN_EXPIRES = f"{DOMAIN}/token-expires"
 """When the first token in a Secret expires, RFC 3339."""
 ALWAYS_PREFIX = f"always.{DOMAIN}/"
-"""On a Service: with a virtual node's name behind it, an annotation that says whose ``services.always`` wants it."""
+"""On a Service: with the name of a virtual node appended, an annotation of the node whose ``services.always``
+requests it."""
 ANNOTATION_APPLIED = f"{DOMAIN}/applied"
-"""JSON: label and annotation keys that we set, so that ones removed above are removed below. On a Namespace
-and a virtual node: labels with their values, so that those of the administrator are told from ours."""
+"""JSON: label and annotation keys that we set, so that keys removed in the upper cluster are removed in the
+lower one. On a Namespace and a virtual node: labels with their values, to distinguish them from the
+administrator's."""
 
 ANNOTATION_CREATED_BY = f"{DOMAIN}/created-by"
-"""``join`` on what ``lower-cluster join`` created, in either cluster: ``lower-cluster leave`` deletes nothing else."""
+"""``join`` on objects that ``lower-cluster join`` created, in either cluster: ``lower-cluster leave`` deletes
+only these."""
 JOINED_PREFIX = f"joined.{DOMAIN}/"
-"""On the account in a lower cluster: with an upper cluster's identity behind it, an annotation with the name under which
-that upper cluster joined it."""
+"""On the account in a lower cluster: with an upper cluster's identity appended, an annotation with the name
+under which that upper cluster joined it."""
 
 
 def is_reserved(key: str) -> bool:
     """Return whether a label or annotation key is ours.
 
-    Programs read such keys on lower objects as their own record, so those of upper users are never copied there.
+    Keys of upper users in this domain are never copied to lower objects, because programs trust them there.
     """
     domain = key.partition("/")[0]
     return domain == DOMAIN or domain.endswith(f".{DOMAIN}")
@@ -48,41 +52,45 @@ def is_reserved(key: str) -> bool:
 
 # --- ours: on objects in the upper cluster ----------------------------------------------------------
 ANNOTATION_LOWER_UID = f"{DOMAIN}/lower-uid"
-"""On an upper pod: ``<uid of its lower pod>/<its own uid>``. Its user can write it: it keeps this pod from being started
-twice, and proves nothing about a lower pod."""
+"""On an upper pod: ``<uid of its lower pod>/<its own uid>``. The pod's user can write it. It prevents a
+second start of this pod and proves nothing about a lower pod."""
 ANNOTATION_KUBERNETES_SERVICE = f"{DOMAIN}/kubernetes-service"
-"""On an upper pod: which apiserver KUBERNETES_SERVICE_HOST names, ``upper`` or ``lower``, over the flag."""
+"""On an upper pod: the API server that KUBERNETES_SERVICE_HOST names, ``upper`` or ``lower``; overrides the
+flag."""
 CONDITION_ADMITTED = f"{DOMAIN}/Admitted"
-"""Condition of an upper pod, only while it is False: the lower cluster refuses the pod (quota, admission, policy)."""
+"""Condition of an upper pod, present only while False: the lower cluster refuses the pod (quota, admission,
+policy)."""
 ANNOTATION_SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"
-"""On an upper pod: scheduler of the lower cluster; its default one otherwise."""
+"""On an upper pod: scheduler of the lower cluster; without it, the default scheduler."""
 ANNOTATION_WANTS_CA = f"{DOMAIN}/wants-ca"
-"""``true`` on a webhook configuration that the webhook did not make and is to write its CA into."""
+"""``true`` on a webhook configuration that the webhook did not create but writes its CA into."""
 LABEL_LOWER_CLUSTER = f"{DOMAIN}/lower-cluster"
 """On a virtual node: name of its lower cluster in the configuration."""
 ANNOTATION_FAULTS = f"{DOMAIN}/faults"
-"""On the Lease of a virtual node in ``kube-node-lease``: JSON of what only its process knows, while something is wrong:
-``rejected`` (configurations that are not applied) and ``failed`` (lower clusters that do not run), by cluster name."""
+"""On the Lease of a virtual node in ``kube-node-lease``: JSON of faults that only its process knows:
+``rejected`` (configurations that are not applied) and ``failed`` (lower clusters that do not run), by cluster
+name."""
 LABEL_VERSION = f"{DOMAIN}/version"
-"""On a virtual node: our own release. ``kubeletVersion`` is the lower cluster's, for that is what pods find there."""
+"""On a virtual node: our own version. ``kubeletVersion`` is the lower cluster's, because pods run there."""
 LABEL_PRICE_CPU = f"{DOMAIN}/price-cpu"
-"""On a virtual or lower node: price of one CPU in an hour."""
+"""On a virtual or lower node: price of one CPU per hour."""
 LABEL_PRICE_MEMORY = f"{DOMAIN}/price-memory"
-"""On a virtual or lower node: price of one GiB of memory in an hour."""
+"""On a virtual or lower node: price of one GiB of memory per hour."""
 ANNOTATION_PRESSURE = f"{DOMAIN}/pressure"
 """On a virtual node: mean load of its lower nodes by pods and pressure, 0 to 1."""
 ANNOTATION_USAGE_AT = f"{DOMAIN}/usage-at"
-"""On a node: when its annotations of usage were written, RFC 3339."""
+"""On a node: when its usage annotations were written, RFC 3339."""
 TAINT_STALE_CLUSTER = f"{DOMAIN}/stale-cluster"
-"""On a virtual node whose cluster is lost: the descheduler keeps new pods away until it has healed."""
+"""On a virtual node whose cluster is lost: the descheduler keeps new pods away until the cluster recovers."""
 ANNOTATION_UNSCHEDULABLE_NODES = f"{DOMAIN}/unschedulable-nodes"
 """On a re-created bare pod: JSON of the nodes it avoids and since when (RFC 3339)."""
 ANNOTATION_REPLACES = f"{DOMAIN}/replaces"
-"""On a re-created bare pod: uid of the pod it stands for."""
+"""On a re-created bare pod: uid of the pod that it replaces."""
 LABEL_DESCHEDULER_RECORD = f"{DOMAIN}/descheduler-record"
-"""On a ControllerRevision that holds a bare pod while it is being re-created. The label finds it and proves nothing."""
+"""On a ControllerRevision that stores a bare pod while it is re-created. The label is for lookup and proves
+nothing."""
 
-# --- tensile-kube's, kept word for word -------------------------------------------------------------
+# --- tensile-kube's, unchanged --------------------------------------------------------------------
 LABEL_VIRTUAL_POD = "virtual-pod"
 LABEL_CREATED_BY_DESCHEDULER = "create-by-descheduler"
 LABEL_NODE_TYPE = "type"

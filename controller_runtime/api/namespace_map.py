@@ -1,8 +1,8 @@
-"""Which lower namespace stands for which upper one, and which upper ones may come. Pure.
+"""Maps upper namespaces to lower ones, and decides which are mirrored. No IO.
 
-An explicit entry wins over the prefix, the prefix over the same name. A name that a prefix makes longer than
-Kubernetes allows is cut and ends with a hash of the whole. A name that only looks like such a result is hashed, too, so
-that no two upper namespaces lead to one name.
+An explicit entry wins over the prefix, the prefix over the same name. A prefixed name that is longer than
+Kubernetes allows is cut and ends with a hash of the full name. A name that only looks like such a result is
+hashed, too, so that no two upper namespaces get the same name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NamespaceMap:
     explicit: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, upper: str) -> str:
-        """The lower namespace."""
+        """Return the lower namespace of an upper one."""
         if upper in self.explicit:
             return self.explicit[upper]
         if not self.prefix:
@@ -37,7 +37,7 @@ class NamespaceMap:
         return f"{name[: _LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
     def given_to(self, upper: str) -> str:
-        """Return the upper namespace that an explicit entry gives this one's lower namespace to; empty: none."""
+        """Return the other upper namespace whose explicit entry has this one's lower namespace; empty: none."""
         if upper in self.explicit:
             return ""
         lower = self(upper)
@@ -45,7 +45,7 @@ class NamespaceMap:
 
 
 def allowed(namespace: str, patterns: Sequence[str]) -> bool:
-    """Whether pods of an upper namespace may go below: it matches a shell pattern, or there are none."""
+    """Return whether pods of an upper namespace may be mirrored: it matches a pattern, or there is none."""
     return not patterns or any(fnmatch.fnmatchcase(namespace, pattern) for pattern in patterns)
 
 

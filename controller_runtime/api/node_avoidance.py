@@ -1,7 +1,8 @@
-"""Nodes that a pod is to avoid: the memory of them in the API, and the affinity that keeps a pod off, or on, nodes.
+"""Nodes that a pod avoids: their record in the API, and affinity that excludes or requires nodes.
 
-ConfigMap ``virtual-node-unschedulable``: per owner (``owner_key``) a JSON ``{"namespace": …, "nodes": {name: RFC 3339}}``; the
-time is when the node was found unschedulable, and a freeze period later it may be used again.
+ConfigMap ``virtual-node-unschedulable``: per owner (``owner_key``) a JSON ``{"namespace": …, "nodes": {name:
+RFC 3339}}``. The time is when the node was found unschedulable. After the freeze period the node may be used
+again.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ _KEY = re.compile(r"[\w.-]{1,253}", re.ASCII)
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 Frozen = tuple[str, dict[str, datetime]]
-"""An owner's namespace, and its nodes with the moments they were frozen."""
+"""An owner's namespace, and the time at which each of its nodes was frozen."""
 
 
 def owner_key(namespace: str, uid: str) -> str:
-    """Return the key of an owner's entry; valid in a ConfigMap, and never that of an owner in another namespace.
+    """Return the key of an owner's entry; valid in a ConfigMap, and distinct for owners in other namespaces.
 
     Args:
         namespace: the pod's.
-        uid: of the owner that the pod names. Its author can write anything there, such as the uid of another
-            tenant's ReplicaSet.
+        uid: of the owner in the pod's ownerReferences. Users can write any value there, such as the uid of
+            another tenant's ReplicaSet.
     """
     key = f"{namespace}.{uid}"
     return key if _KEY.fullmatch(key) else f"{namespace}.{hashlib.sha256(uid.encode()).hexdigest()}"
 
 
 def parse_all(data: Mapping[str, Any] | None) -> dict[str, Frozen]:
-    """Read the ConfigMap's data; entries that cannot be read are left out."""
+    """Return the entries of the ConfigMap's data; invalid ones are omitted."""
     found: dict[str, Frozen] = {}
     for owner, text in (data or {}).items():
         try:
@@ -51,16 +52,16 @@ def parse_all(data: Mapping[str, Any] | None) -> dict[str, Frozen]:
 
 
 def render(namespace: str, nodes: Mapping[str, datetime]) -> str:
-    """One owner's value."""
+    """Return the value of one owner's entry."""
     moments = {node: timestamps.rfc3339(since) for node, since in sorted(nodes.items())}
     return msgspec.json.encode({"namespace": namespace, "nodes": moments}).decode()
 
 
 def avoid(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
-    """The spec with ``kubernetes.io/hostname NotIn nodes`` in every term of its required node affinity.
+    """Return the spec with ``kubernetes.io/hostname NotIn nodes`` in every required node affinity term.
 
-    Terms are ORed, so each one needs it; without any term there will be one. A term without expressions and fields
-    matches nothing and stays as it is.
+    Terms are ORed, so each one needs the expression; without any term, one is added. A term without
+    expressions and fields matches no node and is not changed.
     """
     if not nodes:
         return dict(spec)
@@ -68,7 +69,7 @@ def avoid(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
 
 
 def with_expression(spec: Mapping[str, Any], expression: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec with an expression in every term of its required node affinity; without any term, as its only one."""
+    """Return the spec with an expression in every required node affinity term, or in a new term."""
     affinity = dict(spec.get("affinity") or {})
     node_affinity = dict(affinity.get("nodeAffinity") or {})
     terms = (node_affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
@@ -84,25 +85,25 @@ def with_expression(spec: Mapping[str, Any], expression: Mapping[str, Any]) -> d
 
 
 def require(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
-    """The spec with ``kubernetes.io/hostname In nodes`` in every term of its required node affinity.
+    """Return the spec with ``kubernetes.io/hostname In nodes`` in every term of its required node affinity.
 
-    A term that asks for it already is left as it is, so doing it twice changes nothing.
+    A term that has this expression is not changed, so the function is idempotent.
     """
     there = {"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}
     return with_expression(spec, there)
 
 
 def require_virtual(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec with ``type In [virtual-kubelet]`` in every term of its required node affinity."""
+    """Return the spec with ``type In [virtual-kubelet]`` in every term of its required node affinity."""
     virtual = {"key": names.LABEL_NODE_TYPE, "operator": "In", "values": [names.NODE_TYPE_VIRTUAL]}
     return with_expression(spec, virtual)
 
 
 def active(nodes: Mapping[str, datetime], *, now: datetime, freeze_period: float) -> dict[str, datetime]:
-    """The nodes that are still frozen.
+    """Return the nodes that are still frozen.
 
     Args:
-        nodes: when each was found unschedulable.
+        nodes: node → time at which it was found unschedulable.
         now: aware.
         freeze_period: seconds.
     """
@@ -111,13 +112,13 @@ def active(nodes: Mapping[str, datetime], *, now: datetime, freeze_period: float
 
 
 def to_avoid(frozen: Mapping[str, datetime], candidates: Collection[str]) -> list[str]:
-    """Which of the frozen nodes to avoid, so that at least one candidate is left.
+    """Return the frozen nodes to avoid, so that at least one candidate is left.
 
-    When every candidate is frozen the freeze gives way instead of leaving the pod without a node for ever: only the
-    one that was frozen last is avoided, and none when there is but one.
+    If every candidate is frozen, only the one that was frozen last is avoided, and none if there is only one.
+    Otherwise the pod would have no node.
 
     Args:
-        frozen: active freezes.
+        frozen: node → time of its active freeze.
         candidates: the virtual nodes that are Ready and schedulable.
     """
     avoided = sorted(frozen)
@@ -130,9 +131,9 @@ def to_avoid(frozen: Mapping[str, datetime], candidates: Collection[str]) -> lis
 
 
 def readmit(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
-    """The inverse of ``avoid``: no term's ``hostname NotIn`` names these nodes any more.
+    """Return the spec without these nodes in any ``hostname NotIn``; the inverse of ``avoid``.
 
-    Expressions, terms and lists that become empty vanish, as an empty term would match nothing.
+    Expressions, terms and lists that become empty are removed, because an empty term would match no node.
     """
     affinity = spec.get("affinity") or {}
     node_affinity = affinity.get("nodeAffinity") or {}

@@ -1,6 +1,7 @@
-"""What a pod asks of its node, counted as the scheduler counts it.
+"""Sums the resources that a pod requests, as the scheduler does.
 
-Source: ``k8s.io/component-helpers/resource`` (PodRequests), KEP-753 (sidecars), KEP-2837 (pod-level resources).
+Source: ``k8s.io/component-helpers/resource`` (PodRequests), KEP-753 (sidecars), KEP-2837 (pod-level
+resources).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ _POD_LEVEL = ("cpu", "memory")
 
 
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """Sum a pod spec's requests.
+    """Return the sum of a pod spec's requests.
 
     Returns:
-        By resource: cpu in thousandths, all else in whole units. Without ``pods``.
+        By resource: cpu in thousandths, others in units. Without ``pods``.
     """
     total = _sum(spec, "requests")
     if overhead := spec.get("overhead"):
@@ -26,7 +27,7 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def pod_limits(spec: Mapping[str, Any]) -> dict[str, int]:
-    """Sum a pod spec's limits, in the units of ``pod_requests``; overhead comes on top only of what is limited."""
+    """Return the sum of a pod spec's limits, as ``pod_requests``; with overhead only for limited resources."""
     total = _sum(spec, "limits")
     if overhead := spec.get("overhead"):
         _add(total, {name: count for name, count in _counted(overhead).items() if total.get(name)})
@@ -34,7 +35,7 @@ def pod_limits(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def total_requests(specs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Sum several pods' requests."""
+    """Return the sum of several pods' requests."""
     total: dict[str, int] = {}
     for spec in specs:
         _add(total, pod_requests(spec))
@@ -42,7 +43,7 @@ def total_requests(specs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def has_pod_level(spec: Mapping[str, Any]) -> bool:
-    """Whether a pod says what it needs as a whole (KEP-2837)."""
+    """Report whether a pod has pod-level resources (KEP-2837)."""
     whole = spec.get("resources") or {}
     return any(_is_pod_level(name) for kind in ("requests", "limits") for name in whole.get(kind) or ())
 
@@ -51,7 +52,7 @@ def _sum(spec: Mapping[str, Any], kind: str) -> dict[str, int]:
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
         _add(total, _of(container, kind))
-    # Init containers run one after the other, beside the sidecars started before them.
+    # Init containers run one after the other, together with the sidecars started before them.
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
@@ -71,7 +72,7 @@ def _is_pod_level(name: str) -> bool:
 
 
 def _of(holder: Mapping[str, Any], kind: str) -> dict[str, int]:
-    """The requests or limits of a container, or of a pod as a whole."""
+    """Return the requests or limits of a container, or of a pod's pod-level resources."""
     return _counted((holder.get("resources") or {}).get(kind) or {})
 
 

@@ -1,7 +1,8 @@
 """Kubernetes quantities (``100m``, ``1.5Gi``, ``1e3``) as integers.
 
-Source: apimachinery ``pkg/api/resource/quantity.go``: decimal numbers with an optional decimal exponent, decimal
-SI or binary SI suffix; rounded up where a scale cannot hold them, and never above 2^63 - 1 units.
+Source: apimachinery ``pkg/api/resource/quantity.go``: decimal numbers with an optional decimal exponent,
+decimal SI or binary SI suffix. Values that a scale cannot represent are rounded up, and limited to 2^63 - 1
+units.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ _PATTERN = re.compile(
 )
 _LARGEST = Decimal(2**63 - 1)
 _DIGITS = 18
-"""So many decimal digits are below ``_LARGEST``, whatever they are."""
+"""Number of decimal digits that are always below ``_LARGEST``."""
 _CONTEXT = Context(prec=60, rounding=ROUND_CEILING, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
-"""Holds every whole number in range exactly, so that rounding up to 60 digits first changes no result."""
+"""Represents every integer in range exactly, so that rounding up to 60 digits first changes no result."""
 _BINARY = (("Ei", 1024**6), ("Pi", 1024**5), ("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024))
 BINARY_RESOURCES = ("memory", "ephemeral-storage", "storage")
 
 
 def milli(value: str | float) -> int:
-    """Thousandths of the quantity, rounded up: how cpu is counted.
+    """Return the quantity in thousandths, rounded up; the unit of cpu.
 
     Raises:
         ValueError: not a quantity.
@@ -51,7 +52,7 @@ def milli(value: str | float) -> int:
 
 
 def amount(value: str | float) -> int:
-    """Whole units of the quantity, rounded up: how memory, pods and extended resources are counted.
+    """Return the quantity in units, rounded up; for memory, pods and extended resources.
 
     Raises:
         ValueError: not a quantity.
@@ -62,12 +63,12 @@ def amount(value: str | float) -> int:
 
 
 def of(resource: str, value: str | float) -> int:
-    """A quantity in the unit its resource is counted in: thousandths for cpu, whole units for all else."""
+    """Return a quantity in the unit of its resource: thousandths for cpu, units otherwise."""
     return milli(value) if resource == "cpu" else amount(value)
 
 
 def render(resource: str, count: int) -> str:
-    """The canonical text of a count made by ``of``."""
+    """Return the canonical text of a count from ``of``."""
     if resource == "cpu":
         return str(count // 1000) if count % 1000 == 0 else f"{count}m"
     if resource in BINARY_RESOURCES or resource.startswith("hugepages-"):
@@ -88,5 +89,5 @@ def _decimal(value: str | float) -> Decimal:
         raise ValueError(f"{text[:80]!r} is not a quantity such as 500m, 2 or 1Gi")
     number, exponent, suffix = match.groups()
     exact = _CONTEXT.create_decimal(number + (exponent or ""))
-    # Capped before anybody makes an integer of it: a billion zeros fit into ten characters.
+    # Limited before it becomes an integer: a billion zeros fit into ten characters.
     return max(-_LARGEST, min(_LARGEST, _CONTEXT.multiply(exact, _SUFFIXES[suffix or ""])))

@@ -1,4 +1,4 @@
-"""Quantities, counts and suggestions for people, in tables and messages. Programs get exact values: ``quantity``."""
+"""Formats quantities, counts and suggestions for people. For exact values use ``quantity``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def resource(name: str, count: int) -> str:
-    """Return an amount of a resource rounded to three digits or so: ``23.5 GiB``, ``1.5`` CPU, ``110`` pods.
+    """Return an amount of a resource rounded to about three digits: ``23.5 GiB``, ``1.5`` CPU, ``110`` pods.
 
     Args:
         name: the resource, such as ``cpu`` or ``memory``.
-        count: in the unit of ``quantity.of``: thousandths for cpu, whole units for all else.
+        count: in the unit of ``quantity.of``: thousandths for cpu, units otherwise.
     """
     if name == "cpu":
         return _short(count / 1000, digits=3 if abs(count) < 1000 else 2)
@@ -25,7 +25,7 @@ def resource(name: str, count: int) -> str:
 
 
 def text(name: str, value: str | float) -> str:
-    """Return a Kubernetes quantity such as ``24632884Ki`` as ``resource`` shows it; unchanged if it is none."""
+    """Return a Kubernetes quantity such as ``24632884Ki`` as ``resource`` does; other text unchanged."""
     try:
         return resource(name, quantity.of(name, value))
     except ValueError:
@@ -33,10 +33,10 @@ def text(name: str, value: str | float) -> str:
 
 
 def count(number: int, one: str, several: str = "") -> str:
-    """Return a number with its noun, and verb if it has one: ``1 pod``, ``3 pods``, ``1 pod waits``, ``3 pods wait``.
+    """Return a number with its noun, and a verb if given: ``1 pod``, ``3 pods``, ``3 pods wait``.
 
     Args:
-        number: how many.
+        number: the count.
         one: the words for one, such as ``pod waits``.
         several: the words for any other number; empty: ``one`` with an s.
     """
@@ -44,9 +44,9 @@ def count(number: int, one: str, several: str = "") -> str:
 
 
 def guess(word: str, known: Iterable[str]) -> str:
-    """Return ``, did you mean status?`` for the end of a message about a word that does not exist.
+    """Return ``, did you mean status?`` to append to a message about an unknown word.
 
-    Upper and lower case are the same here. Empty when no known word is similar.
+    The comparison ignores case. Empty if no known word is similar.
     """
     by_lower = {one.lower(): one for one in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1)
@@ -59,7 +59,7 @@ def _bytes(number: int) -> str:
     amount = float(number)
     for unit in _UNITS:
         amount /= 1024
-        # 1023.96 MiB would be shown as 1024 MiB.
+        # Otherwise 1023.96 MiB would be shown as 1024 MiB.
         if abs(amount) < 1023.95 or unit == _UNITS[-1]:
             break
     return f"{_short(amount, digits=1)} {unit}"

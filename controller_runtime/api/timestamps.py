@@ -1,4 +1,4 @@
-"""Times as Kubernetes writes them."""
+"""Formats and parses times as Kubernetes does."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"
 
 
 def rfc3339(moment: datetime) -> str:
-    """metav1.Time: whole seconds, UTC, ``Z``."""
+    """Return a metav1.Time: full seconds, UTC, ``Z``."""
     return _utc(moment, "seconds")
 
 
 def micro_time(moment: datetime) -> str:
-    """metav1.MicroTime: always six digits; the API server refuses a Lease without them."""
+    """Return a metav1.MicroTime: always six digits, because the API server refuses a Lease without them."""
     return _utc(moment, "microseconds")
 
 
 def parse(text: str) -> datetime:
-    """Read either form.
+    """Return the time of either form.
 
     Raises:
         ValueError: not an RFC 3339 time.
@@ -33,5 +33,5 @@ def parse(text: str) -> datetime:
 
 
 def _utc(moment: datetime, precision: str) -> str:
-    # Not strftime, whose %Y leaves out leading zeros on Linux.
+    # Not strftime, whose %Y omits leading zeros on Linux.
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=precision) + "Z"

@@ -1,4 +1,4 @@
-"""What a ServiceAccount's token (JWT) says of itself. Pure; nothing is verified: only its owner may rely on it."""
+"""Reads the claims of a ServiceAccount token (JWT) without verification: only its owner may rely on them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any
 from controller_runtime.api.decoding import decode
 
 _RENEW_SHARE = 0.8
-"""Share of a token's life after which it is renewed, as the kubelet does."""
+"""Share of a token's lifetime after which it is renewed, as in the kubelet."""
 _RENEW_AFTER = timedelta(hours=24)
-"""Age at which it is renewed in any case, as the kubelet does."""
+"""Age at which a token is renewed in any case, as in the kubelet."""
 _ACCOUNT = "system:serviceaccount:"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLife:
-    """Whose a token is, and from when to when it is valid."""
+    """A token's account and validity."""
 
     namespace: str
     account: str
     starts: datetime
     ends: datetime | None
-    """None: never (a legacy token)."""
+    """None: it never expires (a legacy token)."""
 
     def renew_at(self) -> datetime | None:
-        """Return when to renew the token; None: it never expires."""
+        """Return when to renew the token; None: never, because it does not expire."""
         if self.ends is None:
             return None
         return self.starts + min((self.ends - self.starts) * _RENEW_SHARE, _RENEW_AFTER)
 
 
 def token_life(token: str) -> TokenLife | None:
-    """Return what a token says of itself; None if it is not the token of a ServiceAccount."""
+    """Return the claims of a token; None if it is not the token of a ServiceAccount."""
     parts = token.split(".")
     if len(parts) != 3:
         return None

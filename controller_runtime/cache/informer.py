@@ -176,7 +176,7 @@ class Informer:
         _HANDLER_ERRORS.labels(self._client.cluster, self.name).inc()
         self._log.exception("event handler failed")
 
-    # --- what the reflector brings ------------------------------------------------------------------
+    # --- called by the reflector -------------------------------------------------------------------
 
     async def replace(self, items: list[Object]) -> None:
         """Store a complete list; remove cached objects that are not in it."""

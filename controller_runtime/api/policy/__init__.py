@@ -1,1 +1,1 @@
-"""Policies: what pods may ask of a lower cluster. Pure; the virtual node and the fit agent use the same code."""
+"""Policies: what pods may request of a lower cluster. No IO; used by the virtual node and the fit agent."""

@@ -1,7 +1,8 @@
-"""The ``policy`` of a lower cluster, as users write it.
+"""The ``policy`` of a lower cluster in the configuration.
 
-Every rule says what is *allowed*: a boolean allows or forbids, a list names the allowed values (``"*"``: all). A rule
-that is not set has the value of the preset, or the default that ``presets`` gives to all presets.
+Every rule defines what is *allowed*: a boolean allows or forbids, a list contains the allowed values
+(``"*"``: all). A rule that is not set has the value of the preset, or the default that ``presets`` gives to
+all presets.
 """
 
 from __future__ import annotations
@@ -117,5 +118,5 @@ class Policy(Rules):
 
     namespaces: dict[str, Rules] = {}
     """Rules for single upper namespaces, by shell pattern. The most specific pattern that matches is used: a name
-    before a pattern, more literal characters before fewer, then alphabetical order. Its rules replace those above one by
+    before a pattern, more literal characters before fewer, then alphabetical order. Its rules replace the cluster's one by
     one; a ``preset`` in it replaces all rules that a preset sets."""

@@ -1,4 +1,4 @@
-"""Whether a policy allows a pod: every rule that the pod breaks, with the field, what is allowed, and where it is set."""
+"""Finds a pod's violations of a policy: each has the field, the allowed values, and where the rule is set."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from controller_runtime.api.policy.presets import ALL
 from controller_runtime.api.policy.rules import Effective, field_of
 
 _SHOWN = 3
-"""Violations in a message; an event has room for 1 KiB."""
+"""Violations in a message; an event is limited to 1 KiB."""
 _LONGEST = 100
-"""Characters of a field or a value in a message. Tenants choose them."""
+"""Maximum characters of a field or a value in a message, because tenants choose them."""
 
 _FORBIDDING: Mapping[str, tuple[Callable[[Mapping[str, Any]], Iterator[Finding]], str]] = {
     "host_users": (pod_security.host_users, "false"),
@@ -28,7 +28,7 @@ _FORBIDDING: Mapping[str, tuple[Callable[[Mapping[str, Any]], Iterator[Finding]]
     "probe_hosts": (pod_security.probe_hosts, "not set"),
     "control_plane": (scheduling.control_plane, "no control-plane nodes"),
 }
-"""Rules that are true or false: what looks for violations where they are false, and what is allowed then."""
+"""Boolean rules: the function that yields violations if the rule is false, and what is allowed then."""
 _LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[Finding]]] = {
     "host_namespaces": pod_security.host_namespaces,
     "host_paths": volumes.host_paths,
@@ -47,16 +47,16 @@ _LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[Fin
     "priority_classes": scheduling.priority_classes,
     "runtime_classes": scheduling.runtime_classes,
 }
-"""Rules that list what is allowed."""
+"""Rules that list the allowed values."""
 RULES = (*_FORBIDDING, *_LISTING, "annotations", "images")
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One field of a pod that breaks one rule."""
+    """One field of a pod that violates one rule."""
 
     rule: str
-    """As in the configuration, such as ``hostPorts``."""
+    """The rule's name in the configuration, such as ``hostPorts``."""
     field: str
     found: str
     """The field's value, or "not set"."""
@@ -73,10 +73,10 @@ class Violation:
 
 
 def violations(pod: Mapping[str, Any], rules: Effective) -> list[Violation]:
-    """Return every rule that a pod breaks; empty: the pod is allowed.
+    """Return all violations of a pod; empty: the pod is allowed.
 
     Args:
-        pod: the pod as it is sent to the lower cluster, or as ``lower_spec`` foresees it.
+        pod: the pod as sent to the lower cluster, or as predicted by ``lower_spec``.
         rules: those for the pod's upper namespace.
     """
     found: list[Violation] = []
@@ -97,7 +97,7 @@ def violations(pod: Mapping[str, Any], rules: Effective) -> list[Violation]:
 
 
 def summary(found: Sequence[Violation]) -> str:
-    """Return the first violations as one text, and how many more there are."""
+    """Return the first violations as one text, and the number of further ones."""
     more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
     return "; ".join([*map(str, found[:_SHOWN]), *more])
 

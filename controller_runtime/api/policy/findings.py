@@ -1,4 +1,4 @@
-"""What the checks of a policy have in common: how they name fields, and how they walk a pod."""
+"""Common parts of policy checks: names of fields, and iteration over a pod."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Finding = tuple[str, str]
-"""A field of the pod that breaks a rule, such as ``spec.containers[app].image``, and its value. Items of lists are named
-by name or key, because a pod may have other positions in the lower cluster."""
+"""A field of the pod that violates a rule, such as ``spec.containers[app].image``, and its value. List items
+are identified by name or key, because their positions may differ in the lower cluster."""
 
 NOT_SET = "not set"
 _KINDS = ("initContainers", "containers", "ephemeralContainers")
@@ -15,7 +15,7 @@ _WINDOWS = "windows"
 
 
 def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every container with its field: init and ephemeral containers, too."""
+    """Yield every container with its field, including init and ephemeral containers."""
     for kind in _KINDS:
         for container in spec.get(kind) or ():
             yield f"spec.{kind}[{container.get('name', '')}]", container
@@ -34,5 +34,5 @@ def container_contexts(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[s
 
 
 def is_windows(spec: Mapping[str, Any]) -> bool:
-    """Return whether the pod runs on Windows only, where Linux security settings may not be set."""
+    """Return whether the pod runs only on Windows, where Linux security settings must not be set."""
     return (spec.get("os") or {}).get("name") == _WINDOWS

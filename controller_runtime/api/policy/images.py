@@ -1,6 +1,7 @@
-"""Names of images, written in full so that one image has one name.
+"""Normalizes image names, so that one image has one name, and checks them.
 
-Source: ``github.com/distribution/reference`` (ParseNormalizedNamed), which kubelets and container runtimes use.
+Source: ``github.com/distribution/reference`` (ParseNormalizedNamed), which kubelets and container runtimes
+use.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def full_name(image: str) -> str:
 
 
 def check(pod: Mapping[str, Any], allowed: ImageRules) -> Iterator[Finding]:
-    """Yield the images that are not allowed, those of image volumes included."""
+    """Yield the images that are not allowed, including those of image volumes."""
     for where, container in containers(pod["spec"]):
         if _is_forbidden(image := container.get("image") or "", allowed):
             yield f"{where}.image", image

@@ -1,4 +1,4 @@
-"""The rule about annotations: programs in the lower cluster take some as orders, such as for an identity or a network."""
+"""The rule about annotations: programs in the lower cluster obey some, for example to grant an identity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OURS = frozenset(
         names.ANNOTATION_GLOBAL,
     }
 )
-"""Only this project reads them. Rules of their own judge what they ask for."""
+"""Annotations that only this project reads. Other rules check what they request."""
 
 
 def field_of(key: str) -> str:
@@ -28,7 +28,7 @@ def field_of(key: str) -> str:
 
 
 def check(pod: Mapping[str, Any], allowed: AnnotationRules) -> Iterator[Finding]:
-    """Yield the annotations that are not allowed. Those that stay in the upper cluster are not judged."""
+    """Yield the annotations that are not allowed; those that stay in the upper cluster are skipped."""
     for key, value in (pod["metadata"].get("annotations") or {}).items():
         if key in _OURS or key == names.ANNOTATION_LAST_APPLIED or names.is_reserved(key):
             continue

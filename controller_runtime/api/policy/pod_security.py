@@ -1,7 +1,7 @@
 """The controls of the Kubernetes Pod Security Standards, one function each.
 
-Every function yields the fields of a pod that break one rule; an absent field that has to be set is reported as "not
-set". Functions without ``allowed`` are called only where the rule forbids what they look for.
+Every function yields the fields of a pod that violate one rule; a missing required field is reported as "not
+set". Functions without ``allowed`` are called only if the rule is false.
 
 Source: ``k8s.io/pod-security-admission/policy``.
 """
@@ -28,20 +28,20 @@ _SECCOMP_ANNOTATIONS = (
     "seccomp.security.alpha.kubernetes.io/pod",
     "container.seccomp.security.alpha.kubernetes.io/",
 )
-"""Read by API servers before 1.27."""
+"""Annotations that API servers before 1.27 read."""
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HOOKS = ("postStart", "preStop")
 
 
 def host_namespaces(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield namespaces of the node that the pod shares."""
+    """Yield namespaces of the node that the pod shares and that are not allowed."""
     for field in ("hostNetwork", "hostPID", "hostIPC"):
         if pod["spec"].get(field) and field not in allowed:
             yield f"spec.{field}", "true"
 
 
 def host_users(pod: Pod) -> Iterator[Finding]:
-    """Yield a pod that runs in the user namespace of the node."""
+    """Yield ``hostUsers`` of a pod that runs in the user namespace of the node."""
     if pod["spec"].get("hostUsers") is not False:
         yield "spec.hostUsers", _shown(pod["spec"].get("hostUsers"))
 
@@ -69,7 +69,7 @@ def windows_host_process(pod: Pod) -> Iterator[Finding]:
 
 
 def privilege_escalation(pod: Pod) -> Iterator[Finding]:
-    """Yield containers that may gain privileges."""
+    """Yield containers that may escalate privileges."""
     if is_windows(pod["spec"]):
         return
     for where, context in container_contexts(pod["spec"]):
@@ -78,7 +78,7 @@ def privilege_escalation(pod: Pod) -> Iterator[Finding]:
 
 
 def run_as_root(pod: Pod) -> Iterator[Finding]:
-    """Yield what lets containers run as root."""
+    """Yield settings that let containers run as root."""
     of_pod = (pod["spec"].get("securityContext") or {}).get("runAsNonRoot")
     for where, context in contexts(pod["spec"]):
         non_root = context.get("runAsNonRoot")
@@ -90,7 +90,7 @@ def run_as_root(pod: Pod) -> Iterator[Finding]:
 
 
 def capabilities(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield capabilities that containers add."""
+    """Yield capabilities that containers add and that are not allowed."""
     for where, context in container_contexts(pod["spec"]):
         added = (context.get("capabilities") or {}).get("add") or ()
         if forbidden := [one for one in added if one not in allowed]:
@@ -108,19 +108,19 @@ def default_capabilities(pod: Pod) -> Iterator[Finding]:
 
 
 def seccomp_profiles(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield seccomp profiles, and their absence where a profile is required."""
+    """Yield seccomp profiles that are not allowed, and missing ones if a profile is required."""
     yield from _profiles(pod["spec"], "seccompProfile", allowed)
     yield from _annotations(pod, _SECCOMP_ANNOTATIONS, allowed)
 
 
 def app_armor_profiles(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield AppArmor profiles, and their absence where a profile is required."""
+    """Yield AppArmor profiles that are not allowed, and missing ones if a profile is required."""
     yield from _profiles(pod["spec"], "appArmorProfile", allowed)
     yield from _annotations(pod, (_APP_ARMOR_ANNOTATION,), allowed)
 
 
 def se_linux_types(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield SELinux types, users and roles."""
+    """Yield SELinux types that are not allowed, and all users and roles."""
     for where, context in contexts(pod["spec"]):
         options = context.get("seLinuxOptions") or {}
         for field in ("type", "user", "role"):
@@ -130,14 +130,14 @@ def se_linux_types(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
 
 
 def sysctls(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield sysctls that the pod sets."""
+    """Yield sysctls that the pod sets and that are not allowed."""
     for sysctl in (pod["spec"].get("securityContext") or {}).get("sysctls") or ():
         if not matches(sysctl["name"], allowed):
             yield f"spec.securityContext.sysctls[{sysctl['name']}]", sysctl.get("value") or "empty"
 
 
 def proc_mounts(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield types of /proc mounts."""
+    """Yield types of /proc mounts that are not allowed."""
     for where, context in container_contexts(pod["spec"]):
         if (value := context.get("procMount")) is not None and value not in allowed:
             yield f"{where}.procMount", value
@@ -156,7 +156,7 @@ def probe_hosts(pod: Pod) -> Iterator[Finding]:
 
 
 def _profiles(spec: Mapping[str, Any], field: str, allowed: Sequence[str]) -> Iterator[Finding]:
-    """A container without a profile has that of the pod."""
+    """Yield profiles that are not allowed; a container without a profile has that of the pod."""
     of_pod = (spec.get("securityContext") or {}).get(field)
     may_be_undefined = UNDEFINED in allowed or is_windows(spec) or of_pod is not None
     for where, context in contexts(spec):
@@ -169,14 +169,14 @@ def _profiles(spec: Mapping[str, Any], field: str, allowed: Sequence[str]) -> It
 
 
 def _annotations(pod: Pod, prefixes: tuple[str, ...], allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield profiles that annotations set, as Kubernetes did before there were fields."""
+    """Yield profiles in annotations, which Kubernetes used before there were fields, that are not allowed."""
     for key, value in (pod["metadata"].get("annotations") or {}).items():
         if key.startswith(prefixes) and _profile_type(value) not in allowed:
             yield f"metadata.annotations[{key}]", value
 
 
 def _profile_type(value: str) -> str:
-    """Return the profile type that an annotation's value means."""
+    """Return the profile type of an annotation's value."""
     if value == "":
         return UNDEFINED
     if value in {"runtime/default", "docker/default"}:

@@ -1,8 +1,8 @@
-"""What each preset allows, and the defaults of the rules that presets do not set.
+"""The rules of each preset, and the defaults of the rules that presets do not set.
 
-Source: Kubernetes Pod Security Standards, ``k8s.io/pod-security-admission/policy``, policy version v1.34. Later versions
-relax rules for pods with ``hostUsers: false``. These relaxations are left out: an older API server drops that field and
-would run the pod in the user namespace of the node.
+Source: Kubernetes Pod Security Standards, ``k8s.io/pod-security-admission/policy``, policy version v1.34.
+Later versions relax rules for pods with ``hostUsers: false``. These relaxations are omitted, because an older
+API server drops that field and would run the pod in the user namespace of the node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BASELINE_VOLUMES = [
     *("quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume"),
 ]
 VOLUME_TYPES = tuple(_BASELINE_VOLUMES)
-"""Types that this release knows; a type that it does not know is allowed only by ``"*"``."""
+"""Types that this release knows; unknown types are allowed only by ``"*"``."""
 
 _PRIVILEGED: Mapping[str, Any] = {
     "host_namespaces": ["hostNetwork", "hostPID", "hostIPC"],
@@ -74,7 +74,8 @@ _BASELINE: Mapping[str, Any] = {
     "proc_mounts": ["Default"],
     "probe_hosts": False,
     "volume_types": _BASELINE_VOLUMES,
-    # Not in the standards: drivers and signers that were not made for tenants give them what is not theirs.
+    # Not in the standards: drivers and signers that were not made for tenants may give access to data of
+    # others.
     "csi_drivers": [],
     "pod_certificates": [],
 }
@@ -91,7 +92,7 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
         "volume_types": _RESTRICTED_VOLUMES,
     },
 }
-"""By preset: the value of each rule that a preset sets."""
+"""The value of each rule that a preset sets, by preset."""
 
 DEFAULTS: Mapping[str, Any] = {
     "control_plane": False,
@@ -103,4 +104,4 @@ DEFAULTS: Mapping[str, Any] = {
     "annotations": AnnotationRules(),
     "images": ImageRules(),
 }
-"""The rules that no preset sets."""
+"""The defaults of rules that no preset sets."""

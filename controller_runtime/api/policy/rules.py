@@ -1,4 +1,4 @@
-"""The rules that hold for one upper namespace: the policy, its preset and its overrides put together."""
+"""Computes the rules for one upper namespace from the policy, its preset and its overrides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controller_runtime.api.policy.presets import DEFAULT_PRESET, DEFAULTS, PRES
 
 _WILDCARDS = frozenset("*?[]!")
 _LONGEST = 4096
-"""Characters of a value that are compared. No valid name is as long, and tenants choose the values."""
+"""Characters of a value that are compared. Valid names are shorter, but tenants choose the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Effective:
 
 
 class PolicySet:
-    """A lower cluster's policy, ready to be asked for the rules of a namespace."""
+    """A lower cluster's policy with resolved presets and overrides."""
 
     def __init__(
         self, policy: Policy | None = None, *, cluster: str = "", host_paths: Sequence[str] = ()
@@ -33,7 +33,7 @@ class PolicySet:
         """Resolve presets and overrides once.
 
         Args:
-            policy: as configured; None: nothing is set.
+            policy: as configured; None: no rule is set.
             cluster: name of the lower cluster, for ``Effective.sources``.
             host_paths: ``volumes.allowedHostPaths``.
         """
@@ -74,7 +74,7 @@ def _defaults(where: str) -> Effective:
 
 
 def _resolve(rules: Rules, where: str, base: Effective) -> Effective:
-    """Return a base with the preset and then the rules that are set."""
+    """Return base rules overridden by the preset and then by the rules that are set."""
     values, sources = dict(base.values), dict(base.sources)
     if rules.preset is not None:
         values |= PRESETS[rules.preset]
@@ -97,7 +97,7 @@ def _with_host_paths(base: Effective, policy: Policy, host_paths: Sequence[str],
 
 
 def _specificity(pattern: str) -> tuple[bool, int, str]:
-    """Sort key: names before patterns, then more literal characters first, then alphabetical order."""
+    """Return a sort key: names before patterns, then more literal characters first, then alphabetical order."""
     literal = sum(character not in _WILDCARDS for character in pattern)
     return literal < len(pattern), -literal, pattern
 

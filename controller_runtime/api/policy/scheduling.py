@@ -16,17 +16,18 @@ CONTROL_PLANE_KEYS = (
     "node-role.kubernetes.io/controlplane",
     "node-role.kubernetes.io/etcd",
 )
-"""Labels and taints of control-plane nodes: kubeadm's, those of older releases, and those of Rancher's distributions."""
+"""Labels and taints of control-plane nodes: those of kubeadm, of older releases, and of Rancher's
+distributions."""
 SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 """PriorityClasses that every cluster has. Their pods preempt all others."""
 _ADDED_BY_API_SERVERS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""Taints that every pod tolerates for a while (admission plug-in DefaultTolerationSeconds)."""
+"""Taints that every pod tolerates for some time (admission plug-in DefaultTolerationSeconds)."""
 _CHOOSING = frozenset({"In", "Exists", "Gt", "Lt"})
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def control_plane(pod: Pod) -> Iterator[Finding]:
-    """Yield what selects control-plane nodes or tolerates their taints by name."""
+    """Yield fields that select control-plane nodes or tolerate their taints by name."""
     for key, where, operator in _selected(pod["spec"]):
         if key in CONTROL_PLANE_KEYS and operator in _CHOOSING:
             yield where, operator
@@ -36,7 +37,7 @@ def control_plane(pod: Pod) -> Iterator[Finding]:
 
 
 def toleration_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield taints that the pod tolerates."""
+    """Yield taints that the pod tolerates and that are not allowed."""
     for toleration in pod["spec"].get("tolerations") or ():
         key = toleration.get("key") or ""
         if key not in _ADDED_BY_API_SERVERS and not (key and matches(key, allowed)):
@@ -44,14 +45,14 @@ def toleration_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
 
 
 def node_selector_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield labels of nodes that the pod names. Those that it excludes count: the rest is a choice, too."""
+    """Yield forbidden node labels in selectors; exclusions count, because they select the other nodes."""
     for key, where, operator in _selected(pod["spec"]):
         if not matches(key, allowed):
             yield where, operator
 
 
 def scheduler_names(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield the scheduler of the lower cluster that the pod chooses."""
+    """Yield the lower cluster's scheduler that the pod selects, if it is not allowed."""
     name = pod["spec"].get("schedulerName") or _DEFAULT_SCHEDULER
     if name != _DEFAULT_SCHEDULER and not matches(name, allowed):
         is_annotated = names.ANNOTATION_SCHEDULER_NAME in (pod["metadata"].get("annotations") or {})
@@ -60,24 +61,25 @@ def scheduler_names(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
 
 
 def priority_classes(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield the PriorityClass that the pod has in the lower cluster."""
+    """Yield the PriorityClass that the pod has in the lower cluster, if it is not allowed."""
     name = pod["spec"].get("priorityClassName")
     if name and not matches(name, allowed):
         yield "spec.priorityClassName", name
 
 
 def runtime_classes(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield the RuntimeClass of the pod. It chooses a handler, and adds a node selector and tolerations to the pod."""
+    """Yield the RuntimeClass of the pod, if not allowed: it sets a handler, a node selector and tolerations."""
     name = pod["spec"].get("runtimeClassName")
     if name and not matches(name, allowed):
         yield "spec.runtimeClassName", name
 
 
 def keep_off_control_plane(spec: dict[str, Any], rules: Effective) -> dict[str, Any]:
-    """Return a lower pod's spec so that a toleration of every taint does not lead to control-plane nodes.
+    """Return a lower pod's spec in which a toleration of every taint does not lead to control-plane nodes.
 
-    Only a pod with such a toleration, in a cluster whose policy keeps pods off control-plane nodes, gets a node affinity against these nodes. All other pods stay as they are and may run
-    on control-plane nodes without a taint, such as the only node of a small cluster.
+    A pod with such a toleration gets a node affinity against these nodes, if the policy forbids them. Other
+    pods are not changed and may run on control-plane nodes without a taint, such as the only node of a small
+    cluster.
     """
     if rules.values["control_plane"]:
         return spec
@@ -93,7 +95,7 @@ def keep_off_control_plane(spec: dict[str, Any], rules: Effective) -> dict[str, 
 
 
 def _selected(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield each label of nodes that a pod names: key, field, operator."""
+    """Yield each node label in a pod's selectors: key, field, operator."""
     for key in spec.get("nodeSelector") or {}:
         yield key, f"spec.nodeSelector[{key}]", "In"
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}

@@ -1,4 +1,4 @@
-"""What is wrong with a policy in a configuration that its types cannot say."""
+"""Finds errors of a policy in a configuration that its types do not detect."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CHOICES = {
 
 
 def problems(where: str, policy: Policy) -> list[str]:
-    """Return what is wrong with a policy, each as ``field: what``; empty: nothing.
+    """Return the errors of a policy, each as ``field: what``; empty: none.
 
     Args:
-        where: the policy's place in the configuration, such as ``clusters[0].policy``.
+        where: the policy's location in the configuration, such as ``clusters[0].policy``.
         policy: as configured.
     """
     found = list(_problems(where, policy))

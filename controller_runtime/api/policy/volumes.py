@@ -25,11 +25,12 @@ _PROJECTIONS = (
 
 
 def volume_types(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield volumes of other types, and sources of projected volumes that this release does not know."""
+    """Yield volumes of forbidden types, and sources of projected volumes that this release does not know."""
     for where, volume in _volumes(pod):
         for kind in _kinds(volume):
             is_token = kind == "projected" and access_volume.is_injected(volume, pod)
-            # The virtual node makes a claim of a generic ephemeral volume: both judges report it as one.
+            # The virtual node creates a claim for a generic ephemeral volume. The virtual node and the fit
+            # agent report both as a claim.
             ruled = RULED_ELSEWHERE.get(kind, kind)
             if kind not in {"hostPath", "csi"} and ruled not in allowed and not is_token:
                 yield f"{where}.{ruled}", ruled
@@ -40,7 +41,7 @@ def volume_types(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
 
 
 def host_paths(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield directories of the node that are in none of the allowed ones."""
+    """Yield directories of the node that are not in an allowed directory."""
     for where, volume in _volumes(pod):
         if (source := volume.get("hostPath")) is None:
             continue
@@ -50,14 +51,14 @@ def host_paths(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
 
 
 def csi_drivers(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield drivers of inline volumes."""
+    """Yield drivers of inline volumes that are not allowed."""
     for where, volume in _volumes(pod):
         if (source := volume.get("csi")) is not None and not matches(source.get("driver") or "", allowed):
             yield f"{where}.csi.driver", source.get("driver") or NOT_SET
 
 
 def pod_certificates(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield signers of the lower cluster that the pod asks for a certificate."""
+    """Yield signers of the lower cluster that the pod requests a certificate from and that are not allowed."""
     for where, volume in _volumes(pod):
         for source in _sources(volume):
             signer = (source.get("podCertificate") or {}).get("signerName") or ""
@@ -66,7 +67,7 @@ def pod_certificates(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
 
 
 def problems(where: str, types: Sequence[str], directories: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with ``volumeTypes`` and ``hostPaths``, each as ``field: what``."""
+    """Yield errors of ``volumeTypes`` and ``hostPaths``, each as ``field: what``."""
     for kind in types:
         if kind in RULED_ELSEWHERE:
             yield f"{where}.volumeTypes: {kind}: write it as {RULED_ELSEWHERE[kind]}"
@@ -83,7 +84,7 @@ def _volumes(pod: Pod) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _kinds(volume: Mapping[str, Any]) -> list[str]:
-    """Return the sources of a volume; without any it is an emptyDir, as API servers default it."""
+    """Return the source types of a volume; without any it is an emptyDir, the API server's default."""
     return [kind for kind, source in volume.items() if kind != "name" and source is not None] or ["emptyDir"]
 
 
