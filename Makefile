@@ -1,48 +1,59 @@
-# Two words each. `make demo` and `make test` do all, on a fresh machine too.
+# `make demo` and `make test` do everything, also on a fresh machine. `make help` lists the targets.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-helm demo-down test prepare bench lint venv unit audit
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-helm demo-down test prepare bench lint generate venv unit audit
 
-demo: $(STAMP)
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+
+demo: $(STAMP) ## real clusters on this machine, virtual nodes, a Deployment; they keep running
 	@$(BIN)/python -m hack.sandbox demo
 
-# The same clusters, and the chart installed by helm as root on Debian.
-demo-helm: $(STAMP)
+demo-helm: $(STAMP) ## the same clusters with the chart installed by Helm (as root on Debian)
 	@$(BIN)/python -m hack.sandbox helm
 
-demo-down: $(STAMP)
+demo-down: $(STAMP) ## stop what demo or demo-helm started
 	@$(BIN)/python -m hack.sandbox down
 
-# Real clusters want both cores for themselves.
-test: lint prepare unit
+# One after the other: real clusters need both cores.
+test: lint prepare unit ## lint and all tests, on real clusters, as CI does
 	$(BIN)/pytest tests/e2e tests/integration
 
-# Building takes minutes the first time; a test's time limit is no place for it.
-prepare: $(STAMP)
+# Not within a test, because building takes minutes the first time.
+prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 	@$(BIN)/python -m hack.sandbox prepare
 
-unit: $(STAMP)
+unit: $(STAMP) ## unit tests
 	$(BIN)/pytest tests/unit --numprocesses=2 --dist=loadfile
 
-bench: $(STAMP)
+bench: $(STAMP) ## benchmark of mirroring
 	$(BIN)/python -m tests.benchmarks.bench_load
 
-# Known vulnerabilities of the libraries in the image, as PyPI knows them. A library that cannot be asked about is a
-# failure, not a pass.
-audit: $(STAMP)
+# A library that PyPI cannot be asked about is a failure.
+audit: $(STAMP) ## known vulnerabilities of the image's libraries, from PyPI
 	@$(BIN)/pip install --quiet --group audit
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement hack/image/libraries.txt
 
-lint: $(STAMP)
+# Generated files that need Helm are checked by tests/unit/charts, because lint runs before Helm is built.
+lint: $(STAMP) ## style, types, layers, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m hack.docs.reference --check
+	$(BIN)/python -m hack.chart --check
 
-venv: $(STAMP)
+generate: $(STAMP) ## write all generated files: reference, chart, golden files, plots
+	$(BIN)/python -m hack.docs.reference
+	$(BIN)/python -m hack.chart
+	$(BIN)/python -m tests.unit.charts.regenerate
+	$(BIN)/python -m hack.placement plots
+
+venv: $(STAMP) ## .venv with all libraries and tools
 
 $(STAMP): pyproject.toml
 	@echo "preparing $(VENV) (packages from PyPI)"

@@ -1,35 +1,46 @@
-"""``python -m hack.chart``: bring what is made from the code up to date."""
+"""``python -m hack.chart``: bring what is made from the code up to date; ``--check`` only reports what is not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hack.chart import dashboard, manifests, readme, rights, schema, swarm
 
-MADE: dict[Path, Callable[[], str]] = {
+WITHOUT_HELM: dict[Path, Callable[[], str]] = {
     rights.FILE: rights.render,
     swarm.FILE: swarm.render,
     schema.FILE: schema.render,
     dashboard.FILE: dashboard.render,
     readme.FILE: readme.render,
     readme.REFERENCE: readme.render_reference,
-    **manifests.files(),
 }
-"""File → what makes its text."""
+"""File → what makes its text, for files that are made without Helm."""
+MADE: dict[Path, Callable[[], str]] = {**WITHOUT_HELM, **manifests.files()}
+"""All files."""
 
 
-def stale() -> Iterator[Path]:
-    """The files that are not what the code and values.yaml say now; each is looked at when it is asked for."""
+def stale(made: Mapping[Path, Callable[[], str]] = MADE) -> Iterator[Path]:
+    """Return the files that are not what the code and values.yaml say; each is read when it is asked for."""
     return (
         file
-        for file, render in MADE.items()
+        for file, render in made.items()
         if not file.exists() or file.read_text(encoding="utf-8") != render()
     )
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Write the files that differ; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m hack.chart", description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit code 1 if a file made without Helm is stale"
+    )
+    if parser.parse_args(argv).check:
+        old = list(stale(WITHOUT_HELM))
+        for file in old:
+            print(f"{file} is stale: run make generate")
+        return 1 if old else 0
     # One after the other: helm reads the first ones when it renders the last.
     for file in stale():
         file.write_text(MADE[file](), encoding="utf-8")

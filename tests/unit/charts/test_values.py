@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hack.chart import schema, values
-from hack.chart.__main__ import MADE, main, stale
+from hack.chart.__main__ import MADE, WITHOUT_HELM, main, stale
 
 
 def test_what_is_made_is_fresh():
@@ -23,10 +23,19 @@ def test_only_what_differs_is_written(tmp_path, monkeypatch, capsys):
     file = tmp_path / "made"
     monkeypatch.setitem(MADE, file, lambda: "new\n")
     assert list(stale()) == [file]
-    assert main() == 0
+    assert main([]) == 0
     assert (file.read_text(encoding="utf-8"), capsys.readouterr().out) == ("new\n", f"wrote {file}\n")
-    assert main() == 0
+    assert main([]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_check_reports_stale_file_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    """``make lint`` fails and names the file and the command."""
+    file = tmp_path / "made"
+    monkeypatch.setitem(WITHOUT_HELM, file, lambda: "new\n")
+    assert main(["--check"]) == 1
+    assert capsys.readouterr().out == f"{file} is stale: run make generate\n"
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("value", values.read(), ids=lambda value: value.path)

@@ -19,6 +19,7 @@ from hack.docs import flags
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"
+INDEXES = (INDEX, DOCS / "decisions" / "README.md")
 PAGES = sorted(DOCS.rglob("*.md"))
 VALUES: dict[str, Any] = yaml.safe_load(
     (ROOT / "charts" / "virtual-node" / "values.yaml").read_text(encoding="utf-8")
@@ -96,7 +97,12 @@ def _commands(page: Path) -> Iterator[list[str]]:
 
 def test_every_page_is_in_the_index():
     """A page that nobody is led to is not read."""
-    linked = {(DOCS / target).resolve() for target, _ in _LINK.findall(_text(INDEX)) if target}
+    linked = {
+        (index.parent / target).resolve()
+        for index in INDEXES
+        for target, _ in _LINK.findall(_text(index))
+        if target
+    }
     assert [str(page.relative_to(DOCS)) for page in PAGES if page not in linked | {INDEX}] == []
 
 
