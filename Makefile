@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+KEPT := .sandbox-e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-helm demo-down test prepare bench lint generate venv unit audit
+.PHONY: help demo demo-helm demo-down up e2e down test prepare bench lint generate venv unit audit
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -18,6 +19,15 @@ demo-helm: $(STAMP) ## the same clusters with the chart installed by Helm (as ro
 
 demo-down: $(STAMP) ## stop what demo or demo-helm started
 	@$(BIN)/python -m hack.sandbox down
+
+up: $(STAMP) ## clusters for make e2e; they keep running (as root on Debian)
+	@$(BIN)/python -m hack.sandbox up --real-node --directory $(KEPT)
+
+e2e: $(STAMP) ## one end-to-end test in the clusters of make up: make e2e TEST=tests/e2e/test_pods.py
+	VIRTUAL_NODE_SANDBOX=$(KEPT) $(BIN)/pytest $(or $(TEST),$(error set TEST, such as TEST=tests/e2e/test_pods.py))
+
+down: $(STAMP) ## stop the clusters of make up
+	@$(BIN)/python -m hack.sandbox down --directory $(KEPT)
 
 # One after the other: real clusters need both cores.
 test: lint prepare unit ## lint and all tests, on real clusters, as CI does

@@ -17,7 +17,7 @@ from rich.console import Console
 from hack.chromium import is_here as chromium_here
 from hack.image import build
 from hack.image.commands import BuildError
-from hack.sandbox import binaries, demo, helm, node_services
+from hack.sandbox import attaching, binaries, demo, helm, node_services
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.packages import ensure_packages, install
 from hack.sandbox.programs import CONTROL_PLANE, servers
@@ -136,6 +136,7 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
                 await sandbox.close()
                 raise
         else:
+            attaching.save(sandbox, report)
             report("ready")
             _status(directory, console)
     return 0

@@ -160,7 +160,7 @@ class Process:
     async def kill(self) -> None:
         """End it at once, as a crash would (SIGKILL)."""
         if self.identity is not None:
-            self.identity.signal(signal.SIGKILL)
+            await stop(self.identity, first=signal.SIGKILL)
         await self._reap()
 
     def check(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.attaching import attached
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.demo import configuration
 from hack.sandbox.ports import free_ports
@@ -51,7 +52,11 @@ async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
     """Clusters and a virtual-node process for all tests of this folder that ask for them."""
     if os.geteuid() != 0:
         pytest.skip("the end-to-end tests run containers on a real node, which needs root")
-    async with Sandbox(lower=2, real_node=True, kwok_nodes=2) as running:
+    kept = os.environ.get("VIRTUAL_NODE_SANDBOX")  # make e2e
+    clusters = attached(Path(kept)) if kept else Sandbox(lower=2, real_node=True, kwok_nodes=2)
+    async with clusters as running:
+        # An earlier run in kept clusters has left its nodes, with the ports of its kubelet APIs.
+        await running.upper.kubectl("delete", "nodes", "-l", "type=virtual-kubelet", "--ignore-not-found")
         file = running.directory / "virtual-node.yaml"
         config = configuration(running, adopt=True)
         for cluster in config["clusters"]:

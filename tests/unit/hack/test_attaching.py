@@ -1,0 +1,46 @@
+"""Attaching to kept clusters: what is restored, and what ends with the one who attached."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from hack.sandbox.attaching import attached, save
+from hack.sandbox.cluster import Cluster
+from hack.sandbox.errors import SandboxError
+from hack.sandbox.process import Process
+from hack.sandbox.sandbox import Sandbox
+from hack.sandbox.stopping import running
+
+_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+
+
+async def test_attached_stops_what_it_started_and_no_cluster(tmp_path):
+    """Clusters go on; a process that a test started in them ends with the test."""
+    etcd = Process("etcd", ["sleep", "60"], directory=tmp_path)
+    await etcd.start()
+    try:
+        progress = lambda _line: None  # noqa: E731 - cannot be pickled, as a terminal's cannot
+        made = Sandbox(directory=tmp_path, keep=True, progress=progress)
+        cluster = Cluster(
+            "upper",
+            directory=tmp_path / "upper",
+            binaries=dict.fromkeys(_PROGRAMS, Path("/bin/sleep")),
+            etcd_url="",
+            number=0,
+        )
+        cluster.api._context = ssl.create_default_context()
+        made.clusters = [cluster]
+        save(made, progress)
+        async with attached(tmp_path) as sandbox:
+            assert sandbox.upper.kubeconfig == cluster.kubeconfig
+            started = await sandbox.start_process("node", ["sleep", "60"])
+            assert running(tmp_path) == {"etcd": etcd.identity, "node": started.identity}
+        assert running(tmp_path) == {"etcd": etcd.identity}
+    finally:
+        await etcd.kill()
+    assert (tmp_path / "attach.pickle").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(SandboxError, match="make up"):
+        await attached(tmp_path).__aenter__()
