@@ -62,6 +62,13 @@ def _is_schedulable(node: Json) -> bool:
 RULES = (
     Rule("lowerApi", "lower clusters reachable", lower_api),
     Rule(
+        "lowerCertificates",
+        "certificates of lower API servers",
+        unless(Kind.CERTIFICATE_EXPIRES, fine=lambda _facts: ok("none is reported to expire soon")),
+        needs=("virtualNodes",),
+        reads=("leases",),
+    ),
+    Rule(
         "lowerVerdict",
         "pods run in lower clusters",
         unless(*(PODS - {Kind.POD_UNSCHEDULED}), fine=_started),

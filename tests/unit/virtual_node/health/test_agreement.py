@@ -14,7 +14,7 @@ from typing import Any, cast
 from unittest import mock
 
 import prometheus_client
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from controller_runtime import resources
@@ -270,6 +270,7 @@ def by_inspect(world: World) -> tuple[bool, bool]:
 
 @settings(max_examples=400, deadline=None)
 @given(WORLDS)
+@example(World(["well"], [], [], [], Report({}, {}, {"c0": "x"}), frozenset()))
 def test_no_tool_reports_health_where_another_reports_a_fault(world: World) -> None:
     """Faults of the page, status, doctor and inspect against their claims of health, and the metrics with the page."""
     faulty: dict[str, bool] = {}

@@ -36,6 +36,7 @@ REFUSED = (
     'failed calling webhook "pods.virtual-node.io": Post "https://x": dial tcp: connect: connection refused'
 )
 REPORT = '{"rejected": {"": "unknown field lables"}}'
+EXPIRY = '{"expiring": {"a": "expires in 3 days"}}'
 X509 = 'failed calling webhook "pods.virtual-node.io": x509: certificate signed by unknown authority'
 
 
@@ -175,6 +176,10 @@ BROKEN: list[tuple[Facts, str, str, str]] = [
         healthy(leases={"vn": {**lease(), "metadata": {"annotations": {"virtual-node.io/faults": REPORT}}}}),
         "configuration", "Configuration is not applied: unknown field lables", "correct it",
     ),
+    (
+        healthy(leases={"vn": {**lease(), "metadata": {"annotations": {"virtual-node.io/faults": EXPIRY}}}}),
+        "lowerCertificates", "Cluster a expires in 3 days", "renew the certificate",
+    ),
     (healthy(lower=[lower_cluster(answer=Probe(0, "connection refused"))]), "lowerApi", "a.yaml: nothing listens there", "up"),
     (
         healthy(lower=[lower_cluster(answer=Probe(0, "kubeconfig a.yaml: no such file"), usable=False)]),
@@ -209,6 +214,7 @@ def test_a_link_needs_those_before_it_only():
     assert links["nodeReady"].detail == "because of: virtual nodes"
     assert {name for name, link in links.items() if link.state is State.SKIPPED} == {
         "components", "configuration", "nodeReady", "taints", "kubeletApi", "capacity", "scheduled", "lowerApi", "lowerVerdict",
+        "lowerCertificates",
     }  # fmt: skip
     assert links["descheduler"].state is State.BROKEN
     away = links_of(healthy(trouble=Trouble("away", "")))
