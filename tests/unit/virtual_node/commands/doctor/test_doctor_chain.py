@@ -178,7 +178,7 @@ BROKEN: list[tuple[Facts, str, str, str]] = [
     ),
     (
         healthy(leases={"vn": {**lease(), "metadata": {"annotations": {"virtual-node.io/faults": EXPIRY}}}}),
-        "lowerCertificates", "Cluster a expires in 3 days", "renew the certificate",
+        "lowerCertificates", "Cluster a: expires in 3 days", "renew the certificate",
     ),
     (healthy(lower=[lower_cluster(answer=Probe(0, "connection refused"))]), "lowerApi", "a.yaml: nothing listens there", "up"),
     (
