@@ -20,7 +20,7 @@ from hack.image.commands import BuildError
 from hack.sandbox import attaching, binaries, demo, helm, node_services
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.packages import ensure_packages, install
-from hack.sandbox.programs import CONTROL_PLANE, servers
+from hack.sandbox.programs import CONTROL_PLANE, OTHER_KUBERNETES, servers
 from hack.sandbox.sandbox import Sandbox
 from hack.sandbox.stopping import read_state, running, stop_all
 
@@ -189,7 +189,8 @@ async def _prepare(console: Console, report: Reporter) -> int:
     wanted = [*CONTROL_PLANE, "kwok", "helm"]
     if os.geteuid() == 0:
         wanted += ["metrics-server", "kubelet", "pause", *node_services.PROGRAMS]
-        wanted += servers("1.35").values()  # tests/e2e/test_version_skew.py
+        for minor in OTHER_KUBERNETES:  # tests/e2e/test_version_skew.py
+            wanted += servers(minor).values()
         # Compiling takes the processors, packages take the network: neither waits for the other.
         found, _ = await asyncio.gather(
             binaries.ensure(wanted, progress=report), asyncio.to_thread(_debian, report)

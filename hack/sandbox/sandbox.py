@@ -168,12 +168,6 @@ class Sandbox:
         connect(self._bridges[0], self._bridges[-1])
         return self._bridges[-1]
 
-    async def add_real_node(self, cluster: Cluster) -> RealNode:
-        """Add a containerd and kubelet node; the sandbox has one already."""
-        inotify.require(inotify.PER_REAL_NODE)
-        self._bridges.append(make_bridge())
-        return await self._add_real_node(cluster, self._bridges[-1])
-
     async def close(self) -> None:
         """Stop everything, in the reverse order of starting, and remove a temporary folder."""
         await asyncio.gather(*(process.stop() for process in self.processes))

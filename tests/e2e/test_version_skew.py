@@ -1,7 +1,7 @@
-"""A cluster of Kubernetes 1.35 above and below one of 1.34: all that works between equals works between them.
+"""Clusters of Kubernetes 1.31 and 1.35 above and below one of 1.34: all that works between equals works between them.
 
-Clusters with a real node each, and a virtual-node process for each direction. Kubelets are of 1.34, so what
-differs is what the API servers know, keep and refuse: an older one drops fields that the other has.
+The lower cluster has a real node with a kubelet of 1.34, so what differs is what the API servers know, keep and
+refuse: an older one drops fields that the other has.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from tests.e2e.conftest import PATIENCE, becomes, create, eventually, get, make_namespace, node_ready, pod
+from tests.e2e.conftest import PATIENCE, becomes, eventually, get, make_namespace, node_ready, pod
 from tests.e2e.test_streams import SCRIPT, end, first_port, spawn
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
-VERSIONS = {"upper": 34, "lower1": 35}
-"""Cluster of the sandbox → minor version. Each of them is the upper and the lower one of some pair."""
-PAIRS = [("lower1", "upper"), ("upper", "lower1")]
+OURS = 34
+OTHERS = [31, 35]
+PAIRS = [(upper, lower) for minor in OTHERS for upper, lower in ((minor, OURS), (OURS, minor))]
+"""Minor versions of the upper and the lower cluster."""
 RETRIES = "workqueue_retries_total{"
 RESYNC = 0.5
 """Seconds between two comparisons of every pod: what would be written again and again shows at once."""
@@ -58,20 +59,22 @@ class Pair:
         return f"{self.upper.name}-over-{self.lower.name}"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def pairs() -> AsyncIterator[dict[tuple[str, str], Pair]]:
-    """All clusters, and a virtual-node process for each pair."""
-    versions = {name: f"1.{minor}" for name, minor in VERSIONS.items() if name != "upper"}
-    async with Sandbox(
-        lower=1, real_node=True, upper_real_node=True, kwok_nodes=0, versions=versions
-    ) as sandbox:
-        clusters = {cluster.name: cluster for cluster in sandbox.clusters}
-        yield {
-            (upper, lower): await _pair(sandbox, clusters[upper], clusters[lower]) for upper, lower in PAIRS
-        }
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="session", params=PAIRS, ids=lambda pair: "1.{}-over-1.{}".format(*pair)
+)
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+    """Two clusters, and a Deployment that is complete: the upper controllers count its pod as available."""
+    upper, lower = request.param
+    versions = {name: f"1.{minor}" for name, minor in (("upper", upper), ("lower1", lower)) if minor != OURS}
+    async with Sandbox(lower=1, real_node=True, kwok_nodes=0, versions=versions) as sandbox:
+        found = await _pair(sandbox, sandbox.upper, sandbox.lower[0], upper, lower)
+        await found.upper.kubectl(
+            "-n", found.namespace, "rollout", "status", "deployment/web", f"--timeout={PATIENCE:.0f}s"
+        )
+        yield found
 
 
-async def _pair(sandbox: Sandbox, upper: Cluster, lower: Cluster) -> Pair:
+async def _pair(sandbox: Sandbox, upper: Cluster, lower: Cluster, upper_minor: int, lower_minor: int) -> Pair:
     """Start the virtual node of a pair, and its Deployment."""
     address = f"{LOOPBACK}:{free_ports(1)[0]}"
     config = {
@@ -96,8 +99,8 @@ async def _pair(sandbox: Sandbox, upper: Cluster, lower: Cluster) -> Pair:
         sandbox,
         upper,
         lower,
-        VERSIONS[upper.name],
-        VERSIONS[lower.name],
+        upper_minor,
+        lower_minor,
         process,
         f"http://{address}/metrics",
     )
@@ -116,21 +119,6 @@ async def _pair(sandbox: Sandbox, upper: Cluster, lower: Cluster) -> Pair:
     }
     await upper.kubectl("-n", pair.namespace, "create", "-f", "-", input=json.dumps(deployment))
     return pair
-
-
-@pytest_asyncio.fixture(
-    scope="module",
-    loop_scope="session",
-    params=PAIRS,
-    ids=lambda pair: f"1.{VERSIONS[pair[0]]}-over-1.{VERSIONS[pair[1]]}",
-)
-async def pair(pairs: dict[tuple[str, str], Pair], request: pytest.FixtureRequest) -> Pair:
-    """One pair, its Deployment complete: the upper controllers count its pod as available."""
-    found = pairs[request.param]
-    await found.upper.kubectl(
-        "-n", found.namespace, "rollout", "status", "deployment/web", f"--timeout={PATIENCE:.0f}s"
-    )
-    return found
 
 
 async def web(cluster: Cluster, namespace: str) -> dict[str, Any]:
@@ -241,7 +229,7 @@ async def test_streams_work(pair: Pair, tmp_path: Path) -> None:
 
 
 async def test_resize_works_where_both_versions_have_it(pair: Pair) -> None:
-    """Kubernetes has in-place resize from 1.33 on. An older cluster refuses it in words, and the pod runs on."""
+    """In-place resize came with 1.33: an older upper cluster refuses it, an older lower one causes an event."""
     name = (await web(pair.upper, pair.namespace))["metadata"]["name"]
     change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "60m"}}}]}}
     done = await pair.upper.kubectl(
@@ -270,9 +258,22 @@ async def test_resize_works_where_both_versions_have_it(pair: Pair) -> None:
         assert done.returncode == 0, done.stderr
         await becomes(requested, ["60m", "60m"], what="the new size in both clusters")
         await becomes(in_force, ("60m", True), what="the new size in the upper status")
+    elif pair.upper_minor < 33:
+        assert done.returncode != 0
+        assert "resize" in done.stderr
+        assert await requested() == ["50m", "50m"]
+    elif done.returncode == 0:
+        # The upper API server accepts a resize where the lower status reports resources.
+        async def refused() -> bool:
+            events = await pair.upper.kubectl(
+                "-n", pair.namespace, "get", "events", "-o", "jsonpath={..message}"
+            )
+            return "it does not know pods/resize" in events.stdout
+
+        await eventually(refused, what="the event on the pod that was not resized")
+        assert await requested() == ["60m", "50m"]
     else:
-        why = "could not find" if pair.upper_minor < 33 else "Pod running on node without support for resize"
-        assert why in done.stderr
+        assert "Pod running on node without support for resize" in done.stderr
         assert await requested() == ["50m", "50m"]
     assert (await web(pair.upper, pair.namespace))["status"]["containerStatuses"][0]["restartCount"] == 0
 
@@ -288,10 +289,16 @@ async def test_fields_that_one_version_does_not_know_do_no_harm(pair: Pair) -> N
             {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}},
         ],
     }
-    if pair.upper_minor < 34:
-        # Its validation refuses a known field in an unknown place, and what it does not know it drops.
+    if min(pair.upper_minor, pair.lower_minor) < 34:
+        # An older API server knows this field, and refuses it on containers that are not init containers.
         del made["spec"]["containers"][0]["restartPolicy"]
-    await create(pair.upper, pair.namespace, made)
+    if pair.lower_minor < 34 <= pair.upper_minor:
+        # The newer API server wants both of them or neither.
+        del made["spec"]["containers"][0]["restartPolicyRules"]
+    # kubectl refuses fields that the server does not know; other clients do not, and the server drops them.
+    await pair.upper.kubectl(
+        "-n", pair.namespace, "create", "--validate=ignore", "-f", "-", input=json.dumps(made)
+    )
     await pair.upper.kubectl(
         "-n", pair.namespace, "wait", "--for=condition=Ready", "pod/new", f"--timeout={PATIENCE:.0f}s"
     )
