@@ -53,7 +53,7 @@ class NodeConfig(_Base):
     name: str
     """The Node's name in the upper cluster."""
     node_selector: dict[str, str] = {}
-    """Labels that a lower node must have to belong to this virtual node. Empty: every lower node."""
+    """Labels that a lower node must have to belong to this virtual node. Empty: every lower node that is no virtual node."""
     labels: dict[str, str] = {}
     """Labels of the Node, over the default ones. A label that is removed here is removed from the Node, too."""
     taints: list[Taint] | None = None

@@ -1,6 +1,7 @@
 """The resources that a virtual node offers: the sum of its lower nodes minus what unmanaged pods use there.
 
-``capacity`` is the sum over lower nodes that are Ready and schedulable. ``allocatable`` is the sum of *their*
+``capacity`` is the sum over lower nodes that are Ready and schedulable. Virtual nodes of the lower cluster count only
+if the selector asks for them (``type: virtual-kubelet``). ``allocatable`` is the sum of *their*
 allocatable, minus the requests of unmanaged (foreign) pods bound to them, minus the reserve. Owned pods are
 not subtracted because the upper scheduler already counts them against the virtual node.
 
@@ -14,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import quantity
+from controller_runtime.api import names, quantity
+from virtual_node.translate.nodes.node import is_real
 
 PODS = "pods"
 
@@ -70,7 +72,7 @@ class Capacity:
         """Add or update a lower node."""
         name = node["metadata"]["name"]
         labels = node["metadata"].get("labels") or {}
-        if any(labels.get(key) != value for key, value in self._selector.items()):
+        if not self._selects(node):
             self.remove_node(name)
             return
         status = node.get("status") or {}
@@ -83,6 +85,13 @@ class Capacity:
             facts={"labels": labels, "nodeInfo": status.get("nodeInfo") or {}},
             foreign=foreign,
         )
+
+    def _selects(self, node: Mapping[str, Any]) -> bool:
+        # Two clusters that stand for each other would count each other's sums, and double them with every write.
+        if names.LABEL_NODE_TYPE not in self._selector and not is_real(node):
+            return False
+        labels = node["metadata"].get("labels") or {}
+        return all(labels.get(key) == value for key, value in self._selector.items())
 
     def remove_node(self, name: str) -> None:
         """Remove a lower node that was deleted or is not selected any more."""

@@ -76,6 +76,18 @@ def test_an_overfull_node_takes_nothing_from_the_others():
     assert capacity.totals()[1]["cpu"] == "3500m"
 
 
+@pytest.mark.parametrize(
+    ("selector", "counted"),
+    [({}, 1), ({"type": "virtual-kubelet"}, 1), ({"zone": "a"}, 1), ({"zone": "b"}, 0)],
+)
+def test_virtual_nodes_of_the_lower_cluster_count_only_if_selected(selector: dict[str, str], counted: int):
+    """Clusters that stand for each other would double their capacities with every write of a status."""
+    capacity = Capacity(node_selector=selector)
+    for name, labels in (("real", {"zone": "a"}), ("vn", {"zone": "a", "type": "virtual-kubelet"})):
+        capacity.upsert_node(lower_node(name, labels=labels))
+    assert capacity.ready_nodes == counted
+
+
 def test_selector_and_reserve():
     """Only selected nodes count, and what is reserved is held back."""
     capacity = Capacity(node_selector={"pool": "gpu"}, reserve={"cpu": "10%", "memory": "2Gi"})
