@@ -41,6 +41,7 @@ class Connection:
         self.outage = Outage()
         self.turn = asyncio.Lock()
         self.config = SimpleNamespace(server=f"https://{server.name}:6443")
+        self.served_certificate = None
         self._road = Road(weather, seed=f"{seed} {who} {server.name}")
         self._watches: dict[Watch, None] = {}
         self.on_write: OnWrite | None = None

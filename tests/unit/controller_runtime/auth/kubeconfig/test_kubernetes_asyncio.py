@@ -74,7 +74,7 @@ def test_generated_models_are_not_imported_for_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "k", whole(user={"token": "t"}))
     program = (
         "import asyncio, sys\n"
-        "from controller_runtime.client.client import client; from controller_runtime.auth import kubeconfig\n"
+        "from controller_runtime.client import client; from controller_runtime.auth import kubeconfig\n"
         f"asyncio.run(kubeconfig.load({path!r}))\n"
         "print(sum(name.startswith('kubernetes_asyncio') for name in sys.modules))"
     )
