@@ -18,8 +18,7 @@ from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.process.argparser import Parser
 from controller_runtime.rights import Right
 from virtual_node.cluster import start_checks
-from virtual_node.commands import service_ranges
-from virtual_node.commands.common import connect, daemon_flags, output, probes
+from virtual_node.commands.common import connect, daemon_flags, output, probes, service_ranges
 from virtual_node.config import program
 from virtual_node.config.flags import DEFAULT_NODE_NAME
 from virtual_node.config.types import ClusterConfig, Config

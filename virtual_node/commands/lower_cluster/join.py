@@ -17,11 +17,9 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from virtual_node.commands import values_file
 from virtual_node.commands.common import connect
-from virtual_node.commands.join_release import find_release, write_values
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster import helm_release, join_probe
+from virtual_node.commands.lower_cluster import helm_release, join_probe, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.commands.lower_cluster.join_parts import (
     AGENT,
@@ -34,6 +32,7 @@ from virtual_node.commands.lower_cluster.join_parts import (
     require_reachable,
     say,
 )
+from virtual_node.commands.lower_cluster.join_release import find_release, write_values
 from virtual_node.config import program
 from virtual_node.rights import manifests
 

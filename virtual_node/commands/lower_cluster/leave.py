@@ -18,19 +18,23 @@ from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object
-from virtual_node.commands import values_file
 from virtual_node.commands.cleanup import command
 from virtual_node.commands.cleanup.dry_run import rehearsed
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
-from virtual_node.commands.join_release import find_release, refuse_working, write_values
-from virtual_node.commands.leave_lost import is_joined, left_behind, require_answer, require_silence
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster import helm_release
+from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.commands.lower_cluster.join_parts import AGENT, get, identity, is_marked, say
+from virtual_node.commands.lower_cluster.join_release import find_release, refuse_working, write_values
 from virtual_node.commands.lower_cluster.leave_account import refuse_another_cluster, remove_account
+from virtual_node.commands.lower_cluster.leave_lost import (
+    is_joined,
+    left_behind,
+    require_answer,
+    require_silence,
+)
 from virtual_node.translate.nodes.node import is_real
 
 _FINISHED = frozenset({"Succeeded", "Failed"})

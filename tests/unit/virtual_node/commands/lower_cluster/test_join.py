@@ -17,15 +17,17 @@ from tests.unit.controller_runtime.loopback import failure, reply, serve
 from tests.unit.virtual_node.commands.installations import Api, thing, virtual
 from tests.unit.virtual_node.commands.releases import SPACE, TOKYO, helm, record
 from tests.unit.virtual_node.commands.run_command import kubeconfig
-from virtual_node.commands import join_release, leave_lost, values_file
 from virtual_node.commands.lower_cluster import (
     account,
     helm_release,
     join,
     join_parts,
     join_probe,
+    join_release,
     leave,
     leave_account,
+    leave_lost,
+    values_file,
 )
 from virtual_node.commands.lower_cluster.helm_release import Release
 

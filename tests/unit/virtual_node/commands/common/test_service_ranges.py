@@ -12,8 +12,9 @@ from aiohttp import web
 from tests.unit.controller_runtime.loopback import failure, reply, serve
 from tests.unit.virtual_node.commands.run_command import kubeconfig
 from tests.unit.virtual_node.commands.test_check import REVIEWS
-from virtual_node.commands import check, service_ranges
+from virtual_node.commands import check
 from virtual_node.commands.check import Finding
+from virtual_node.commands.common import service_ranges
 from virtual_node.config.types import ClusterConfig, ClusterServicesConfig, Config
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"

@@ -12,8 +12,7 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import read_text
-from virtual_node.commands import values_file
-from virtual_node.commands.lower_cluster import helm_release
+from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.commands.lower_cluster.join_parts import get, say
 

@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from controller_runtime.errors import ConfigError
-from virtual_node.commands import values_file
-from virtual_node.commands.lower_cluster import helm_release
+from virtual_node.commands.lower_cluster import helm_release, values_file
 
 ENTRY = helm_release.entry("tokyo")
 BLOCK = """\
