@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
@@ -100,6 +101,7 @@ def folder(clusters: Sandbox, tmp_path: Path) -> Path:
     """The folder in which a page is followed: a checkout with the kubeconfigs of the clusters."""
     for name in ("charts", "hack", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
     for cluster in clusters.clusters:
         for name in FILES[cluster.name]:
             (tmp_path / name).write_bytes(cluster.kubeconfig.read_bytes())

@@ -107,10 +107,13 @@ async def test_new_copies_have_the_upper_address_where_the_lower_range_contains_
     cidr = {"metadata": {"name": "upper"}, "spec": {"cidrs": [upper.service_cidr]}}
     await lower.apply({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", **cidr})
 
-    async def contained() -> bool:
-        return bool((await _check(file))["ok"])
+    async def contained() -> tuple[bool, Any, Any]:
+        added = await get(lower, "default", "servicecidr", "upper")
+        row = await _check(file)
+        return row["ok"], row["detail"], added.get("status", {}).get("conditions", [{}])[0].get("status")
 
-    await eventually(contained, what="check finds the range")
+    wanted = (True, f"contains {upper.service_cidr}", "True")
+    await becomes(contained, wanted, what="check finds the range of a ServiceCIDR that is ready")
     await create(upper, NAMESPACE, _service("equal"))
     above, below = await _addresses(upper, lower, "equal")
     assert above == below
