@@ -1,1 +1,1 @@
-"""The descheduler: pods that their lower cluster cannot schedule get another chance elsewhere."""
+"""Moves pods that their lower cluster cannot start, and pods of lost clusters, to other virtual nodes."""

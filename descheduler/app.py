@@ -1,4 +1,4 @@
-"""The process: caches, leader election, and while it leads, memory, records and strategies."""
+"""The process: caches, leader election and, while it leads, memory, records and strategies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RETRY = 2.0
 
 
 class App:
-    """Runs until cancelled."""
+    """The descheduler as one asyncio program."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -45,10 +45,10 @@ class App:
         self._informers: list[Informer] = []
 
     async def run(self) -> None:
-        """Stand for election, work while leading.
+        """Take part in leader election and run the strategies while leading, until cancelled.
 
         Raises:
-            ConfigError: something that only the user can mend.
+            ConfigError: the kubeconfig, a flag or the policy file is wrong.
         """
         options = self._options
         for warning in options.warnings:
@@ -66,7 +66,7 @@ class App:
             async with asyncio.TaskGroup() as group:
                 for informer in self._informers:
                     group.create_task(informer.run(), name=informer.name)
-                # Two of the process would fight over nothing in a dry run, and a Lease is a write.
+                # A dry run writes nothing, so replicas cannot conflict, and it must not write a Lease.
                 if options.leader_elect and not options.eviction.dry_run:
                     await self._elector(client, view).run()
                 else:
@@ -105,9 +105,9 @@ class App:
         )
 
     async def _work(self, client: Client, view: ClusterView) -> None:
-        """What the leader does, until cancelled."""
+        """Load the memory and run the strategies until cancelled. Only the leader calls this."""
         options = self._options
-        # Made anew with every term: what an earlier one remembered may be out of date.
+        # Created for every term of leadership, because state of an earlier term may be stale.
         recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
         memory = Memory(
             client,
@@ -173,7 +173,7 @@ class App:
 
 
 async def _read(memory: Memory) -> None:
-    """Nothing may be moved before it is known what has been."""
+    """Load the memory; retry until it succeeds. No pod may be moved before earlier moves are known."""
     while True:
         try:
             await memory.load()
@@ -185,7 +185,7 @@ async def _read(memory: Memory) -> None:
 
 
 def _shrink_node(node: Object) -> Object:
-    """A node's list of images is the largest part of it, and nothing to us."""
+    """Keep allocatable and conditions of a node's status. The list of images is its largest part and unused."""
     status = node.status or {}
     return node.with_fields(
         status={field: status[field] for field in ("allocatable", "conditions") if field in status}

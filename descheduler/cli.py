@@ -11,7 +11,7 @@ from descheduler.config.options import Options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Console script ``virtual-node-descheduler``."""
+    """Run the console script ``virtual-node-descheduler``; return its exit code."""
     return daemon.main(PROGRAM, argv, parse=flags.parse, run=_run)
 
 

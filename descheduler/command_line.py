@@ -1,4 +1,4 @@
-"""The command line: tensile-kube's flags, word for word, and ours beside them."""
+"""The command line: the flags of tensile-kube under the same names, and additional flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "l
 
 
 def parser() -> Parser:
-    """Every flag."""
+    """Return the parser of all flags."""
     whole = Parser(
         PROGRAM,
         about="Moves pods that their lower cluster cannot start, and pods of lost clusters, to other ones.",

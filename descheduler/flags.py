@@ -1,4 +1,4 @@
-"""What the command line and the policy file together tell the process."""
+"""Combines the command line and the policy file into options."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def parse(arguments: Sequence[str]) -> Options:
     """Read the command line and the policy file it names.
 
     Raises:
-        ConfigError: names the flag, or the file and the field.
-        SystemExit: ``--help``, or a flag that does not exist.
+        ConfigError: a value is invalid; names the flag, or the file and the field.
+        SystemExit: ``--help`` or an unknown flag.
     """
     rest, klog = take_klog(arguments)
     given = parser().parse_args(rest)
@@ -71,7 +71,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def _warnings(given: argparse.Namespace) -> tuple[str, ...]:
-    """Flags that a policy file makes void."""
+    """Return a warning for each flag that has no effect because a policy file is given."""
     if not given.policy_config_file:
         return ()
     flags = parser()
@@ -83,7 +83,7 @@ def _warnings(given: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _by_flags(given: argparse.Namespace) -> tuple[StrategyConfig, ...]:
-    """The strategies that run without a policy file."""
+    """Return the strategies that run without a policy file."""
     failures = comma_list(given.include_failures)
     for failure in failures:
         if failure not in FAILURES:
@@ -127,7 +127,7 @@ def _eviction(given: argparse.Namespace, policy: Policy) -> EvictionOptions:
 
 
 def _either(flag: bool | None, policy: bool | None, *, default: bool) -> bool:  # noqa: FBT001 - three states each
-    """A flag beats the policy, which beats the default."""
+    """Return the flag if given, otherwise the policy's value if given, otherwise the default."""
     for value in (flag, policy):
         if value is not None:
             return value

@@ -1,4 +1,4 @@
-"""Fields of a decoded policy file, read strictly: what is wrong is a ConfigError with the field's path. Pure."""
+"""Strict readers of a decoded policy file's fields. A wrong value is a ConfigError with the field's path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controller_runtime.errors import ConfigError
 
 
 def count(document: dict[str, Any], key: str, where: str) -> int | None:
-    """A number of pods; None: the document does not say."""
+    """Return a number of pods; None if the document does not have the field."""
     value = document.get(key)
     if value is None:
         return None
@@ -19,14 +19,14 @@ def count(document: dict[str, Any], key: str, where: str) -> int | None:
 
 
 def boolean(value: Any, where: str) -> bool:
-    """True or false, and nothing that merely looks like it."""
+    """Return the value if it is a boolean; texts and numbers are errors."""
     if not isinstance(value, bool):
         raise ConfigError(f"{where}: {value!r}: write true or false")
     return value
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:
-    """A mapping; empty where there is none."""
+    """Return the value if it is a mapping; an empty one for None."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -35,7 +35,7 @@ def mapping(value: Any, where: str) -> dict[str, Any]:
 
 
 def only(value: dict[str, Any], allowed: set[str], where: str) -> None:
-    """Refuse a field that nobody would read."""
+    """Raise ConfigError for a field that is not allowed."""
     for key in value:
         if key not in allowed:
             raise ConfigError(
@@ -45,5 +45,5 @@ def only(value: dict[str, Any], allowed: set[str], where: str) -> None:
 
 
 def join(where: str, key: str) -> str:
-    """A field's path."""
+    """Return the path of a field within ``where``."""
     return f"{where}.{key}" if where else key

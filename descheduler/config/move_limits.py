@@ -1,4 +1,4 @@
-"""Back-off and number of moves per owner."""
+"""Back-off and maximum number of moves per owner."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Back-off and cap per owner; seconds."""
+    """Back-off and maximum number of rounds per owner. Times are in seconds."""
 
     backoff: float = 60.0
-    """Between the first round and the second; doubles with every round."""
+    """Time between the first and the second round; doubles with every round."""
     backoff_maximum: float = 1800.0
+    """Longest time between two rounds."""
     rounds: int = 5
-    """Rounds within a window after which the owner is given up; 0: never."""
+    """Rounds within a window after which the owner's pods are no longer moved; 0: no maximum."""
     window: float = 7200.0
-    """Time without a round after which the owner starts anew."""
+    """Time without a round after which the owner's rounds are forgotten."""

@@ -1,4 +1,4 @@
-"""What the process was told: flags and policy file put together, for everything below the command line."""
+"""The process's options: command line and policy file combined."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ DEFAULT_NODE_SELECTOR = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 
 @dataclass(frozen=True, slots=True)
 class EvictionOptions:
-    """Which pods may be moved, and how many."""
+    """Which pods may be moved, and how many per pass."""
 
     dry_run: bool = False
     local_storage: bool = False
     system_critical: bool = False
     ignore_pvc: bool = False
     max_per_node: int = 0
-    """Per pass; 0: no limit."""
+    """Moves off one virtual node per pass; 0: no limit."""
     max_per_namespace: int = 0
+    """Moves out of one namespace per pass; 0: no limit."""
     max_total: int = 0
+    """Moves per pass; 0: no limit."""
     pass_seconds: float = 60.0
-    """How long a pass is, for event-driven strategies, which have none."""
+    """Seconds for which moves are counted together. Event-driven strategies have no passes of their own."""
     limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A parsed command line and policy."""
+    """Parsed command line and policy file."""
 
     strategies: tuple[StrategyConfig, ...] = ()
     eviction: EvictionOptions = field(default_factory=EvictionOptions)
     kubeconfig: str = ""
     server: str = ""
     node_selector: str = ""
-    """Among virtual nodes; empty: all of them."""
+    """Label selector of the virtual nodes to deschedule from; empty: all."""
     interval: float = 0.0
-    """Seconds between two passes of the periodic strategies; 0: one pass."""
+    """Seconds between two passes of the periodic strategies; 0: only one pass, at start."""
     freeze_namespace: str = "kube-system"
     freeze_period: float = 300.0
     qps: float = 50.0

@@ -1,7 +1,7 @@
 """DeschedulerPolicy files: sigs.k8s.io/descheduler's v1alpha1 (a map of strategies) and v1alpha2 (profiles).
 
-Both become the same ``Policy``. What cannot be honoured is an error that names the field, never silence: a policy
-that does nothing looks exactly like one that has nothing to do.
+Both become the same ``Policy``. A field that cannot be honoured is an error that names it. If it were ignored, users
+could not distinguish a policy without effect from one that has nothing to do.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ Params = TypeVar("Params", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class StrategyConfig:
-    """One strategy that is to run."""
+    """A strategy to run, and its parameters."""
 
     name: str
     params: Mapping[str, Any]
     where: str
-    """The field that holds the parameters, for errors."""
+    """Path of the field or flag that holds the parameters, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a policy file says; None: it does not say."""
+    """Content of a policy file. None: the file does not have the field."""
 
     strategies: tuple[StrategyConfig, ...] = ()
     node_selector: str | None = None
@@ -95,10 +95,10 @@ def load(path: str, *, known: Mapping[str, str]) -> Policy:
 
     Args:
         path: YAML or JSON.
-        known: every name of a strategy, aliases included, and the name it is registered under.
+        known: registered name of each strategy by name, aliases included.
 
     Raises:
-        ConfigError: names the file, the field and what to write there.
+        ConfigError: the file is invalid; names the file, the field and what to write there.
     """
     text = read_text("--policy-config-file", path)
     try:
@@ -112,10 +112,10 @@ def load(path: str, *, known: Mapping[str, str]) -> Policy:
 
 
 def parse(document: Any, *, known: Mapping[str, str]) -> Policy:
-    """Read a decoded policy.
+    """Read a decoded policy document.
 
     Raises:
-        ConfigError: names the field.
+        ConfigError: the policy is invalid; names the field.
     """
     if not isinstance(document, dict):
         raise ConfigError("the policy is empty: write apiVersion, kind and strategies or profiles")
@@ -131,10 +131,10 @@ def parse(document: Any, *, known: Mapping[str, str]) -> Policy:
 
 
 def convert(params: Mapping[str, Any], kind: type[Params], *, where: str) -> Params:
-    """A strategy's parameters as its own type.
+    """Return a strategy's parameters as its parameter type.
 
     Raises:
-        ConfigError: names the field within ``where``.
+        ConfigError: a parameter is invalid; names the field within ``where``.
     """
     try:
         return decoding.convert(dict(params), kind, where=where)
@@ -158,7 +158,7 @@ def _v1alpha1(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
 
 
 def _flat(params: dict[str, Any]) -> dict[str, Any]:
-    """v1alpha1 wraps a strategy's own parameters in a struct named after it; 0.18 did not yet."""
+    """Return v1alpha1 parameters without the struct around a strategy's own ones. Version 0.18 had no such struct."""
     flat = {name: value for name, value in params.items() if name not in NESTED_PARAMS}
     for name in NESTED_PARAMS:
         flat |= fields.mapping(params.get(name), name)
@@ -219,7 +219,7 @@ def _plugin_configs(profile: dict[str, Any], where: str) -> dict[str, tuple[dict
 
 
 def _enabled(profile: dict[str, Any], where: str) -> list[tuple[str, str]]:
-    """The plugins that profile runs, and the field that says so."""
+    """Return the names of the plugins that a profile enables, each with the path of its field."""
     found = []
     plugins = fields.mapping(profile.get("plugins"), f"{where}.plugins")
     fields.only(

@@ -1,1 +1,1 @@
-"""What the descheduler keeps in a ConfigMap across restarts: recent moves and avoided virtual nodes."""
+"""State that the descheduler keeps in ConfigMaps across restarts: recent moves and avoided virtual nodes."""

@@ -1,8 +1,8 @@
-"""How often an owner's pods have been moved, when the next time may be, and when it is enough. Pure.
+"""Decides from an owner's earlier moves whether one of its pods may be moved now. Does no IO.
 
-Counted in *rounds*: all pods of one owner that are moved because of one bad placement are one round, however many
-they are. A pod created after the last round that is stuck again begins the next one, after a back-off that doubles
-with each, until the cap. A quiet window forgets everything.
+Moves are counted in *rounds*. All pods of an owner that are moved because of the same bad placement are one round.
+If a pod created after the last round is stuck again, it begins the next round after a back-off. The back-off doubles
+with each round up to a maximum. A window without a round resets the count.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from descheduler.config.move_limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is remembered of one owner."""
+    """Rounds of one owner."""
 
     rounds: int
     last: datetime
-    """When the last round began."""
+    """Begin of the last round."""
 
     def render(self, namespace: str) -> str:
-        """As kept in the ConfigMap."""
+        """Return the value stored in the ConfigMap."""
         value = {"namespace": namespace, "rounds": self.rounds, "last": timestamps.rfc3339(self.last)}
         return msgspec.json.encode(value).decode()
 
 
 def parse(data: Mapping[str, Any] | None) -> dict[str, History]:
-    """Read the ConfigMap's data; entries that nobody of ours wrote are left out."""
+    """Return the histories in the ConfigMap's data by owner key; skip entries that cannot be parsed."""
     found: dict[str, History] = {}
     for key, text in (data or {}).items():
         try:
@@ -47,7 +47,7 @@ def parse(data: Mapping[str, Any] | None) -> dict[str, History]:
 
 
 class Verdict(enum.Enum):
-    """What history says about moving a pod now."""
+    """Whether a pod may be moved now."""
 
     SAME_ROUND = enum.auto()
     NEW_ROUND = enum.auto()
@@ -57,25 +57,25 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict, and the seconds to wait where it is to wait or to give up (the window's rest)."""
+    """A verdict and, for WAIT and GIVE_UP, the seconds until the next decision (GIVE_UP: the rest of the window)."""
 
     verdict: Verdict
     wait: float = 0.0
     rounds: int = 0
-    """Rounds so far, within the window."""
+    """Rounds in the current window."""
 
 
 def decide(
     history: History | None, *, created: datetime, now: datetime, limits: Limits, is_bare: bool = False
 ) -> Decision:
-    """May this pod be moved now?
+    """Decide whether a pod may be moved now.
 
     Args:
-        history: of its owner; None: never moved.
-        created: when the pod was created; in a second before the last round: part of that round.
-        now: the time.
-        limits: back-off and cap.
-        is_bare: a bare pod is alone: there is no second pod in its round.
+        history: history of its owner; None: never moved.
+        created: creation time of the pod. A pod created in a second before the last round is part of that round.
+        now: wall clock.
+        limits: back-off and maximum.
+        is_bare: whether the pod has no controller. Rounds of bare pods have a single pod.
     """
     if history is None or expired(history, now=now, limits=limits):
         return Decision(Verdict.NEW_ROUND)
@@ -91,5 +91,5 @@ def decide(
 
 
 def expired(history: History, *, now: datetime, limits: Limits) -> bool:
-    """Whether the window has passed since the last round."""
+    """Report whether the window has passed since the last round."""
     return now - history.last > timedelta(seconds=limits.window)

@@ -1,9 +1,9 @@
-"""What must outlive this process: which nodes an owner's pods avoid, and how often they have been moved.
+"""State that outlives this process: which nodes an owner's pods avoid, and how often they have been moved.
 
-Two ConfigMaps in ``--freeze-namespace``. ``virtual-node-unschedulable`` is read by every replica of the webhook
-(``node_avoidance`` has its format); ``virtual-node-descheduler`` is our own
-(``descheduler.memory.history``). Only the leader writes, and only the keys that change (merge patches), so what is known
-here is what the API has; it is read when leadership begins.
+It is stored in two ConfigMaps in ``--freeze-namespace``. Every webhook replica reads ``virtual-node-unschedulable``
+(format: ``node_avoidance``). Only the descheduler uses ``virtual-node-descheduler`` (format:
+``descheduler.memory.history``). Only the leader writes, with merge patches of the keys that change, so its memory
+equals the API's content. It reads both when its leadership begins.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from descheduler.memory.history import History
 
 HISTORY = "virtual-node-descheduler"
 _PRUNE_SLACK = 5.0
-"""Seconds over which expiries are gathered before a prune is written."""
+"""Seconds to wait after an expiry, so that later expiries are pruned with the same write."""
 
 _MOST = 2000
-"""Owners per ConfigMap, which may have 1 MiB. Beyond it, the namespace that has most loses its oldest."""
+"""Maximum number of owners per ConfigMap (1 MiB). Beyond it, the oldest of the largest namespace is dropped."""
 
 
 class Memory:
-    """The leader's view of both ConfigMaps, and the only writer of them."""
+    """The leader's copy of both ConfigMaps, and their only writer."""
 
     def __init__(
         self,
@@ -52,27 +52,27 @@ class Memory:
         self._histories: dict[str, History] = {}
         self._changed = asyncio.Event()
         self._batches: dict[str, tuple[dict[str, str | None], asyncio.Future[None]]] = {}
-        """Keys that wait to be written, by ConfigMap, and what writes them."""
+        """By ConfigMap: the keys to be written next, and the future of that write."""
         self._locks = {name: asyncio.Lock() for name in (node_avoidance.CONFIG_MAP, HISTORY)}
         self._log = log.get_logger(component="memory")
         self._subscribers: list[Callable[[], None]] = []
 
     def subscribe(self, on_thaw: Callable[[], None]) -> Callable[[], None]:
-        """Be told when nodes have become usable again; returns what ends that."""
+        """Register a callback for nodes that are no longer avoided; return a function that removes it."""
         self._subscribers.append(on_thaw)
         return lambda: self._subscribers.remove(on_thaw)
 
     async def load(self) -> None:
-        """Read what the API remembers.
+        """Read both ConfigMaps.
 
         Raises:
-            ApiError: it does not answer.
+            ApiError: a request failed.
         """
         self._frozen = dict(node_avoidance.parse_all(await self._read(node_avoidance.CONFIG_MAP)))
         self._histories = history.parse(await self._read(HISTORY))
 
     async def run(self) -> None:
-        """Prune what has expired, when it does, until cancelled."""
+        """Remove entries when they expire, until cancelled."""
         while True:
             self._changed.clear()
             wait = self._next_expiry()
@@ -87,20 +87,20 @@ class Memory:
                     await asyncio.sleep(_PRUNE_SLACK)
 
     def frozen(self, key: str) -> dict[str, datetime]:
-        """The nodes that an owner's pods avoid now, and since when."""
+        """Return the nodes that an owner's pods avoid now, each with the time since when."""
         _, nodes = self._frozen.get(key, ("", {}))
         oldest = self._now() - timedelta(seconds=self._period)
         return {node: since for node, since in nodes.items() if since > oldest}
 
     def history(self, key: str) -> History | None:
-        """How often an owner's pods have been moved."""
+        """Return an owner's history; None if none of its pods was moved."""
         return self._histories.get(key)
 
     async def freeze(self, key: str, namespace: str, nodes: Iterable[str]) -> None:
-        """Have an owner's pods avoid some nodes from now on.
+        """Make an owner's future pods avoid nodes.
 
         Raises:
-            ApiError: it is not written; then the pods must stay, or they would come back.
+            ApiError: it is not stored. Then its pods must stay, because their successors would use the same nodes.
         """
         moment = self._now().replace(microsecond=0)
         wanted = {**self.frozen(key), **dict.fromkeys(nodes, moment)}
@@ -114,7 +114,7 @@ class Memory:
         self._changed.set()
 
     async def thaw(self, node: str, *, since: datetime) -> None:
-        """A node has healed: forget whom it was frozen for from that moment on."""
+        """Make a recovered node usable again: remove its entries that are not older than ``since``."""
         changes: dict[str, str | None] = {}
         kept: dict[str, tuple[str, dict[str, datetime]]] = {}
         for key, (namespace, nodes) in self._frozen.items():
@@ -129,10 +129,10 @@ class Memory:
         self._tell_thaw()
 
     async def note_round(self, key: str, namespace: str) -> int:
-        """Count one more round of an owner; returns how many there have been within the window.
+        """Count a round of an owner; return its number of rounds in the window.
 
         Raises:
-            ApiError: it is not written.
+            ApiError: it is not stored.
         """
         now = self._now()
         before = self._histories.get(key)
@@ -203,9 +203,9 @@ class Memory:
         return found.get("data") or {}
 
     async def _write(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Write some keys; who comes while a write is under way shares the next one.
+        """Write keys. Changes that arrive during a write are combined into the next write.
 
-        Many writers of one object would only make the apiserver retry.
+        Concurrent writes of one object would only make the API server retry.
         """
         batch = self._batches.get(name)
         if batch is None:
@@ -217,7 +217,7 @@ class Memory:
 
     async def _flush(self, name: str, changes: dict[str, str | None]) -> None:
         async with self._locks[name]:
-            del self._batches[name]  # later changes are the next batch's
+            del self._batches[name]  # later changes form the next batch
             await self._patch(name, changes)
 
     async def _patch(self, name: str, changes: Mapping[str, str | None]) -> None:
@@ -236,9 +236,10 @@ class Memory:
 
 
 def _oldest(entries: Mapping[str, datetime]) -> list[str]:
-    """Return the keys to forget so that one more finds room.
+    """Return the keys to remove to make room for one more.
 
-    A tenant can have any number of owners, for a pod's author writes the owner's uid: those of others are kept.
+    They are of the namespace with most keys. A tenant can create any number of owners, because it writes the owner
+    UIDs in its pods, and must not displace other tenants' entries.
     """
     if len(entries) < _MOST:
         return []

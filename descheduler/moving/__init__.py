@@ -1,1 +1,1 @@
-"""The only writer of pods: requests, limits, eviction, recreation and its durable record."""
+"""The only writer of pods: requests of strategies, limits, eviction, re-creation and its durable records."""

@@ -1,4 +1,4 @@
-"""Small helpers of the mover: events told once, and one pod of an owner at a time."""
+"""Helpers of the mover: record an event once per pod, and move one pod of an owner at a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _REMEMBERED = 4096
 
 
 class Announcer:
-    """Tells an event once per pod and reason, however often a pod is looked at."""
+    """Records an event once per pod and reason."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def tell(self, pod: Object, type_: EventType, reason: str, message: str) -> bool:
-        """Record an event; False when it had been told."""
+        """Record an event; return False if it was recorded before."""
         key = (pod.uid, reason)
         if key in self._told:
             self._told.move_to_end(key)
@@ -34,14 +34,14 @@ class Announcer:
 
 
 class KeyedLock:
-    """A lock per key, there only while somebody holds or wants it."""
+    """A lock per key, stored only while a task holds or awaits it."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     @asynccontextmanager
     async def holding(self, key: str) -> AsyncIterator[None]:
-        """Hold a key's lock inside the block."""
+        """Hold the key's lock in the ``async with`` block."""
         lock, users = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
         try:

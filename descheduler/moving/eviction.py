@@ -1,4 +1,4 @@
-"""The eviction API: a controller's pod goes, and its controller makes another; disruption budgets are heard.
+"""The eviction API: deletes a pod if disruption budgets allow it; its controller creates another.
 
 Source: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
 """
@@ -14,14 +14,14 @@ from controller_runtime.objects import Object
 
 
 async def evict(client: Client, pod: Object) -> None:
-    """Evict one pod in the very state that was judged (uid, resourceVersion); POST ``pods/eviction``, policy/v1.
+    """Evict a pod if it is unchanged since it was cached (uid, resourceVersion); POST ``pods/eviction``, policy/v1.
 
     Raises:
-        TooManyRequests: a disruption budget forbids it now (``is_budget``), or the server sheds load;
-            ``retry_after`` may say when to ask again.
-        NotFound: it is gone.
-        Conflict: it has changed, or another pod has its name.
-        ApiError: anything else.
+        TooManyRequests: a disruption budget forbids it now (``is_budget``), or the server limits requests;
+            ``retry_after`` may have the seconds until the next attempt.
+        NotFound: the pod does not exist.
+        Conflict: the pod has changed, or another pod has its name.
+        ApiError: another error of the request.
     """
     await client.create(
         resources.PODS, eviction(pod), namespace=pod.namespace, name=pod.name, subresource="eviction"
@@ -29,7 +29,7 @@ async def evict(client: Client, pod: Object) -> None:
 
 
 def eviction(pod: Object) -> dict[str, Any]:
-    """The Eviction object."""
+    """Return the Eviction object of a pod."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -39,6 +39,6 @@ def eviction(pod: Object) -> dict[str, Any]:
 
 
 def is_budget(error: TooManyRequests) -> bool:
-    """Whether it is a disruption budget that refuses; else nobody has looked at the eviction yet."""
+    """Report whether a disruption budget refused the eviction. Otherwise it was not evaluated."""
     causes = (error.status.get("details") or {}).get("causes") or ()
     return any(cause.get("reason") == "DisruptionBudget" for cause in causes)

@@ -1,4 +1,4 @@
-"""How many pods may be moved per pass: ``--max-pods-to-evict-per-node`` and its relatives."""
+"""Maximum number of moves per pass: ``--max-pods-to-evict-per-node`` and the limits of the policy file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from descheduler.config.options import EvictionOptions
 
 
 class PassLimits:
-    """Counts moves; the counts start anew with every pass.
+    """Counts moves; every pass begins at 0.
 
-    Event-driven strategies have no passes of their own: for them one is as long as the descheduling interval.
+    A pass is as long as the descheduling interval, or 60 s without one, for event-driven strategies too.
     """
 
     def __init__(self, options: EvictionOptions) -> None:
@@ -20,15 +20,15 @@ class PassLimits:
         self._began = float("-inf")
 
     def take(self, node: str, namespace: str, *, now: float) -> float:
-        """Take one move.
+        """Count a move if the limits allow it.
 
         Args:
-            node: where the pod is now.
-            namespace: the pod's.
+            node: virtual node of the pod.
+            namespace: namespace of the pod.
             now: monotonic seconds.
 
         Returns:
-            0 when it is granted; else the seconds until the next pass.
+            0 if the move is allowed; otherwise the seconds until the next pass.
         """
         if now - self._began >= self._options.pass_seconds:
             self._began = now
@@ -46,12 +46,12 @@ class PassLimits:
         return 0.0
 
     def give_back(self, node: str, namespace: str, *, taken: float) -> None:
-        """A move that was granted did not take place.
+        """Undo ``take`` for a move that did not take place.
 
         Args:
-            node: as it was taken for.
-            namespace: as it was taken for.
-            taken: when; what an earlier pass granted is not a later one's.
+            node: the argument of ``take``.
+            namespace: the argument of ``take``.
+            taken: ``now`` of ``take``. Nothing changes if that pass is over.
         """
         if taken >= self._began:
             self._nodes[node] -= 1

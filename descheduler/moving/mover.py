@@ -1,8 +1,8 @@
-"""The one place that moves pods: every strategy asks here, and every rule about moving holds here.
+"""Moves pods for all strategies and applies every rule about moving.
 
-A pod may go when it is evictable, another ready virtual node would take it, its owner is neither backing off nor
-given up, and the pass has room. Bare pods are re-created (``recreation``); others are evicted, after what they are
-to avoid has been written where the webhook reads it.
+A pod may be moved if it is evictable, another ready virtual node admits it, its owner is neither in back-off nor
+given up, and the pass has not reached its limits. Bare pods are re-created (``recreation``). Others are evicted after
+the node to avoid has been written to the ConfigMap that the webhook reads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOVED = Counter(
     "virtual_node_descheduler_moved_total", "Pods moved off a virtual node.", ["node", "strategy", "how"]
 )
 _SETTLE = 0.25
-"""Seconds that the webhook's replicas get to see what a pod's successor is to avoid."""
+"""Seconds for the webhook's replicas to receive the node that a pod's successor avoids."""
 _REFUSAL_RETRY = 60.0
 _REJUDGE = 0.5
 _FAILED = "request failed"
@@ -78,11 +78,11 @@ class Mover:
 
     @property
     def is_dry_run(self) -> bool:
-        """Whether nothing is ever moved."""
+        """Whether moves are only logged and recorded as events."""
         return self._options.dry_run
 
     def why_not_movable(self, pod: Object) -> str:
-        """Why a pod must stay, whatever a strategy thinks; empty when it may go."""
+        """Return why no strategy may move the pod; empty if one may."""
         spec = pod.spec or {}
         if self._options.ignore_pvc and pods.claims(spec):
             return "it has a persistent volume claim (ignorePvcPods)"
@@ -91,14 +91,14 @@ class Mover:
         )
 
     async def move(self, pod: Object, request: Move) -> Outcome:
-        """Move one pod off its virtual node, if that is allowed and of use.
+        """Move a pod off its virtual node if it may be moved and another node admits it.
 
         Args:
-            pod: as cached.
-            request: what the strategy asks for.
+            pod: cached pod.
+            request: the strategy's request.
 
         Raises:
-            ApiError: trouble with the upper cluster; the pod has not been touched, or will be finished by a record.
+            ApiError: a request to the upper cluster failed. The pod is unchanged, or a record will complete the move.
         """
         try:
             outcome = await self._judge(pod, request)
@@ -166,7 +166,7 @@ class Mover:
         return outcome
 
     async def _keep_away(self, key: str, pod: Object, node: str, request: Move) -> None:
-        """Write down what the owner's next pods avoid, before this one goes."""
+        """Store that the owner's future pods avoid the node, before this pod is evicted."""
         if not request.avoid or node in self._memory.frozen(key):
             return
         await self._memory.freeze(key, pod.namespace, [node])
@@ -206,7 +206,7 @@ class Mover:
         )
         try:
             await self._recreator.rehearse(successor)
-            if is_new_round:  # no sooner: a look that led to nothing is no attempt
+            if is_new_round:  # not before the rehearsal: a move that was not attempted does not count
                 await self._memory.note_round(pods.owner_key(pod), pod.namespace)
             await self._recreator.begin(
                 whole, replacement=successor, reason=request.reason, force=request.force
@@ -219,7 +219,7 @@ class Mover:
         return self._moved(pod, node, request, how="re-created")
 
     async def fresh(self, pod: Object) -> dict[str, Any] | None:
-        """The pod as the server has it, if that is still what the cache has."""
+        """Return the pod from the API server; None if it is gone or differs from the cached one."""
         try:
             whole = await self._client.get(resources.PODS, pod.name, namespace=pod.namespace)
         except NotFound:
@@ -238,7 +238,7 @@ class Mover:
             how=how,
             why=request.reason,
         )
-        if how == "evicted":  # a re-created pod's event is about the new one
+        if how == "evicted":  # the event of a re-created pod is recorded for the new pod
             self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {node}: {request.reason}")
         return Outcome(moved=True)
 

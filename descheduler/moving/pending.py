@@ -1,7 +1,7 @@
-"""The pods that strategies want moved and that stay: counted, and a gauge, because a standstill makes no events.
+"""Metrics of pods that a strategy requests to move and that stay. A gauge, because a standstill causes no events.
 
-A pod waits from the moment that the mover has refused to move it until it is gone, or its strategy wants it moved no
-longer. Only the strategy knows the latter, and tells: by ``settle``, or by not asking again within ``one_pass``.
+A pod waits from the mover's first refusal until it is deleted or its strategy no longer requests the move. The
+strategy reports the latter with ``settle``, or by not requesting the move again within ``one_pass``.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ _WAITING = Gauge(
 
 
 class Waiting:
-    """Who waits, and why; written by the mover and the strategies, from one event loop."""
+    """Pods that wait to be moved, with causes. The mover and the strategies write it in the same event loop."""
 
     def __init__(self, cache: Informer) -> None:
-        """Begin with nobody.
+        """Create it empty and reset the gauge.
 
         Args:
-            cache: of pods; what is gone from there waits no longer.
+            cache: informer of pods; a pod deleted there no longer waits.
         """
         self._cache = cache
         self._causes: defaultdict[str, dict[str, str]] = defaultdict(dict)
-        """Strategy → pod's uid → cause."""
+        """Strategy → pod UID → cause."""
         self._asked: dict[str, set[str]] = {}
-        """Strategy that is within a pass → uids that it has asked for."""
+        """Strategy with a pass in progress → UIDs of pods whose move it requested."""
         _WAITING.clear()
         cache.add_handler(on_delete=self._gone)
 
     def note(self, strategy: str, pod: Object, cause: str) -> None:
-        """A pod stays, for now.
+        """Count a refused move and add the pod to the gauge.
 
         Args:
-            strategy: that wants it moved.
-            pod: as it was judged. One that has changed since is judged anew by whoever follows pods: what is said
-                of its past would stay for good.
-            cause: one of few: it is a label.
+            strategy: name of the strategy that requested the move.
+            pod: the pod that was judged. If it has changed since, it is not added: its strategy judges it again
+                and might never settle the old entry.
+            cause: one of few values, because it is a metric label.
         """
         _REFUSED.labels(cause).inc()
         if strategy in self._asked:
@@ -69,17 +69,17 @@ class Waiting:
         _WAITING.labels(strategy, cause).inc()
 
     def settle(self, strategy: str, *settled: Object) -> None:
-        """A strategy does not want these pods moved any more, or they are ending."""
+        """Remove pods from the gauge: the strategy no longer requests their move, or they are being deleted."""
         for pod in settled:
             self._settle(strategy, pod.uid)
 
     @contextlib.contextmanager
     def one_pass(self, strategy: str, *, last: bool = False) -> Iterator[None]:
-        """Around a pass over all pods: when it ends well, what it has not asked for waits no longer.
+        """Wrap a pass over all pods; if it succeeds, settle the pods whose move it did not request.
 
         Args:
-            strategy: that makes it.
-            last: nobody will ask again, so nothing waits afterwards.
+            strategy: name of the strategy.
+            last: no other pass follows, so settle all pods.
         """
         asked = self._asked[strategy] = set()
         try:

@@ -1,4 +1,4 @@
-"""Where records of bare pods are: ControllerRevisions in the descheduler's own namespace, each with a keyed hash."""
+"""Stores records of bare pods: ControllerRevisions in the descheduler's own namespace, each with a keyed hash."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from descheduler.view import record as records
 from descheduler.view.record import Record
 
 _REFUSED_CODES = (403, 413, 422)
-"""The server does not store the record: a permission, a quota or its size. Trying again at once does not help."""
+"""Status codes if a permission, a quota or the record's size prevents storing it. Immediate retries would fail."""
 
 
 class NotRecordedError(Exception):
-    """No record of a move can be written, so the pod is left alone; the text says why and what to do."""
+    """No record of a move can be written, so the pod stays. The text says why and what to do."""
 
 
 class RecordStore:
-    """Writes, verifies and removes records."""
+    """Writes, verifies and deletes records."""
 
     def __init__(self, client: Client, *, namespace: str, recorder: EventRecorder) -> None:
-        """Set up; ``informer`` is to be run by the caller.
+        """Create the store; the caller runs ``informer``.
 
         Args:
-            client: of the upper cluster.
-            namespace: the descheduler's own, which tenants cannot write to.
-            recorder: for events about records that are not acted upon.
+            client: client of the upper cluster.
+            namespace: the descheduler's own namespace, in which tenants cannot write.
+            recorder: for events about refused records.
         """
         self._client = client
         self._namespace = namespace
@@ -45,24 +45,24 @@ class RecordStore:
         )
 
     def key_of(self, uid: str) -> str:
-        """Return the cache key of the record of the pod with this uid."""
+        """Return the cache key of the record of the pod with this UID."""
         return f"{self._namespace}/{records.record_name(uid)}"
 
     async def check(self) -> None:
-        """Return if the key is there, without which no record can be written.
+        """Read the key of the hashes, without which no record can be written.
 
         Raises:
-            NotRecordedError: it is not.
-            ApiError: the API server cannot be asked now.
+            NotRecordedError: there is no usable key.
+            ApiError: the request failed.
         """
         await self._read_key()
 
     async def write(self, record: Record) -> bool:
-        """Write a record; returns False if another valid one of the same pod is stored.
+        """Write a record; return False if another valid one of the same pod is stored.
 
         Raises:
-            NotRecordedError: none is stored until somebody mends what the text names.
-            ApiError: it is not known to be stored.
+            NotRecordedError: it cannot be stored until an administrator fixes the cause in the text.
+            ApiError: the request failed; the record may be stored or not.
         """
         key = await self._read_key()
         body = records.render(record, namespace=self._namespace, key=key)
@@ -87,11 +87,11 @@ class RecordStore:
         return True
 
     async def find(self, key: str) -> Record | None:
-        """Return the cached record of a cache key; None if there is none, or none to act on, which is reported.
+        """Return the cached record of a cache key; None if there is none or it is invalid, which is reported.
 
         Raises:
-            NotRecordedError: it cannot be verified without the key; reported, to be tried again later.
-            ApiError: the API server cannot be asked now.
+            NotRecordedError: the key to verify it is missing; reported. Try again later.
+            ApiError: the request failed.
         """
         found = self.informer.store.get(key)
         if found is None:
@@ -107,7 +107,7 @@ class RecordStore:
             return None
 
     async def remove(self, record: Record) -> bool:
-        """Delete a record; returns False if it was gone already."""
+        """Delete a record; return False if it did not exist."""
         try:
             await self._client.delete(resources.CONTROLLER_REVISIONS, record.name, namespace=self._namespace)
         except NotFound:

@@ -1,8 +1,8 @@
-"""Re-creates bare pods: recorded, deleted, created, forgotten; finished by whoever leads next after a crash.
+"""Re-creates bare pods: writes a record, deletes the pod, creates the replacement, deletes the record.
 
-One key per record. Every step begins with the pod as the server has it (``record.next_step``), so a step may be
-repeated, and nothing depends on what an earlier process remembered. A record of an earlier process is acted upon only
-if its keyed hash is valid.
+After a crash the next leader completes the move. There is one queue key per record. Every step reads the pod from the
+API server (``record.next_step``), so it can be repeated and needs no state of an earlier process. A record of an
+earlier process is used only if its keyed hash is valid.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from descheduler.view import record as records
 from descheduler.view.record import Record, Step
 
 _SAFETY = 30.0
-"""Seconds after which an ending pod is looked at again; normally its delete event comes first."""
+"""Seconds after which a pod that is being deleted is read again. Normally its delete event comes first."""
 _KEY_RETRY = 60.0
-"""Seconds after which a record that could not be verified for lack of the key is looked at again."""
+"""Seconds after which a record is verified again if the key was missing."""
 _WORKERS = 8
 _QUOTA = "exceeded quota"
 _NO_DRY_RUN = "does not support dry run"
-"""What the apiserver says where an admission webhook has side effects: there is no rehearsing then."""
+"""Text of the API server's error if an admission webhook has side effects. Then a rehearsal is impossible."""
 _CREATED = Counter("virtual_node_descheduler_recreated_total", "Bare pods re-created.", ["node"])
 
 
 class Recreator:
-    """Carries every record to its end."""
+    """Completes every record."""
 
     def __init__(
         self, client: Client, *, pods: Informer, recorder: EventRecorder, store: RecordStore
@@ -54,11 +54,11 @@ class Recreator:
             "recreation", self._reconcile, workers=_WORKERS, queue=queue
         )
         self._own: dict[str, Record] = {}
-        """Written by this process and not deleted yet; the informer may be behind."""
+        """Records written by this process and not deleted yet. The informer may not show them yet."""
         self._untouched: set[str] = set()
-        """Of those, the ones whose pod this process has not tried to delete yet."""
+        """Keys of those whose pod this process has not tried to delete yet."""
         self._finished: set[str] = set()
-        """Removed by this process; the informer may still show them."""
+        """Keys of records deleted by this process. The informer may still show them."""
         self._registrations = [
             store.informer.add_handler(
                 on_add=lambda found, _initial: self.controller.enqueue(found.key),
@@ -68,7 +68,7 @@ class Recreator:
         ]
 
     async def run(self) -> None:
-        """Work until cancelled; begins with what others have left behind."""
+        """Work until cancelled, beginning with the records of earlier leaders."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._store.informer.run(), name="descheduler records")
@@ -80,23 +80,24 @@ class Recreator:
 
     @property
     def under_way(self) -> int:
-        """Records that exist."""
+        """Number of records that exist."""
         return len({*self._store.informer.store.keys(), *self._own} - self._finished)
 
     async def begin(
         self, pod: Mapping[str, Any], *, replacement: dict[str, Any], reason: str, force: bool = False
     ) -> None:
-        """Put a bare pod on its way; returns once that is recorded, and so certain.
+        """Begin the move of a bare pod; return when its record is stored. From then on the move is completed.
 
         Args:
-            pod: as the server has it now; any later state of it stops the move.
+            pod: pod from the API server. If it changes before its deletion, it is not moved.
             replacement: the pod to create in its place.
-            reason: why, for the event.
-            force: delete it without grace.
+            reason: reason of the move, for the event.
+            force: delete it without grace period.
 
         Raises:
-            NotRecordedError: there will be no record until somebody mends what the text names; nothing was done.
-            ApiError: it is not recorded; nothing was done.
+            NotRecordedError: no record can be stored until an administrator fixes the cause in the text. Nothing
+                was changed.
+            ApiError: a request failed. The pod is unchanged.
         """
         metadata = pod["metadata"]
         try:
@@ -121,12 +122,12 @@ class Recreator:
         self.controller.enqueue(key)
 
     async def rehearse(self, replacement: Mapping[str, Any]) -> None:
-        """Have the server judge the replacement under another name, before the pod is deleted for it.
+        """Create the replacement as a dry run under another name, before the pod is deleted.
 
         Raises:
-            Invalid, Forbidden: the upper cluster would not take it.
-            NotRecordedError: without the key no record can be written.
-            ApiError: the API server cannot be asked now.
+            Invalid, Forbidden: the upper cluster would refuse it.
+            NotRecordedError: the key is missing, so no record can be written.
+            ApiError: a request failed.
         """
         await self._store.check()
         metadata = {**replacement["metadata"], "generateName": "descheduler-rehearsal-"}
@@ -139,14 +140,14 @@ class Recreator:
                 params={"dryRun": "All"},
             )
         except Forbidden as error:
-            if _QUOTA not in error.message:  # the old pod still has its share of it
+            if _QUOTA not in error.message:  # the old pod still uses its share of the quota
                 raise
         except BadRequest as error:
             if _NO_DRY_RUN not in error.message:
                 raise
 
     def _namespace(self, key: str) -> str:
-        """Return the namespace of a record's pod; empty for records that another process wrote, which are few."""
+        """Return the namespace of a record's pod; empty for the few records that an earlier process wrote."""
         record = self._own.get(key)
         return "" if record is None else record.namespace
 
@@ -171,7 +172,7 @@ class Recreator:
             return None
         pod = await self._read(record)
         if key in self._untouched and (pod is None or records.is_ending(record, pod)):
-            # By somebody else's hand, for ours has not been on it yet: whoever deleted it does not want it back.
+            # This process has not tried to delete it, so a user did. A user who deletes a pod does not want it back.
             await self._forget(key, record)
             return None
         match records.next_step(record, pod):
@@ -203,7 +204,7 @@ class Recreator:
             return None
 
     async def _has_namespace(self, record: Record) -> bool:
-        """Return whether the pod's namespace is still the one that the pod was in."""
+        """Report whether the pod's namespace still exists, with the same UID and not being deleted."""
         try:
             metadata = (await self._client.get(resources.NAMESPACES, record.namespace))["metadata"]
         except NotFound:
@@ -225,14 +226,14 @@ class Recreator:
             )
         except (Conflict, NotFound):
             if is_first:
-                # Changed or deleted by somebody just now: whoever deleted it does not want it back.
+                # A user has just changed or deleted it. A user who deletes a pod does not want it back.
                 await self._forget(key, record)
                 return None
             return Result(requeue_after=0)
         except Forbidden as error:
-            if not is_first:  # an earlier try may have taken effect: only the record brings the pod back
+            if not is_first:  # an earlier attempt may have deleted it: only the record can restore the pod
                 raise
-            # Its user removed the label that lets the policy allow the deletion, or a permission is missing.
+            # A policy allows deletions by a label that the user removed, or a permission is missing.
             self._recorder.event(
                 _reference(record),
                 "Normal",
@@ -251,7 +252,7 @@ class Recreator:
         except AlreadyExists:
             return
         except (Forbidden, Invalid) as error:
-            # A quota that somebody else has used up meanwhile, say. The record stays and is tried again.
+            # For example, other pods have used up the quota. The record stays, and the creation is retried.
             self._recorder.event(
                 _reference(record),
                 "Warning",
@@ -271,7 +272,7 @@ class Recreator:
 
 
 def key_of(record: Record) -> str:
-    """``namespace/name`` of the pod."""
+    """Return ``namespace/name`` of a record's pod."""
     return f"{record.namespace}/{record.pod_name}"
 
 

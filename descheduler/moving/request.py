@@ -1,4 +1,4 @@
-"""What a strategy asks the mover for, and what it is told."""
+"""A strategy's request to the mover, and its result."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a strategy asks for."""
+    """Request to move a pod."""
 
     strategy: str
+    """Name of the strategy."""
     reason: str
-    """A sentence's beginning for the event: ``Unschedulable: 0/3 nodes are available…``."""
+    """Reason for the event, such as ``Unschedulable: 0/3 nodes are available``."""
     avoid: bool = True
-    """Whether its successor is to avoid the node for the freeze period."""
+    """Whether the successor avoids the node for the freeze period."""
     counts: bool = True
-    """Whether it counts for the owner's back-off and cap."""
+    """Whether the move counts for the owner's back-off and maximum."""
     force: bool = False
-    """Nobody can confirm the pod's end: bare pods are deleted without grace."""
+    """Delete bare pods without grace period, because the lost cluster cannot confirm their end."""
     budget_matters: bool = True
-    """Whether a disruption budget may keep the pod; if not, the pod is deleted when its eviction is refused."""
+    """Whether disruption budgets are respected. If not, the pod is deleted when its eviction is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a move."""
+    """Result of a request."""
 
     moved: bool
+    """Whether the move has begun."""
     why: str = ""
+    """Why the pod stays, as text."""
     cause: str = ""
-    """Of a pod that stays and would still be moved: why, as a label of metrics."""
+    """Why the pod stays, as metric label; empty if it does not wait to be moved."""
     retry_after: float | None = None
-    """Seconds after which to ask again; None: when something changes."""
+    """Seconds after which to request again; None: when an object changes."""
     needs_node: bool = False
-    """Another look is worth while when the virtual nodes have changed."""
+    """Whether to request again when the virtual nodes change."""

@@ -1,7 +1,7 @@
-"""Ends what pods avoid: affinity is for ever, a freeze is not.
+"""Replaces pending pods that avoid nodes longer than needed, because a pod's affinity cannot be changed.
 
-A pod that waits above for a node, and that was made to avoid some, is replaced once their time has passed: a bare
-pod by us, an owned one by its controller.
+A pending pod of the upper cluster that avoids nodes is replaced when their freeze period is over. The descheduler
+re-creates a bare pod, a controller replaces its own pod.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from descheduler.view import pods, replacement
 from descheduler.view.cluster import ClusterView
 
 _FRESH = 10.0
-"""Age in seconds below which a waiting pod is too young to be replaced for what it avoids."""
+"""Seconds after its creation before a pending pod may be replaced."""
 _PAUSE, _LONGEST_PAUSE = 30.0, 7200.0
-"""Seconds until the pods made in place of released ones are released themselves; doubles every time."""
+"""Seconds until successors of released pods may be released in turn; doubles every time up to the second value."""
 _NOT_RECORDED_RETRY = 60.0
 _MOST = 4096
 
 
 class Releaser:
-    """Gives waiting pods a new chance. Nothing is counted: it is no fault of theirs."""
+    """Replaces pending pods that avoid usable nodes. This does not count as a round of moving."""
 
     def __init__(
         self,
@@ -57,24 +57,22 @@ class Releaser:
         self._backoff = ExponentialBackoff(1.0, 60.0)
         self._pauses = ExponentialBackoff(_PAUSE, _LONGEST_PAUSE)
         self._rounds: OrderedDict[str, tuple[datetime, float]] = OrderedDict()
-        """By owner: when its waiting pods were last released, and for how many seconds that is to be enough.
+        """Owner → time of the last release, and seconds until the next one.
 
-        A template that says itself what the webhook would make every pod avoid would be released for ever.
+        Without this pause, pods would be released endlessly if their template itself has the avoidance.
         """
 
     async def release(self, pod: Object) -> float | None:
-        """A pod that waits for a node may be waiting only because it avoids one: give it a new chance.
-
-        Once an avoided node's time has passed, or when it avoids every node there is, it is made anew without.
+        """Replace a pending pod if an avoided node's freeze period is over or it avoids every usable node.
 
         Args:
-            pod: as cached; not bound, and made to avoid nodes.
+            pod: cached pod that is not bound and avoids nodes.
 
         Returns:
-            Seconds after which to ask again; None: when something changes.
+            Seconds after which to call again; None: when an object changes.
 
         Raises:
-            ApiError: trouble with the upper cluster.
+            ApiError: a request to the upper cluster failed.
         """
         if pods.controller_of(pod) is not None:
             return await self._release_owned(pod)
@@ -104,11 +102,11 @@ class Releaser:
         return None
 
     async def _release_owned(self, pod: Object) -> float | None:
-        """An owned pod that avoids a node nobody has frozen any more: its controller makes one that does not."""
+        """Evict a controller's pod that avoids a node which is no longer frozen, so that it is replaced."""
         thawed = replacement.named(pod.annotations) - self._memory.frozen(pods.owner_key(pod)).keys()
         if not thawed & self._view.open_names() or self._mover.why_not_movable(pod) or self._mover.is_dry_run:
             return None
-        # The webhook's replicas may have learned of it a moment later than we.
+        # The webhook's replicas may receive the change later than this process.
         rest = max(_FRESH - (self._now() - pods.created(pod)).total_seconds(), self._pause(pod))
         if rest > 0:
             return rest
@@ -123,14 +121,14 @@ class Releaser:
         return None
 
     def _pause(self, pod: Object) -> float:
-        """Seconds for which a pod is left waiting because it was made in the place of one that was released."""
+        """Return the seconds for which a successor of a released pod is not released."""
         began, pause = self._rounds.get(pods.owner_key(pod), (None, 0.0))
         if began is None or pods.created(pod) < began:
             return 0.0
         return pause - (self._now() - began).total_seconds()
 
     def _note(self, pod: Object) -> None:
-        """All pods of an owner that wait at the same time are released together."""
+        """Store the time of a release. All pods that an owner has pending at that time are released together."""
         owner = pods.owner_key(pod)
         began, pause = self._rounds.get(owner, (None, 0.0))
         if began is not None and pods.created(pod) < began:

@@ -1,1 +1,1 @@
-"""The strategies, a module each. ``registry`` finds them; ``base`` is what one has to be."""
+"""The strategies, one module each. ``registry`` lists them; ``base`` has their base classes."""

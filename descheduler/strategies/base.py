@@ -1,8 +1,8 @@
-"""What a strategy is: something that runs beside the others and asks the mover to move pods.
+"""Base classes of strategies. Strategies run concurrently and request moves of pods from the mover.
 
-To add one: a module with a ``Strategy`` subclass, registered under the entry-point group
-``virtual_node.descheduler``. Its parameters are a msgspec struct; the policy file's are checked against it. One that
-is not periodic tells ``mover.waiting`` which of the pods it has asked for need not be moved any more.
+To add one, write a module with a ``Strategy`` subclass and register it in the entry-point group
+``virtual_node.descheduler``. Its parameters are a msgspec struct, against which the policy file is checked. A strategy
+that is not periodic calls ``mover.waiting.settle`` for pods that no longer need the move it requested.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Struct(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """Base of everything read from a policy file."""
+    """Base of structs read from a policy file."""
 
 
 class Namespaces(Struct):
-    """Which namespaces a strategy looks at."""
+    """Namespaces of the pods that a strategy considers."""
 
     include: list[str] = msgspec.field(default_factory=list)
     exclude: list[str] = msgspec.field(default_factory=list)
 
 
 class PriorityThreshold(Struct):
-    """Pods of this priority or a higher one stay."""
+    """Pods with this priority or a higher one stay."""
 
     value: int | None = None
     name: str = ""
 
 
 class Params(Struct):
-    """What every strategy's parameters have: which pods it is about."""
+    """Parameters of every strategy: the pods that it considers."""
 
     namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
     label_selector: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -66,7 +66,7 @@ class Params(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What strategies work with."""
+    """Objects shared by all strategies."""
 
     client: Client
     view: ClusterView
@@ -74,15 +74,15 @@ class Context:
     memory: Memory
     releaser: Releaser
     interval: float
-    """Seconds between two passes of periodic strategies; 0: one pass."""
+    """Seconds between two passes of periodic strategies; 0: only one pass."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
 def pod_matcher(params: Params, where: str) -> matching.Matcher:
-    """Return whether labels are those of pods that a strategy is about.
+    """Return a function that reports whether the label selector matches given labels.
 
     Raises:
-        ConfigError: the selector is wrong. A misspelt field would select all pods.
+        ConfigError: the selector is invalid or has an unknown field, which would otherwise select all pods.
     """
     try:
         fields.only(params.label_selector, {"matchLabels", "matchExpressions"}, f"{where}.labelSelector")
@@ -92,24 +92,24 @@ def pod_matcher(params: Params, where: str) -> matching.Matcher:
 
 
 class Strategy(abc.ABC):
-    """One strategy, running while its process leads."""
+    """A strategy; it runs while its process leads."""
 
     name: ClassVar[str]
-    """In policy files, logs and metrics."""
+    """Name in policy files, logs and metrics."""
     aliases: ClassVar[tuple[str, ...]] = ()
-    """Other names for it in policy files."""
+    """Other names in policy files."""
     params_type: ClassVar[type[Params]] = Params
 
     def __init__(self, context: Context, params: Any, *, where: str = "") -> None:
-        """Set up.
+        """Create the strategy.
 
         Args:
-            context: what to work with.
-            params: of ``params_type``.
-            where: the field that holds them, for errors.
+            context: shared objects.
+            params: instance of ``params_type``.
+            where: path of the field that holds the parameters, for errors.
 
         Raises:
-            ConfigError: a parameter makes no sense; names the field.
+            ConfigError: a parameter is invalid; names the field.
         """
         self.context = context
         self.params = params
@@ -119,10 +119,10 @@ class Strategy(abc.ABC):
 
     @abc.abstractmethod
     async def run(self) -> None:
-        """Work until cancelled; a periodic strategy without an interval ends after its pass."""
+        """Work until cancelled; a periodic strategy without an interval returns after one pass."""
 
     def concerns(self, pod: Object) -> bool:
-        """Whether the pod is one of those that the parameters select."""
+        """Report whether the parameters select the pod."""
         wanted = self.params.namespaces
         if wanted.include and pod.namespace not in wanted.include:
             return False
@@ -134,10 +134,10 @@ class Strategy(abc.ABC):
 
 
 class PeriodicStrategy(Strategy):
-    """A strategy that looks at everything now and then, because no single event calls for it."""
+    """A strategy that judges all pods in every pass, because no single event triggers it."""
 
     async def run(self) -> None:
-        """Pass, sleep, pass."""
+        """Make a pass per interval until cancelled; without an interval return after one complete pass."""
         while True:
             try:
                 with self.context.mover.waiting.one_pass(self.name, last=not self.context.interval):
@@ -153,7 +153,7 @@ class PeriodicStrategy(Strategy):
 
     @abc.abstractmethod
     async def work_through(self) -> None:
-        """One pass."""
+        """Make one pass."""
 
 
 def pod_controller(
@@ -162,10 +162,10 @@ def pod_controller(
     """Return a controller of pods (namespace/name) in which namespaces take turns.
 
     Args:
-        name: in logs and metrics.
-        reconcile: moves a pod, or leaves it.
-        workers: pods at the same time; no namespace holds all of them.
-        longest_backoff: seconds that a pod whose move fails again and again waits.
+        name: name in logs and metrics.
+        reconcile: called with a pod's key.
+        workers: number of pods reconciled concurrently. One namespace cannot occupy all workers.
+        longest_backoff: maximum seconds between two attempts for a pod.
     """
     queue: WorkQueue[str] = WorkQueue(
         name,

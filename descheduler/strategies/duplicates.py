@@ -1,8 +1,8 @@
-"""Pods of one owner that crowd on one virtual node while others have none: RemoveDuplicates, for clusters.
+"""RemoveDuplicates for clusters: spreads an owner's pods over the virtual nodes that admit them.
 
-sigs.k8s.io/descheduler allows one pod of an owner per node where there are enough nodes. A virtual node is a whole
-cluster, so the fair share counts: an owner's pods divided by the virtual nodes that would take them, rounded up.
-What one node has beyond that is moved, youngest first.
+sigs.k8s.io/descheduler allows one pod of an owner per node if there are enough nodes. A virtual node is a whole
+cluster, so here each node may have a fair share: the owner's pods divided by the virtual nodes that admit them,
+rounded up. Pods beyond the fair share are moved, youngest first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Duplicates(PeriodicStrategy):
     params_type: ClassVar[type[Params]] = DuplicatesParams
 
     async def work_through(self) -> None:
-        """One pass over all owners."""
+        """Move excess pods of all owners."""
         for owned in self._owned().values():
             nodes = [node.name for node in self.context.view.open_nodes_for(owned[0])]
             for pod, why in excess(owned, nodes):
@@ -57,14 +57,14 @@ class Duplicates(PeriodicStrategy):
 
 
 def excess(owned: Sequence[Object], nodes: Sequence[str]) -> list[tuple[Object, str]]:
-    """The pods of one owner to move, and why.
+    """Return the pods of one owner to move, each with the reason.
 
     Args:
-        owned: its pods that may be moved.
-        nodes: the virtual nodes that would take them.
+        owned: movable pods of the owner.
+        nodes: names of the virtual nodes that admit them.
 
     Returns:
-        No more than the others have room for below the fair share: what moves must be able to stay.
+        At most as many pods as the other nodes are below their fair share, so that moved pods are not moved again.
     """
     if len(nodes) < 2:
         return []

@@ -1,8 +1,8 @@
-"""Full clusters give pods to empty ones: LowNodeUtilization, for virtual nodes.
+"""LowNodeUtilization for virtual nodes: moves pods from overused to underused clusters.
 
-A virtual node with every resource below ``thresholds`` is underused, one with any above ``targetThresholds`` is
-overused; percentages of allocatable, by requests. Overused nodes give up pods until they are at their targets or
-the underused ones would be beyond theirs. Pods that nobody re-creates stay: they would lose what they run.
+A virtual node with every resource below ``thresholds`` is underused, one with any resource above ``targetThresholds``
+is overused. Both are percentages of allocatable, by requests. Pods are moved off overused nodes until these are at
+their targets or the underused ones would exceed theirs. Bare pods stay, because they would lose their running work.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class ImbalanceParams(Params):
     thresholds: dict[str, float] = msgspec.field(default_factory=lambda: dict(_LOW))
     target_thresholds: dict[str, float] = msgspec.field(default_factory=lambda: dict(_HIGH))
     number_of_nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Nothing is done unless more virtual nodes than this are underused."""
+    """Pods are moved only if more virtual nodes than this are underused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a virtual node offers and what is asked of it; cpu in thousandths, all else in whole units."""
+    """Allocatable and requested resources of a virtual node; cpu in thousandths, others in whole units."""
 
     name: str
     allocatable: Mapping[str, int]
     requested: dict[str, int]
 
     def percent(self, resource: str) -> float:
-        """Of allocatable; a resource that is asked for and not there is full."""
+        """Return the requested percentage of allocatable; 100 if a resource is requested and none is allocatable."""
         there, asked = self.allocatable.get(resource, 0), self.requested.get(resource, 0)
         if there <= 0:
             return 100.0 if asked else 0.0
@@ -50,7 +50,7 @@ class Usage:
 
 
 class Imbalance(PeriodicStrategy):
-    """Evens out the clusters."""
+    """Balances the requests of clusters."""
 
     name: ClassVar[str] = "LowNodeUtilization"
     aliases: ClassVar[tuple[str, ...]] = ("ClusterImbalance",)
@@ -68,7 +68,7 @@ class Imbalance(PeriodicStrategy):
                 )
 
     async def work_through(self) -> None:
-        """One pass."""
+        """Make one pass over the overused nodes."""
         view, params = self.context.view, self.params
         usages = [usage_of(node, view.pods_on(node.name)) for node in view.open_nodes()]
         low = [usage for usage in usages if is_below(usage, params.thresholds)]
@@ -108,7 +108,7 @@ class Imbalance(PeriodicStrategy):
 
 
 def usage_of(node: Object, on_it: Iterable[Object]) -> Usage:
-    """A virtual node's usage by the requests of the pods bound to it."""
+    """Return a virtual node's usage by the requests of the pods bound to it."""
     allocatable = (node.status or {}).get("allocatable") or {}
     requested: dict[str, int] = {}
     for pod in on_it:
@@ -120,22 +120,22 @@ def usage_of(node: Object, on_it: Iterable[Object]) -> Usage:
 
 
 def requests_of(pod: Object) -> dict[str, int]:
-    """What a pod asks for, itself (``pods``) included."""
+    """Return a pod's requests, including ``pods``: 1 for itself."""
     return {**pod_resources.pod_requests(pod.spec or {}), "pods": 1}
 
 
 def is_below(usage: Usage, thresholds: Mapping[str, float]) -> bool:
-    """Whether every resource is used less than its threshold."""
+    """Report whether every resource is used less than its threshold."""
     return all(usage.percent(resource) < limit for resource, limit in thresholds.items())
 
 
 def is_above(usage: Usage, thresholds: Mapping[str, float]) -> bool:
-    """Whether any resource is used more than its threshold."""
+    """Report whether any resource is used more than its threshold."""
     return any(usage.percent(resource) > limit for resource, limit in thresholds.items())
 
 
 def fits(usage: Usage, asked: Mapping[str, int], thresholds: Mapping[str, float]) -> bool:
-    """Whether a node could take these requests and still not be overused, nor short of anything."""
+    """Report whether the node has room for the requests and would not become overused."""
     after = Usage(usage.name, usage.allocatable, dict(usage.requested))
     _add(after.requested, asked, 1)
     return not is_above(after, thresholds) and all(
@@ -146,7 +146,7 @@ def fits(usage: Usage, asked: Mapping[str, int], thresholds: Mapping[str, float]
 
 
 def candidates_in_order(candidates: Sequence[Object]) -> list[Object]:
-    """Least important first: by priority, then the youngest."""
+    """Return the pods in the order in which they are moved: lowest priority first, then youngest."""
 
     def importance(pod: Object) -> tuple[Any, ...]:
         return (pod.spec or {}).get("priority") or 0, -pods.created(pod).timestamp(), pod.name

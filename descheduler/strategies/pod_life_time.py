@@ -1,8 +1,8 @@
-"""sigs.k8s.io/descheduler's PodLifeTime, as tensile-kube's policies use it: for pods that do not start.
+"""PodLifeTime of sigs.k8s.io/descheduler as tensile-kube's policies use it: moves pods that do not start.
 
-``maxPodLifeTimeSeconds`` is the threshold of ``Unschedulable``. Two things differ on purpose from tensile-kube: a
-pod still pulling its image is left to it (``states`` adds what is to count as well), and the time is that of being
-refused below, not of having been created.
+``maxPodLifeTimeSeconds`` is the threshold of ``Unschedulable``. Two things differ from tensile-kube on purpose. A pod
+that is pulling its image is not moved (``states`` adds waiting reasons that count). The time begins when the lower
+scheduler refuses the pod, not at its creation.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class PodLifeTimeParams(Params, kw_only=True):
 
     max_pod_life_time_seconds: Positive
     states: list[str] = msgspec.field(default_factory=list)
-    """Pending, and reasons of waiting containers such as ImagePullBackOff; v1alpha2."""
+    """v1alpha2: Pending, and reasons of waiting containers such as ImagePullBackOff."""
     pod_status_phases: list[str] = msgspec.field(default_factory=list)
-    """Pending; v1alpha1."""
+    """v1alpha1: Pending."""
 
 
 class PodLifeTime(Unschedulable):

@@ -1,8 +1,8 @@
-"""Clusters under pressure give a few pods to others: by the annotation that the multi-scheduler writes.
+"""Moves a few pods off clusters under pressure, by an annotation that the multi-scheduler writes.
 
-``virtual-node.io/pressure`` is the mean load of a virtual node's lower nodes, 0 to 1, by the formula of the multi-scheduler's
-``pressure`` agent. A node without it, or with one that is too old, neither gives nor gets pods. Pods that nobody
-re-creates stay: they would lose what they run.
+``virtual-node.io/pressure`` is the mean load of a virtual node's lower nodes, 0 to 1, by the formula of the
+multi-scheduler's ``pressure`` agent. If it is missing or too old, no pods are moved off or to the virtual node. Bare
+pods stay, because they would lose their running work.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class PressureParams(Params):
     """Parameters of ``Pressure``."""
 
     threshold: Share = 0.7
-    """Load from which a virtual node gives up pods."""
+    """Load from which pods are moved off a virtual node."""
     margin: Share = 0.2
-    """By how much the load of another one has to be less."""
+    """Minimum difference to the load of the virtual node that receives the pods."""
     pods_per_pass: Annotated[int, msgspec.Meta(ge=1)] = 2
-    """Pods that a virtual node gives up in one pass; it takes a while until their load is gone."""
+    """Maximum number of pods moved off a virtual node per pass, because the load falls with a delay."""
     max_age_seconds: Positive = 600.0
-    """Age from which the annotation does not count."""
+    """Age after which the annotation is ignored."""
 
 
 class Pressure(PeriodicStrategy):
-    """Relieves clusters whose pods wait for CPU, memory or IO."""
+    """Moves pods off clusters whose pods wait for CPU, memory or IO."""
 
     name: ClassVar[str] = "Pressure"
     params_type: ClassVar[type[Params]] = PressureParams
 
     async def work_through(self) -> None:
-        """One pass."""
+        """Make one pass, highest load first."""
         view = self.context.view
         now = self.context.now().timestamp()
         found = {node.name: load_of(node, now, self.params.max_age_seconds) for node in view.open_nodes()}
@@ -78,7 +78,7 @@ class Pressure(PeriodicStrategy):
 
 
 def load_of(node: Object, now: float, max_age: float) -> float | None:
-    """Return a virtual node's load; None: it is not known, or what is known is old."""
+    """Return a virtual node's load; None if the annotation is missing, invalid or older than ``max_age`` seconds."""
     annotations = node.annotations
     try:
         load = float(annotations.get(names.ANNOTATION_PRESSURE, ""))

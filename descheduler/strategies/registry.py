@@ -1,4 +1,4 @@
-"""Every strategy there is: ours, and those that other packages register."""
+"""Lists all strategies: built-in ones and those that other packages register."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from descheduler.strategies.stale_cluster import StaleCluster
 from descheduler.strategies.unschedulable import Unschedulable
 
 GROUP = "virtual_node.descheduler"
-"""Entry points of this group are strategies; each names a ``Strategy`` subclass."""
+"""Entry-point group of strategies; each entry point is a ``Strategy`` subclass."""
 
 _OURS: tuple[type[Strategy], ...] = (
     Unschedulable, PodLifeTime, StaleCluster, Imbalance, Duplicates, Pressure,
@@ -22,13 +22,13 @@ _OURS: tuple[type[Strategy], ...] = (
 
 
 def strategies(*, ours: bool = False) -> dict[str, type[Strategy]]:
-    """All strategies by name.
+    """Return all strategies by name.
 
     Args:
-        ours: leave out those of other packages.
+        ours: whether to leave out strategies of other packages.
 
     Raises:
-        ConfigError: a registered one cannot be loaded, or is none; names it.
+        ConfigError: an entry point cannot be loaded or is not a Strategy subclass; names it.
     """
     found: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in _OURS}
     for entry in () if ours else metadata.entry_points(group=GROUP):
@@ -43,6 +43,6 @@ def strategies(*, ours: bool = False) -> dict[str, type[Strategy]]:
 
 
 def known_names(found: dict[str, type[Strategy]]) -> dict[str, str]:
-    """Every name in policy files, and the name it is registered under."""
+    """Return the registered name of each strategy by name, aliases included."""
     names = {alias: name for name, strategy in found.items() for alias in strategy.aliases}
     return names | {name: name for name in found}

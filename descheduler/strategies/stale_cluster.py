@@ -1,10 +1,10 @@
-"""Pods of a lost cluster are moved; when it heals it is used again. Event-driven.
+"""Moves pods off lost clusters; a cluster that recovers is used again. Event-driven.
 
-A virtual node is lost when it has been NotReady, or its Lease silent, for longer than 20 s (kubeleet's rule). It
-gets a taint that keeps new pods away, and its pods are moved at a limited rate, each after a last look whether
-the cluster is still lost. Once the node has been well for a while the taint goes and what waited may come back
-(back-fill); nothing that has moved is moved back, and a node that flaps keeps its taint: there is no ping-pong.
-What still ran in the lost cluster is fenced by the virtual node, which removes what nobody upstream wants any more.
+A virtual node is lost when it was NotReady, or its Lease was not renewed, for longer than 20 s (kubeleet's rule). It
+gets a taint against new pods. Its pods are moved at a limited rate, each after a check that the cluster is still lost.
+When the node has been healthy for a while, the taint is removed and pending pods may use it (back-fill). Pods that
+were moved are not moved back, and a flapping node keeps its taint. So pods do not move back and forth. Pods that
+still run in the lost cluster are fenced by the virtual node, which deletes lower pods without an upper pod.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from descheduler.view.heartbeat import Heartbeats
 
 _LEASE_NAMESPACE = "kube-node-lease"
 _NO_READY_NODES = "NoReadyLowerNodes"
-"""The virtual node's reason when the lower cluster answers, but none of its nodes takes new pods: all cordoned, say."""
+"""Reason of the Ready condition if the lower cluster responds but none of its nodes admits pods (all cordoned)."""
 _PROOF_RETRY = 2.0
 _WORKERS = 4
 
@@ -39,19 +39,19 @@ class StaleClusterParams(Params):
     """Parameters of ``StaleCluster``."""
 
     stale_after_seconds: Positive = 20.0
-    """NotReady or silent for longer than this: lost."""
+    """Seconds of NotReady or a silent Lease after which a virtual node is lost."""
     heal_after_seconds: NotNegative = 30.0
-    """Well for this long: used again."""
+    """Seconds that a virtual node must be healthy before it is used again."""
     pods_per_second: Positive = 5.0
     burst: Annotated[int, msgspec.Meta(ge=1)] = 10
-    """Moves at once before ``podsPerSecond`` applies."""
+    """Number of moves before ``podsPerSecond`` limits their rate."""
     disruption_budget_timeout_seconds: NotNegative = 0.0
-    """Time after which a refused eviction becomes a deletion, as Kubernetes' own taint eviction does; 0: never."""
+    """Seconds after which pods are deleted if a budget refuses their eviction, like taint eviction does; 0: never."""
 
 
 @dataclass(slots=True)
 class _Lost:
-    """A node that is, or was until a moment ago, lost."""
+    """A virtual node that is lost or recovering."""
 
     since: datetime
     marked_at: float
@@ -59,7 +59,7 @@ class _Lost:
 
 
 class StaleCluster(Strategy):
-    """Moves pods off lost clusters."""
+    """Taints virtual nodes of lost clusters and moves their pods."""
 
     name: ClassVar[str] = "StaleCluster"
     params_type: ClassVar[type[Params]] = StaleClusterParams
@@ -74,7 +74,7 @@ class StaleCluster(Strategy):
         self._lost: dict[str, _Lost] = {}
         self._known: set[str] = set()
         self._needs_node: set[str] = set()
-        """Pods that would be moved if only there were another node."""
+        """Keys of pods to move as soon as another virtual node admits them."""
         self._bucket = TokenBucket(params.pods_per_second, params.burst)
         self._leases = Informer(
             context.client, resources.LEASES, namespace=_LEASE_NAMESPACE, name="node-leases"
@@ -137,7 +137,7 @@ class StaleCluster(Strategy):
             self._relapse(node.name)
         marked = tainted_since(node)
         if marked is not None and node.name not in self._lost:
-            # By whoever led before us.
+            # An earlier leader added the taint.
             self._lost[node.name] = _Lost(since=marked, marked_at=_time())
         self.nodes.enqueue(node.name)
 
@@ -147,13 +147,13 @@ class StaleCluster(Strategy):
             self._try_again()
 
     def _try_again(self) -> None:
-        """Pods that had nowhere to go may have now."""
+        """Requeue pods for which no other virtual node was ready."""
         waiting, self._needs_node = self._needs_node, set()
         for key in sorted(waiting):
             self.pods.enqueue(key)
 
     def _relapse(self, name: str) -> None:
-        """A node that was healing is unwell again: it was not healed."""
+        """If the node was recovering, treat it as lost again."""
         lost = self._lost.get(name)
         if lost is not None and lost.healthy_at is not None:
             lost.healthy_at = None
@@ -166,7 +166,7 @@ class StaleCluster(Strategy):
         self._known.discard(node.name)
 
     def is_lost(self, node: str) -> bool:
-        """Whether a node is lost at this very moment (one that is healing is not)."""
+        """Report whether a node is lost now; a recovering node is not."""
         lost = self._lost.get(node)
         return lost is not None and lost.healthy_at is None
 
@@ -179,7 +179,7 @@ class StaleCluster(Strategy):
         if due is None:
             return await self._well(node, now, None)
         if now <= due:
-            # Not judged lost yet; one that had been is well only when nothing is due for it.
+            # Not lost yet. A node that was lost is recovering only if it is Ready.
             healing = name in self._lost and name not in self._not_ready_since
             return (
                 await self._well(node, now, due - now) if healing else Result(requeue_after=due - now + 0.01)
@@ -192,13 +192,13 @@ class StaleCluster(Strategy):
         return None
 
     def _due(self, name: str) -> float | None:
-        """When the node is lost if nothing changes; None: nothing speaks for that."""
+        """Return when the node is lost if nothing changes (monotonic time); None: it is Ready and has no Lease."""
         not_ready = self._not_ready_since.get(name)
         moments = [self.heartbeats.stale_in(name), None if not_ready is None else not_ready + self._after]
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def _has_renewed(self, name: str) -> bool:
-        """A last look at the Lease itself: our watch might be behind."""
+        """Report whether the Lease in the API was renewed, because the watch may be delayed."""
         try:
             lease = await self.context.client.get(resources.LEASES, name, namespace=_LEASE_NAMESPACE)
         except NotFound:
@@ -212,7 +212,7 @@ class StaleCluster(Strategy):
         return True
 
     async def _mark(self, node: Object, now: float) -> None:
-        """The node is lost: keep new pods away and move those that are there."""
+        """Mark the node as lost: taint it and move its pods."""
         lost = self._lost.get(node.name)
         if lost is None:
             moment = self.context.now()
@@ -227,7 +227,7 @@ class StaleCluster(Strategy):
             self.pods.enqueue(pod.key)
 
     async def _well(self, node: Object, now: float, next_look: float | None) -> Result | None:
-        """The node is well; one that was lost is used again once it has been well for a while."""
+        """Handle a healthy node: if it was lost, remove the taint after ``healAfterSeconds``."""
         lost = self._lost.get(node.name)
         if lost is not None:
             self.context.mover.waiting.settle(self.name, *self.context.view.pods_on(node.name))
@@ -251,7 +251,7 @@ class StaleCluster(Strategy):
             self.pods.enqueue(pod.key)
 
     def _due_to_go(self, key: str) -> tuple[Object, Object] | None:
-        """A pod that is to be moved now, and its node; None: it is gone, or well where it is, or must stay."""
+        """Return the pod and its node if it must be moved now; None if it is gone, may not be moved or runs well."""
         pod = self.context.view.pods.store.get(key)
         if pod is None:
             return None
@@ -271,7 +271,7 @@ class StaleCluster(Strategy):
     async def _move(self, key: str) -> Result | None:
         if due := self._due_to_go(key):
             await self._bucket.acquire(due[1].name)
-            due = self._due_to_go(key)  # the bucket may have kept us for minutes
+            due = self._due_to_go(key)  # acquire may have waited for minutes
         if due is None:
             return None
         pod, node = due

@@ -1,7 +1,7 @@
-"""Pods that their lower cluster cannot schedule get another chance elsewhere. Event-driven, a timer per pod.
+"""Moves pods that their lower cluster cannot schedule. Event-driven, with a timer per pod.
 
-A pod that its lower scheduler has refused for longer than the threshold is moved. Nothing is polled: the condition
-arrives by watch, the queue delays the key for the rest of the threshold, and what happens then is decided anew.
+A pod that its lower scheduler refused for longer than the threshold is moved. There is no polling: the condition
+arrives by watch, the queue delays the key for the rest of the threshold, and then the pod is judged again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class UnschedulableParams(Params):
     """Parameters of ``Unschedulable``."""
 
     threshold_seconds: Positive = 180.0
-    """How long the lower cluster may try."""
+    """Seconds that the lower cluster may try."""
     failures: list[Literal["image", "quota", "admission"]] = msgspec.field(default_factory=list)
-    """Which failures below count besides PodScheduled=False."""
+    """Failures in the lower cluster that count besides PodScheduled=False."""
     waiting_reasons: list[str] = msgspec.field(default_factory=list)
-    """Further reasons of waiting containers that count, such as CreateContainerError."""
+    """Additional reasons of waiting containers that count, such as CreateContainerError."""
 
 
 class Unschedulable(Strategy):
-    """Moves pods that do not start below."""
+    """Moves pods that do not start in their lower cluster."""
 
     name: ClassVar[str] = "Unschedulable"
     params_type: ClassVar[type[Params]] = UnschedulableParams
@@ -45,7 +45,7 @@ class Unschedulable(Strategy):
             self.name.lower(), self.reconcile, workers=_WORKERS, longest_backoff=120.0
         )
         self._needs_node: set[str] = set()
-        """Pods that would be moved if only there were another node."""
+        """Keys of pods to move as soon as another virtual node admits them."""
 
     async def run(self) -> None:
         """Follow pods and nodes until cancelled."""
@@ -68,16 +68,16 @@ class Unschedulable(Strategy):
                 registration.remove()
 
     def judge(self, pod: Object) -> unschedulable.Stuck | None:
-        """Why this pod is one of ours; None when it is not."""
+        """Return why the pod does not start; None if it starts or the strategy does not consider it."""
         if not self.context.view.is_on_virtual_node(pod) or not self.concerns(pod):
             return None
         return unschedulable.find(pod, failures=self._failures, waiting=self._waiting)
 
     async def reconcile(self, key: str) -> Result | None:
-        """Look at one pod: move it, wait for its threshold, or leave it.
+        """Move the pod, requeue it until its threshold, or do nothing.
 
         Raises:
-            ApiError: trouble with the upper cluster; to be tried again.
+            ApiError: a request to the upper cluster failed; to be retried.
         """
         pod = self.context.view.pods.store.get(key)
         self._needs_node.discard(key)
@@ -91,7 +91,7 @@ class Unschedulable(Strategy):
         waited = (self.context.now() - found.since).total_seconds()
         if waited < self._threshold:
             self.context.mover.waiting.settle(self.name, pod)
-            # At most the threshold: clocks of other clusters may be ahead by any amount.
+            # At most the threshold, because clocks of other clusters may be ahead by any amount.
             return Result(requeue_after=min(self._threshold, self._threshold - waited))
         reason = f"{found.reason} for {waited:.0f} s: {found.message}".rstrip(": ")
         outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=reason))
@@ -100,7 +100,7 @@ class Unschedulable(Strategy):
         return None if outcome.retry_after is None else Result(requeue_after=outcome.retry_after)
 
     async def _release(self, pod: Object) -> Result | None:
-        """A pod that waits for a node, and whose avoidance may have expired or given way."""
+        """Replace or evict a pending pod if its avoidance has expired or covers all nodes."""
         if (
             not replacement.has_avoidance(pod)
             or not unschedulable.is_waiting_for_node(pod)
@@ -111,7 +111,7 @@ class Unschedulable(Strategy):
         return None if wait is None else Result(requeue_after=wait)
 
     def _look(self, pod: Object) -> None:
-        """A pod appeared or changed."""
+        """Enqueue an added or changed pod if it is stuck or avoids nodes."""
         is_stuck = self.judge(pod) is not None
         if not is_stuck:
             self.context.mover.waiting.settle(self.name, pod)
@@ -125,7 +125,7 @@ class Unschedulable(Strategy):
         self._thawed()
 
     def _thawed(self) -> None:
-        """Nodes may be used again: pods that wait for one may have been waiting for that."""
+        """Enqueue pending pods that avoid nodes, because nodes may have become usable."""
         for pod in self.context.view.pods.store.by_index(pods.INDEX_NODE, ""):
             if replacement.has_avoidance(pod):
                 self.controller.enqueue(pod.key)

@@ -1,1 +1,1 @@
-"""Reads the clusters: pods, virtual nodes, heartbeats, taints and replacements. Writes nothing."""
+"""The upper cluster's objects as strategies need them: pods, virtual nodes, heartbeats, taints, replacements."""

@@ -1,4 +1,4 @@
-"""Does a pod's volume hold it where it is?"""
+"""Finds claims that bind a pod to its virtual node."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
 
 async def pinning(client: Client, pod: Object, *, node: str, elsewhere: Collection[Object]) -> str:
-    """The name of a bound claim that holds a pod on its virtual node; empty when none does.
+    """Return the name of a bound claim that keeps the pod on its virtual node; empty if there is none.
 
-    The claim's volume says where it can be reached; where it does not, the node that was chosen for the claim.
+    The volume's node affinity decides. A volume without one is reachable only from the claim's selected node.
 
     Args:
-        client: of the upper cluster.
-        pod: as cached.
-        node: the virtual node it is on.
-        elsewhere: the virtual nodes that would take it otherwise.
+        client: client of the upper cluster.
+        pod: cached pod.
+        node: virtual node of the pod.
+        elsewhere: other virtual nodes that admit the pod.
 
     Raises:
-        ApiError: nobody can tell now.
+        ApiError: a request failed.
     """
     for name in pods.claims(pod.spec or {}):
         claim = await _read(client, resources.PERSISTENT_VOLUME_CLAIMS, name, pod.namespace)

@@ -1,4 +1,4 @@
-"""The upper cluster as the strategies see it: virtual nodes, the pods on them, and where a pod could go instead."""
+"""Queries of the upper cluster: virtual nodes, their pods, and other nodes that admit a pod."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from descheduler.view import pods, replacement
 
 
 class ClusterView:
-    """Reads two caches; writes nothing."""
+    """Queries of the caches of nodes and pods."""
 
     def __init__(self, *, nodes: Informer, pods: Informer, node_selector: str = "") -> None:
-        """Set up.
+        """Create the view.
 
         Args:
-            nodes: of the upper cluster.
-            pods: of the upper cluster, shrunk, indexed by node.
-            node_selector: which virtual nodes are ours; empty: all.
+            nodes: informer of the upper cluster's nodes.
+            pods: informer of the upper cluster's pods with ``pods.shrink`` and ``pods.INDEX_NODE``.
+            node_selector: label selector of the virtual nodes to deschedule from; empty: all.
 
         Raises:
-            ValueError: the selector cannot be read.
+            ValueError: the selector is invalid.
         """
         self.nodes = nodes
         self.pods = pods
@@ -32,63 +32,63 @@ class ClusterView:
         self._selects = matching.parse_selector(whole)
 
     def is_virtual(self, name: str) -> bool:
-        """Whether a node is one of the virtual nodes we look after."""
+        """Report whether a node is one of the selected virtual nodes."""
         node = self.nodes.store.get(name)
         return node is not None and self._selects(node.labels)
 
     def is_on_virtual_node(self, pod: Object) -> bool:
-        """Whether a pod is bound to one of them."""
+        """Report whether a pod is bound to a selected virtual node."""
         return self.is_virtual((pod.spec or {}).get("nodeName") or "")
 
     def virtual_nodes(self) -> list[Object]:
-        """All of them, by name."""
+        """Return the selected virtual nodes, sorted by name."""
         found = [node for node in self.nodes.store.list() if self._selects(node.labels)]
         return sorted(found, key=lambda node: node.name)
 
     def open_nodes(self) -> list[Object]:
-        """Those that are ready and take new pods, as far as the node alone is concerned."""
+        """Return the virtual nodes for which ``is_open`` holds."""
         return [node for node in self.virtual_nodes() if is_open(node)]
 
     def open_names(self) -> set[str]:
-        """Names of ``open_nodes``."""
+        """Return the names of ``open_nodes``."""
         return {node.name for node in self.open_nodes()}
 
     def open_nodes_for(self, pod: Object) -> list[Object]:
-        """The open nodes that the pod's own selector, affinity and tolerations allow."""
+        """Return the open nodes that the pod's own selector, affinity and tolerations allow."""
         spec = _without_avoidance(pod)
         return [node for node in self.open_nodes() if _admits(node, spec)]
 
     def alternatives(self, pod: Object) -> list[Object]:
-        """Where a pod could go instead of where it is.
+        """Return the other virtual nodes that admit the pod.
 
-        Resources are left to the scheduler: a pod that waits for room above is no worse off than one below.
+        Free resources are not checked. Waiting in the upper cluster for room is as good as waiting in the lower one.
         """
         here = (pod.spec or {}).get("nodeName")
         return [node for node in self.open_nodes_for(pod) if node.name != here]
 
     def pods_on(self, node: str) -> list[Object]:
-        """The pods bound to a node that are neither finished nor ending."""
+        """Return the pods bound to a node that are neither finished nor being deleted."""
         return [pod for pod in self.pods.store.by_index(pods.INDEX_NODE, node) if pods.is_active(pod)]
 
     def matters(self, old: Object, new: Object) -> bool:
-        """Whether a change of a node may open it to pods that it did not take before."""
+        """Report whether a change of a node may make it admit more pods."""
         if old.labels != new.labels:
             return True
         return is_open(new) and (not is_open(old) or not old.has_spec_equal(new))
 
 
 def ready_condition(node: Object) -> dict[str, Any]:
-    """A node's Ready condition; empty when it has none."""
+    """Return a node's Ready condition; empty if it has none."""
     return pods.condition(node.status or {}, "Ready")
 
 
 def is_ready(node: Object) -> bool:
-    """Whether a node says that it is ready."""
+    """Report whether a node's Ready condition is True."""
     return ready_condition(node).get("status") == "True"
 
 
 def why_lost(node: Object) -> str:
-    """What speaks for a node being lost: what it says itself, or that it says nothing any more."""
+    """Return why a node is lost: its Ready condition's message, or that its Lease is not renewed."""
     condition = ready_condition(node)
     if condition.get("status") == "True":
         return "its Lease is no longer renewed"
@@ -96,7 +96,7 @@ def why_lost(node: Object) -> str:
 
 
 def is_open(node: Object) -> bool:
-    """Whether a node is ready, not cordoned and not lost."""
+    """Report whether a node is ready, not cordoned, not being deleted and not lost."""
     spec = node.spec or {}
     return (
         is_ready(node)
@@ -107,7 +107,7 @@ def is_open(node: Object) -> bool:
 
 
 def tainted_since(node: Object) -> datetime | None:
-    """Since when a node carries our taint for lost clusters; None when it does not."""
+    """Return since when a node has the taint for lost clusters; None if it does not."""
     for taint in (node.spec or {}).get("taints") or ():
         if taint.get("key") == names.TAINT_STALE_CLUSTER:
             text = taint.get("timeAdded") or node.metadata.creation_timestamp
@@ -122,5 +122,5 @@ def _admits(node: Object, spec: dict[str, Any]) -> bool:
 
 
 def _without_avoidance(pod: Object) -> dict[str, Any]:
-    """The pod's spec as its owner wants it: what we or the webhook make it avoid is not for ever."""
+    """Return the pod's spec without the affinity that the descheduler or the webhook added to avoid nodes."""
     return node_avoidance.readmit(pod.spec or {}, replacement.named(pod.annotations))

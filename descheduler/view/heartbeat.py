@@ -1,11 +1,12 @@
-"""Is a virtual node alive? Judged by our own clock alone, from what we see change. Pure.
+"""Decides by Lease renewals whether a virtual node is alive. Does no IO.
 
-kubeleet's rule: silent for more than 20 s is lost, 20 s exactly is not. Three things keep it from being wrong:
+kubeleet's rule: a node that is silent for more than 20 s is lost; exactly 20 s is not enough. Three rules avoid wrong
+decisions:
 
-- Only our clock counts: a renewal is timed when it is *seen*, so the node's clock may say anything.
-- A restarted descheduler begins a whole window for everyone.
-- Silence of *everyone* is the upper apiserver's, not theirs. Somebody else's recent renewal is the proof that
-  renewing was possible; the first one after a gap begins a new window for everyone.
+- Only the descheduler's clock counts. A renewal has the time at which it was *seen*, so clocks of nodes do not matter.
+- A restarted descheduler begins a new window for all nodes.
+- If *all* Leases are silent, the upper API server is the cause. So a silent node is lost only if another Lease was renewed
+  recently, and the first renewal after a gap begins a new window for all nodes.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ class _Lease:
 
 
 class Heartbeats:
-    """The leases of all nodes, as they come by watch. Times are monotonic seconds."""
+    """Renewals of all nodes' Leases, as the watch reports them. Times are monotonic seconds."""
 
     def __init__(self, *, stale_after: float) -> None:
-        """Set up.
+        """Create it without Leases.
 
         Args:
-            stale_after: seconds of silence after which a node is lost; never less than half its lease's duration,
-                which is two renewals.
+            stale_after: seconds of silence after which a node is lost. Half the Lease's duration (two renewals) is
+                used if that is longer.
         """
         self._after = stale_after
         self._leases: dict[str, _Lease] = {}
         self._heard_at = float("-inf")
         self._longest_duration = 0.0
-        """Of all leases ever seen: asked at every renewal of every node."""
+        """Longest duration of all Leases ever seen. Stored, because every renewal of every node needs it."""
 
     def heard(self, node: str, renew_time: str, *, duration: float, now: float) -> None:
-        """A lease was seen; nothing happens unless it has been renewed."""
+        """Note a Lease from the watch; does nothing unless it has been renewed."""
         known = self._leases.get(node)
         if known is not None and known.renewed == renew_time:
             return
@@ -54,21 +55,21 @@ class Heartbeats:
                 each.seen_at = now
 
     def forget(self, node: str) -> None:
-        """A lease is gone."""
+        """Remove a deleted Lease."""
         self._leases.pop(node, None)
 
     def renewed(self, node: str) -> str:
-        """The last renewal seen of a node; empty when there is no lease."""
+        """Return the last renewTime seen of a node; empty if it has no Lease."""
         lease = self._leases.get(node)
         return lease.renewed if lease is not None else ""
 
     def stale_in(self, node: str) -> float | None:
-        """When a node is lost unless it is heard of: monotonic time; None: it has no lease to judge by."""
+        """Return the monotonic time at which the node is lost without a renewal; None if it has no Lease."""
         lease = self._leases.get(node)
         return None if lease is None else lease.seen_at + max(self._after, lease.duration / 2)
 
     def others_are_heard(self, *, now: float) -> bool:
-        """Whether renewing has been possible of late, as the proof of somebody who did."""
+        """Report whether any Lease was renewed recently, which proves that renewals are possible."""
         return now - self._heard_at <= self._longest_gap()
 
     def _longest_gap(self) -> float:

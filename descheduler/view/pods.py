@@ -1,7 +1,7 @@
-"""What the descheduler keeps of a pod and asks of it: pure functions on cached objects.
+"""Queries of cached pods.
 
-Every pod of the upper cluster is cached, because pods that wait for a node matter too; ``shrink`` keeps of each
-what a decision needs (half a kilobyte). The whole pod is read afresh before anything is done to it.
+All pods of the upper cluster are cached, because pending pods matter too. ``shrink`` keeps only the fields that
+decisions need (half a kilobyte). The complete pod is read from the API before it is re-created.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from controller_runtime.api import node_avoidance, timestamps
 from controller_runtime.objects import Object
 
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"
-"""Its presence overrules every reason not to evict, as in sigs.k8s.io/descheduler."""
+"""If present, the pod may be moved despite most reasons not to, as in sigs.k8s.io/descheduler."""
 INDEX_NODE = "node"
 PENDING, RUNNING = "Pending", "Running"
 
@@ -35,7 +35,7 @@ _KEPT_VOLUMES = (*_LOCAL_VOLUMES, "persistentVolumeClaim")
 
 
 def shrink(pod: Object) -> Object:
-    """The informer's transform: drop what no decision reads."""
+    """Return the pod with only the fields that decisions read. Used as the informer's transform."""
     spec, status = pod.spec or {}, pod.status or {}
     kept: dict[str, Any] = {field: spec[field] for field in _SPEC if field in spec}
     for kind in ("containers", "initContainers"):
@@ -64,47 +64,47 @@ def shrink(pod: Object) -> Object:
 
 
 def by_node(pod: Object) -> Iterable[str]:
-    """Index: the node a pod is bound to, empty while it waits for one."""
+    """Return the values of ``INDEX_NODE``: the node that the pod is bound to; empty for a pending pod."""
     return ((pod.spec or {}).get("nodeName") or "",)
 
 
 def controller_of(pod: Object) -> dict[str, Any] | None:
-    """The owner that makes another pod when this one goes; None for a bare pod.
+    """Return the owner that replaces the pod if it is deleted; None for a bare pod.
 
-    An owner that is no controller (``controller`` unset) only has the pod collected with it.
+    An owner without ``controller: true`` matters only for garbage collection.
     """
     return next((owner for owner in pod.metadata.owner_references if owner.get("controller")), None)
 
 
 def owner_key(pod: Object) -> str:
-    """Return the key under which a pod's history is kept: of its namespace and controller, or of its own name."""
+    """Return the key of a pod's history: namespace and controller UID, or the pod's name without a controller."""
     owner = controller_of(pod)
     return node_avoidance.owner_key(pod.namespace, str(owner["uid"]) if owner else f"pod.{pod.name}")
 
 
 def created(pod: Object) -> datetime:
-    """When the pod was created."""
+    """Return the pod's creation time."""
     return timestamps.parse(pod.metadata.creation_timestamp or "1970-01-01T00:00:00Z")
 
 
 def is_active(pod: Object) -> bool:
-    """Whether the pod is neither finished nor being deleted."""
+    """Report whether the pod is neither finished nor being deleted."""
     finished = (pod.status or {}).get("phase") in {"Succeeded", "Failed"}
     return not finished and pod.metadata.deletion_timestamp is None
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether it says that it is ready."""
+    """Report whether the pod's Ready condition is True."""
     return condition(pod.status or {}, "Ready").get("status") == "True"
 
 
 def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """A condition by type; empty when there is none."""
+    """Return a condition by type; empty if there is none."""
     return next((found for found in status.get("conditions") or () if found.get("type") == kind), {})
 
 
 def waiting_reasons(status: Mapping[str, Any]) -> Iterable[str]:
-    """Why containers wait, such as ImagePullBackOff; init containers included."""
+    """Yield the reasons of waiting containers and init containers, such as ImagePullBackOff."""
     for field in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(field) or ():
             reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
@@ -113,7 +113,7 @@ def waiting_reasons(status: Mapping[str, Any]) -> Iterable[str]:
 
 
 def claims(spec: Mapping[str, Any]) -> list[str]:
-    """Names of the persistent volume claims that the pod mounts."""
+    """Return the names of the PersistentVolumeClaims in the pod's volumes."""
     return [
         volume["persistentVolumeClaim"].get("claimName", "")
         for volume in spec.get("volumes") or ()
@@ -122,15 +122,15 @@ def claims(spec: Mapping[str, Any]) -> list[str]:
 
 
 def why_not_evictable(pod: Object, *, local_storage: bool = False, system_critical: bool = False) -> str:
-    """Why this pod must be left where it is; empty when it may be moved.
+    """Return why the pod may not be moved; empty if it may.
 
-    sigs.k8s.io/descheduler's rules (0.18, as tensile-kube uses them), but that pods without an owner may be
-    moved: they are re-created here. Its ``evict`` annotation overrules all but the first two.
+    The rules are those of sigs.k8s.io/descheduler 0.18, as tensile-kube uses them, except that bare pods may be
+    moved, because they are re-created. The ``evict`` annotation overrides all rules but the first two.
 
     Args:
-        pod: a cached pod.
-        local_storage: pods with emptyDir or hostPath volumes may go, too.
-        system_critical: pods of system priority may go, too.
+        pod: cached pod.
+        local_storage: whether pods with emptyDir or hostPath volumes may be moved.
+        system_critical: whether pods of system priority may be moved.
     """
     if not is_active(pod):
         return "it is ending"

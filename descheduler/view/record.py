@@ -1,14 +1,13 @@
-"""The record of a bare pod between its deletion and its re-creation, so that a crash does not lose the pod. Pure.
+"""The record of a bare pod that is being re-created, so that a crash does not lose the pod. Does no IO.
 
-A record is written before the pod is deleted and removed after the replacement exists. Whoever finds one can finish
-the work, whatever point its writer had reached (``next_step``).
+A record is written before the pod is deleted, and deleted after the replacement exists. Every later leader can
+complete it, at any point that its writer had reached (``next_step``).
 
-The descheduler deletes and creates pods by a record, with permissions that no tenant has. So records are only in the
-descheduler's own namespace, and carry a keyed hash over everything that is acted upon. A record without a valid hash
-is not acted on.
+The descheduler deletes and creates pods by records, with permissions that tenants do not have. So records exist only
+in the descheduler's own namespace and have a keyed hash over their content. A record without a valid hash is ignored.
 
-A record is a ControllerRevision, the API's object for an immutable snapshot: permission to create and delete these
-reaches no ConfigMap or Secret, and the limit is etcd's 1.5 MiB, not 1 MiB.
+A record is a ControllerRevision, the API's object for an immutable snapshot. Permission to create and delete it does
+not apply to ConfigMaps or Secrets, and its size limit is etcd's 1.5 MiB, not 1 MiB.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from controller_runtime.api.keyed_hash import is_authentic, keyed_hash
 from controller_runtime.objects import Object
 
 KEY_OBJECT = "virtual-node-descheduler-key"
-"""The Secret with the key of the records' hashes."""
+"""Name of the Secret with the key of the hashes."""
 SELECTOR = f"{names.LABEL_DESCHEDULER_RECORD}=true"
 _PREFIX = "virtual-node-descheduler-"
 _PURPOSE = "descheduler record"
@@ -32,25 +31,25 @@ _CONTENT, _HASH = "record", "hash"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One pod that is being re-created."""
+    """A pod that is being re-created."""
 
     namespace: str
     namespace_uid: str
-    """A later namespace of the same name may be another tenant's; the pod is not created there."""
+    """UID of the namespace. A later namespace of that name may belong to another tenant; no pod is created there."""
     pod_name: str
     old_uid: str
     old_version: str
-    """The resourceVersion that was judged, the precondition of the deletion: any later state is judged again."""
+    """The resourceVersion that was judged. It is the precondition of the deletion, so a changed pod is judged again."""
     node: str
-    """The node that the pod was bound to; empty: none."""
+    """Node that the pod was bound to; empty: none."""
     reason: str
     force: bool
-    """Delete without grace: the cluster that would have to confirm the end is lost."""
+    """Delete without grace period, because the lost cluster cannot confirm the end."""
     replacement: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """The record's name: one for each pod that ever existed, in whichever namespace."""
+        """Name of the object. The pod UID makes it unique over all namespaces and times."""
         return record_name(self.old_uid)
 
 
@@ -63,9 +62,9 @@ def render(record: Record, *, namespace: str, key: bytes) -> dict[str, Any]:
     """Return the ControllerRevision for a record.
 
     Args:
-        record: what is to be done.
-        namespace: the descheduler's own.
-        key: of the keyed hash.
+        record: its content.
+        namespace: the descheduler's own namespace.
+        key: key of the hash.
     """
     content = asdict(record)
     return {
@@ -91,7 +90,8 @@ def parse(found: Object | Mapping[str, Any], *, key: bytes) -> Record:
     """Return the record in a ControllerRevision.
 
     Raises:
-        ValueError: it was not written with this key, was changed, is a copy under another name, or is of another version.
+        ValueError: the hash is not valid for this key, the object is a copy under another name, or another version
+            wrote it.
     """
     if isinstance(found, Object):
         name, data = found.name, found.field("data")
@@ -111,26 +111,30 @@ def parse(found: Object | Mapping[str, Any], *, key: bytes) -> Record:
 
 
 class Step(enum.Enum):
-    """What is to be done next about a record."""
+    """Next step of a record."""
 
     DELETE = enum.auto()
-    """The pod is there, in the very state that was judged."""
+    """The pod exists and is unchanged since it was judged, or must be deleted without grace period."""
     WITHDRAW = enum.auto()
-    """The pod is there and has changed since: the deletion can never have its precondition fulfilled any more."""
+    """The pod has changed since it was judged, so the precondition of the deletion can never be met."""
     WAIT = enum.auto()
-    """The pod is ending."""
+    """The pod is being deleted."""
     CREATE = enum.auto()
-    """The name is free."""
+    """No pod has the name."""
     DONE = enum.auto()
-    """Another pod has the name: the replacement, or one that somebody else made."""
+    """Another pod has the name: the replacement or one that a user created."""
 
 
 def next_step(record: Record, pod: Mapping[str, Any] | None) -> Step:
-    """Decide from the record and the pod of that name as the server has it now; None: there is none.
+    """Return the next step of a record.
 
-    Deciding nothing by memory is what makes any crash harmless: deletion has the uid and the resourceVersion as its
-    precondition, so a deletion still on its way from a dead process either takes effect before this look or, once
-    the pod has changed, never.
+    No state in memory is used, so a crash at any point is harmless. UID and resourceVersion are preconditions of the
+    deletion. A delayed deletion by a dead process therefore takes effect before this read, or never if the pod has
+    changed.
+
+    Args:
+        record: a verified record.
+        pod: the pod of that name, just read from the API server; None: there is none.
     """
     if pod is None:
         return Step.CREATE
@@ -138,18 +142,18 @@ def next_step(record: Record, pod: Mapping[str, Any] | None) -> Step:
     if metadata["uid"] != record.old_uid:
         return Step.DONE
     if metadata.get("deletionTimestamp"):
-        # Ending pods of a lost cluster never end by themselves.
+        # In a lost cluster, no kubelet confirms the deletion.
         return Step.DELETE if record.force and metadata.get("deletionGracePeriodSeconds") != 0 else Step.WAIT
     return Step.DELETE if metadata["resourceVersion"] == record.old_version else Step.WITHDRAW
 
 
 def is_ending(record: Record, pod: Mapping[str, Any]) -> bool:
-    """Whether the pod of that name is the old one, being deleted."""
+    """Report whether the pod of that name is the old one and is being deleted."""
     metadata = pod["metadata"]
     return metadata["uid"] == record.old_uid and bool(metadata.get("deletionTimestamp"))
 
 
 def is_replacement(record: Record, pod: Mapping[str, Any]) -> bool:
-    """Whether the pod of that name is the one made from this record."""
+    """Report whether the pod of that name was created from this record."""
     annotations = pod["metadata"].get("annotations") or {}
     return bool(annotations.get(names.ANNOTATION_REPLACES) == record.old_uid)

@@ -1,4 +1,4 @@
-"""The pod that takes a bare pod's place: the same one, less what the server and the old node had added. Pure."""
+"""Computes the replacement of a bare pod: the same pod without fields of the server and the old node. Does no IO."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from controller_runtime.objects import Object
 _METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences", "finalizers")
 _NOT_TO_CREATE = (
     "nodeName",
-    "ephemeralContainers",  # not allowed at creation
-    "priority",  # computed by admission, which refuses other values than its own
+    "ephemeralContainers",  # forbidden at creation
+    "priority",  # computed by admission, which refuses other values
     "preemptionPolicy",
 )
 _OF_THE_OLD_POD = (names.ANNOTATION_LOWER_UID,)
-"""Annotations that would make the virtual node take the new pod for one that had run already."""
+"""Annotations by which the virtual node would treat the new pod as one that has already run."""
 
 
 def of(
@@ -32,19 +32,19 @@ def of(
     now: datetime,
     counts: bool = True,
 ) -> dict[str, Any]:
-    """The replacement.
+    """Return the replacement of a pod.
 
-    Everything the user wrote stays, clusterSelector included: the label ``create-by-descheduler`` keeps the webhook
-    from mutating the pod a second time.
+    All fields that the user wrote stay, including clusterSelector. The label ``create-by-descheduler`` prevents a
+    second mutation by the webhook.
 
     Args:
-        pod: the old pod as the server has it.
-        avoid: the nodes it avoids already, and since when, without expired ones.
-        node: the node it was stuck on, to be avoided from now on; empty: none is.
-        usable: the names of the virtual nodes that are ready; when none would be left, only the last one is
-            avoided, and none when there is but one.
-        now: the time.
-        counts: whether ``deschedule-count`` grows.
+        pod: the old pod from the API server.
+        avoid: nodes that it already avoids, each with the time since when; without expired ones.
+        node: additional node to avoid from now on; empty: none.
+        usable: names of the ready virtual nodes. If all of them would be avoided, only the latest one is, and none
+            if there is only one.
+        now: wall clock.
+        counts: whether to increment ``deschedule-count``.
     """
     metadata = pod["metadata"]
     before = avoided(pod, now, None)
@@ -67,24 +67,24 @@ def of(
     kept["annotations"] = annotations
     spec = {field: value for field, value in pod["spec"].items() if field not in _NOT_TO_CREATE}
     if spec.get("runtimeClassName"):
-        spec.pop("overhead", None)  # computed by admission, too
+        spec.pop("overhead", None)  # computed by admission
     spec = node_avoidance.avoid(node_avoidance.readmit(label_keys.settled(spec), before), nodes)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
 
 
 def count(pod: Mapping[str, Any]) -> int:
-    """How often a pod has been re-created, by its annotation."""
+    """Return how often a pod was re-created, by its annotation."""
     text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_DESCHEDULE_COUNT) or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def avoided(pod: Mapping[str, Any], now: datetime, period: float | None) -> dict[str, datetime]:
-    """The nodes that a re-created pod avoids, and since when.
+    """Return the nodes that a re-created pod avoids, each with the time since when.
 
     Args:
-        pod: with its annotations.
-        now: the time.
-        period: seconds after which an entry has expired; None: expired ones, too.
+        pod: the pod or a dict with its annotations.
+        now: wall clock.
+        period: seconds after which an entry expires; None: return expired ones too.
     """
     found = noted(pod["metadata"].get("annotations") or {})
     if period is None:
@@ -93,21 +93,21 @@ def avoided(pod: Mapping[str, Any], now: datetime, period: float | None) -> dict
 
 
 def noted(annotations: Mapping[str, str]) -> dict[str, datetime]:
-    """The nodes that a pod was made to avoid, expired or not, by its annotation."""
+    """Return the nodes in a re-created pod's annotation, each with the time since when; expired ones too."""
     text = annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODES) or ""
     try:
         entries = decode(text) if text else {}
         return {str(node): timestamps.parse(since) for node, since in entries.items()}
     except (ValueError, TypeError, AttributeError):
-        return {}  # somebody else's handwriting
+        return {}  # not written by the descheduler
 
 
 def named(annotations: Mapping[str, str]) -> set[str]:
-    """The nodes that a pod was made to avoid, by us or by the webhook (``unschedulable-node``, comma-separated)."""
+    """Return the nodes that the descheduler or the webhook (``unschedulable-node``) made a pod avoid."""
     texts = (annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODE) or "").split(",")
     return set(noted(annotations)) | {text.strip() for text in texts if text.strip()}
 
 
 def has_avoidance(pod: Object) -> bool:
-    """Whether a pod was made to avoid nodes."""
+    """Report whether the descheduler or the webhook made a pod avoid nodes."""
     return bool(pod.annotations) and bool(named(pod.annotations))

@@ -1,4 +1,4 @@
-"""The taint that keeps new pods off the virtual node of a lost cluster."""
+"""Adds and removes the taint of a lost cluster's virtual node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from controller_runtime.objects import Object
 
 
 async def mark(client: Client, node: Object, *, since: datetime) -> None:
-    """Put it on.
+    """Add the taint to a node.
 
     Raises:
-        ApiError: it is not there; a Conflict if the node has changed, to be tried again.
+        ApiError: the request failed; Conflict if the node has changed, to be retried.
     """
     taint = {
         "key": names.TAINT_STALE_CLUSTER,
@@ -26,10 +26,10 @@ async def mark(client: Client, node: Object, *, since: datetime) -> None:
 
 
 async def unmark(client: Client, node: Object) -> None:
-    """Take it off.
+    """Remove the taint from a node.
 
     Raises:
-        ApiError: it may still be there; a Conflict if the node has changed, to be tried again.
+        ApiError: the request failed; Conflict if the node has changed, to be retried.
     """
     others = _others(node)
     if len(others) != len(_taints(node)):
@@ -37,7 +37,7 @@ async def unmark(client: Client, node: Object) -> None:
 
 
 async def _write(client: Client, node: Object, taints: list[dict[str, Any]]) -> None:
-    """A list is replaced as a whole, so its state must be the one we saw."""
+    """Replace the list of taints. The resourceVersion is a precondition, so that no other taint is lost."""
     patch = {"metadata": {"resourceVersion": node.resource_version}, "spec": {"taints": taints}}
     await client.patch(resources.NODES, node.name, patch)
 

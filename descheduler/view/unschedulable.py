@@ -1,7 +1,7 @@
-"""Is a pod on a virtual node one that its lower cluster cannot start, why, and since when? Pure.
+"""Decides whether, why and since when a lower cluster cannot start a pod. Does no IO.
 
-The virtual node copies the lower pod's conditions up, so a bound upper pod whose PodScheduled is False is one that
-the *lower* scheduler has refused: the upper one has long bound it.
+The virtual node copies the lower pod's conditions to the upper pod. So PodScheduled=False of a bound upper pod means
+that the *lower* scheduler has refused it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from descheduler.view import pods
 UNSCHEDULABLE = frozenset({"Unschedulable", "SchedulerError"})
 IMAGE, QUOTA, ADMISSION = "image", "quota", "admission"
 FAILURES = (IMAGE, QUOTA, ADMISSION)
-"""Failures of the lower cluster that count only where they are asked for."""
+"""Failures of the lower cluster that count only if they are configured."""
 
 IMAGE_REASONS = frozenset(
     {
@@ -35,24 +35,24 @@ _QUOTA_REASON = "ExceededQuota"
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Why a pod does not start below."""
+    """Why and since when a pod does not start in its lower cluster."""
 
     reason: str
-    """One word: Unschedulable, SchedulerError, ImagePullBackOff, ExceededQuota…"""
+    """One word such as Unschedulable, SchedulerError, ImagePullBackOff or ExceededQuota."""
     message: str
     since: datetime
 
 
 def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str] = ()) -> Stuck | None:
-    """Judge one pod.
+    """Return why a pod does not start in its lower cluster.
 
     Args:
-        pod: a cached upper pod.
-        failures: of ``FAILURES``, those that count besides lower PodScheduled=False.
-        waiting: further reasons of waiting containers that count, such as CreateContainerError.
+        pod: cached upper pod.
+        failures: those of ``FAILURES`` that count besides PodScheduled=False.
+        waiting: additional reasons of waiting containers that count, such as CreateContainerError.
 
     Returns:
-        None for a pod that is unbound, ending, started or merely slow (an image being pulled is no failure).
+        None for a pod that is unbound, being deleted, started or only slow (pulling an image is not a failure).
     """
     status = pod.status or {}
     if status.get("phase") != pods.PENDING or not pods.is_active(pod) or not (pod.spec or {}).get("nodeName"):
@@ -78,13 +78,13 @@ def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str
 
 
 def is_waiting_for_node(pod: Object) -> bool:
-    """Whether the upper scheduler has found no node for the pod."""
+    """Report whether the upper scheduler has found no node for the pod."""
     status = pod.status or {}
     unbound = not (pod.spec or {}).get("nodeName")
     return unbound and pods.is_active(pod) and pods.condition(status, "PodScheduled").get("status") == "False"
 
 
 def _moment(text: str | None, pod: Object) -> datetime:
-    """A lower cluster's time, never before the upper pod was created: clocks differ."""
+    """Return a lower cluster's time, but not before the upper pod's creation, because clocks differ."""
     born = pods.created(pod)
     return max(timestamps.parse(text), born) if text else born
