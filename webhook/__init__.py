@@ -1,1 +1,1 @@
-"""The mutating webhook: scheduling fields of virtual pods move into the clusterSelector annotation."""
+"""The mutating webhook. It moves scheduling fields of virtual pods into the clusterSelector annotation."""

@@ -1,4 +1,4 @@
-"""``python -m webhook``."""
+"""``python -m webhook``: the same as the ``virtual-node-webhook`` command."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""AdmissionReview, the envelope: read strictly, answered in the version it came in. Pure.
+"""Decodes AdmissionReviews strictly and encodes responses in the version of the request. Does no IO.
 
 Source: admission.k8s.io/v1 and v1beta1; https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
@@ -19,12 +19,12 @@ _NULL = msgspec.Raw(b"null")
 
 
 class BadReviewError(ValueError):
-    """What came is no AdmissionReview; the text says why."""
+    """The body is not an AdmissionReview; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the API server asks."""
+    """An admission request of the API server."""
 
     api_version: str
     uid: str
@@ -34,15 +34,15 @@ class Request:
     name: str
     object: Mapping[str, Any]
     old: msgspec.Raw
-    """What an update changes, as it came: few answers need it, and read it takes 30 times the memory."""
+    """The undecoded oldObject of an update. Few responses need it, and decoded it takes 30 times the memory."""
     dry_run: bool
 
     @property
     def old_object(self) -> Mapping[str, Any]:
-        """Read what an update changes; empty at a creation.
+        """Return the decoded oldObject of an update; empty for a creation.
 
         Raises:
-            ValueError: it cannot be read.
+            ValueError: it is not valid JSON.
         """
         try:
             return _object(self.old)
@@ -51,10 +51,10 @@ class Request:
 
 
 def parse(body: bytes) -> Request:
-    """Read a review.
+    """Return the request of an AdmissionReview.
 
     Raises:
-        BadReviewError: it is none.
+        BadReviewError: the body is not an AdmissionReview.
     """
     if not body:
         raise BadReviewError("the body is empty; an AdmissionReview was expected")
@@ -104,7 +104,7 @@ def _object(raw: msgspec.Raw) -> Mapping[str, Any]:
 def allowed(
     request: Request, *, patch: Sequence[Mapping[str, Any]] = (), warnings: Sequence[str] = ()
 ) -> bytes:
-    """The answer that lets the object in, changed by a JSON patch."""
+    """Return the response that admits the object, changed by a JSON patch."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": True}
     if patch:
         response["patchType"] = "JSONPatch"
@@ -115,7 +115,7 @@ def allowed(
 
 
 def denied(request: Request, message: str, *, code: int = 422, reason: str = "Invalid") -> bytes:
-    """The answer that keeps the object out and tells its author why."""
+    """Return the response that denies the object with a message for its author."""
     status = {"status": "Failure", "code": code, "reason": reason, "message": message}
     return _review(request, {"uid": request.uid, "allowed": False, "status": status})
 

@@ -1,4 +1,4 @@
-"""The process: caches, certificates, the server."""
+"""The process: caches, certificates and the server."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from webhook.state import State
 
 
 class App:
-    """Runs what the options say until cancelled."""
+    """The webhook as one asyncio program."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._log = log.get_logger(component=PROGRAM)
 
     async def run(self) -> None:
-        """Serve, and look after certificates where that is ours to do.
+        """Serve until cancelled; without ``--tlscert`` also create and renew certificates.
 
         Raises:
-            ConfigError: something that only the user can mend.
+            ConfigError: the kubeconfig, a flag or a certificate file is wrong.
         """
         options = self._options
         config = await kubeconfig.load(
@@ -57,7 +57,7 @@ class App:
             group = await stack.enter_async_context(asyncio.TaskGroup())
             group.create_task(state.run(), name="caches")
             if options.self_managed:
-                # Good for nothing but to listen with until the Secret has been read.
+                # A temporary certificate, so that the server can listen before the Secret has been read.
                 tls = CertificateReloader.from_pair(self_signed(PROGRAM, hosts=options.hosts))
                 unready = self._manage(client, tls, group)
             else:
@@ -81,9 +81,9 @@ class App:
                 await server.announce_shutdown(options.shutdown_delay)
 
     def _manage(self, client: Client, tls: CertificateReloader, group: asyncio.TaskGroup) -> Check:
-        """Follow the Secret, and stand for looking after it.
+        """Start the tasks that serve the Secret's certificate and, as leader, renew it.
 
-        Returns why we cannot be called yet: no certificate is served, or the API server does not trust it.
+        Return a readiness check: it fails until a certificate is served and the API server trusts its CA.
         """
         options = self._options
         registrar = Registrar(client, name=options.configuration_name, client_config=self._client_config())
@@ -100,7 +100,7 @@ class App:
             tls.replace(pair)
             served.set()
 
-        # Every replica looks at the configurations: one that nobody may call is not ready.
+        # Every replica watches the configurations, because it is not ready before the API server can call it.
         registrar.on_change(keeper.look_again)
         for informer in registrar.informers:
             group.create_task(informer.run(), name=informer.name)
@@ -129,14 +129,14 @@ class App:
 
 
 def _nothing_amiss() -> None:
-    """A certificate that is given is served from the start, and who trusts it is the user's to say."""
+    """Report ready: certificate files are served from the start, and the user is responsible for their CA."""
 
 
 def _until_called(served: asyncio.Event, keeper: CertificateKeeper, registrar: Registrar) -> Check:
     is_called = False
 
     def unready() -> str | None:
-        # Once is enough: where somebody takes our CA out later, no replica is better off than another.
+        # Checked until the first success: if the CA is removed later, all replicas are affected alike.
         nonlocal is_called
         if is_called:
             return None

@@ -1,8 +1,8 @@
-"""Certificates that the webhook looks after itself: a CA and a serving pair, kept in a Secret.
+"""Certificates that the webhook manages itself: a CA and a serving pair, stored in a Secret.
 
-Every replica serves what the Secret holds and follows it. The leader makes what is missing and renews what has less
-than a third of its life left. A new CA is announced first, beside the old one, and used afterwards, so at no moment
-does the API server see a certificate that it has no CA for.
+Every replica watches the Secret and serves its certificate. The leader creates missing certificates and renews those
+with less than a third of their validity left. A new CA is first announced together with the old one and used
+afterwards, so the API server always has the CA of the certificate that is served.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ CA_VALIDITY = timedelta(days=3650)
 SERVING_VALIDITY = timedelta(days=90)
 _RENEW_SHARE = 1 / 3
 _ANNOUNCED = 3.0
-"""Seconds between announcing a CA and using it: what an API server takes to hear of a changed configuration."""
+"""Seconds between announcing and using a CA, until all API servers have the changed configuration."""
 _LOOK = 3600.0
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the validity."""
 _RETRY = 5.0
 _BEHIND = 60.0
-"""Seconds for which a watch is believed to be merely behind what we have written."""
+"""Seconds after a write for which the watch may not show it yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What the Secret holds."""
+    """Content of the Secret."""
 
     ca: KeyPair
     bundle: bytes
-    """PEM of every CA that may have signed what is being served."""
+    """PEM of every CA that may have signed a certificate that is being served."""
     serving: KeyPair
 
     def data(self) -> dict[str, str]:
-        """The Secret's data."""
+        """Return the data of the Secret."""
         parts = {
             "ca.crt": self.bundle,
             "ca.key": self.ca.key,
@@ -58,7 +58,7 @@ class Certificates:
 
 
 def read(data: Mapping[str, Any] | None) -> Certificates | None:
-    """What a Secret's data holds; None when anything is missing or cannot be read."""
+    """Return the certificates in a Secret's data; None if any is missing or invalid."""
     try:
         parts = {
             name: base64.b64decode((data or {})[name]) for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")
@@ -72,12 +72,12 @@ def read(data: Mapping[str, Any] | None) -> Certificates | None:
 
 
 def renewed(current: Certificates | None, hosts: Sequence[str], *, now: datetime) -> Certificates | None:
-    """What should take the place of the current certificates; None when they are good for a while yet.
+    """Return the certificates to replace the current ones; None if no renewal is due.
 
     Args:
-        current: as the Secret holds them.
-        hosts: names and addresses that the API server may call us by.
-        now: aware.
+        current: content of the Secret; None: it has none.
+        hosts: host names and addresses at which the API server may call the webhook.
+        now: wall clock, timezone-aware.
     """
     if current is None:
         ca = make_ca("virtual-node-webhook-ca", validity=CA_VALIDITY, now=now)
@@ -92,7 +92,7 @@ def renewed(current: Certificates | None, hosts: Sequence[str], *, now: datetime
 
 
 class CertificateKeeper:
-    """Serves the Secret's certificates; as leader, sees to it that they are good."""
+    """Serves the Secret's certificates and, as leader, creates and renews them."""
 
     def __init__(
         self,
@@ -104,15 +104,15 @@ class CertificateKeeper:
         announce: Callable[[bytes], Awaitable[None]],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Set up.
+        """Create the keeper.
 
         Args:
-            client: of the upper cluster.
-            namespace: the Secret's.
-            name: the Secret's.
-            hosts: names and addresses that the API server may call us by.
-            announce: has the API server trust a CA bundle.
-            now: the calendar, for tests.
+            client: client of the upper cluster.
+            namespace: namespace of the Secret.
+            name: name of the Secret.
+            hosts: host names and addresses at which the API server may call the webhook.
+            announce: writes a CA bundle to the webhook configurations.
+            now: wall clock, for tests.
         """
         self._client = client
         self._namespace = namespace
@@ -128,9 +128,9 @@ class CertificateKeeper:
             name="serving-certificate",
         )
         self._seen: Certificates | None = None
-        """The last ones that the Secret held: they are being served until the next ones are."""
+        """Last valid content of the Secret. Its certificate is served until there is another one."""
         self._written: tuple[str, float] | None = None
-        """The version that we have replaced, and when; None: the cache shows what we wrote."""
+        """resourceVersion that our last write replaced, and its time; None: the cache shows that write."""
         self._changed = asyncio.Event()
         self._look_again = asyncio.Event()
         self._secret.add_handler(
@@ -141,12 +141,12 @@ class CertificateKeeper:
         self._log = log.get_logger(component="certificates")
 
     def ca(self) -> bytes | None:
-        """PEM of the CA that the Secret holds; None while it holds none."""
+        """Return the PEM of the CA in the Secret; None if there is none."""
         held = self._held()
         return held.ca.certificate if held is not None else None
 
     async def follow(self, use: Callable[[KeyPair], None]) -> None:
-        """Hand every new serving pair to ``use``, until cancelled."""
+        """Call ``use`` with every new serving pair, until cancelled."""
         served = b""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._secret.run())
@@ -162,7 +162,7 @@ class CertificateKeeper:
                 await self._changed.wait()
 
     async def keep(self) -> None:
-        """Make and renew certificates and keep them announced, until cancelled; for the leader."""
+        """Create, renew and announce certificates until cancelled. Only the leader calls this."""
         await self._secret.wait_synced()
         while True:
             wait = _LOOK
@@ -170,7 +170,7 @@ class CertificateKeeper:
             try:
                 await self._renew()
             except (AlreadyExists, Conflict):
-                wait = 0.5  # somebody else was first; the informer shows what they made
+                wait = 0.5  # another replica was first; the informer shows its certificates
             except ApiError as error:
                 hint = {}
                 if isinstance(error, Forbidden) and not self._version():
@@ -182,7 +182,7 @@ class CertificateKeeper:
                     await self._look_again.wait()
 
     def look_again(self) -> None:
-        """Something that the certificates depend on may have changed."""
+        """Check the certificates again now, because the Secret or a configuration changed."""
         self._look_again.set()
         self._changed.set()
 
@@ -198,7 +198,7 @@ class CertificateKeeper:
             return
         before = current or self._seen
         if current is None and before is not None:
-            # Somebody has deleted the Secret. Its certificate is still served, and has to be trusted meanwhile.
+            # The Secret was deleted. Its certificate is still served and must stay trusted.
             fresh = replace(fresh, bundle=fresh.bundle + before.ca.certificate)
         if before is not None and fresh.bundle != before.bundle:
             await self._announce(fresh.bundle)
@@ -212,7 +212,7 @@ class CertificateKeeper:
         )
 
     def _is_behind(self) -> bool:
-        """Whether the cache does not show yet what we have written: judged by it, all would be made once more."""
+        """Report whether the cache does not show our last write yet. Judged by it, all would be created again."""
         if self._written is None:
             return False
         version, at = self._written

@@ -9,7 +9,7 @@ from webhook import flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Console script ``virtual-node-webhook``."""
+    """Run the console script ``virtual-node-webhook``; return its exit code."""
     return daemon.main(flags.PROGRAM, argv, parse=flags.parse, run=_run)
 
 

@@ -1,4 +1,4 @@
-"""The webhook's command line: tensile-kube's flags word for word, and ours beside them."""
+"""The command line: the flags of tensile-kube under the same names, and additional flags."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAM = "virtual-node-webhook"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A parsed command line."""
+    """Parsed command line."""
 
     address: str
     port: int
@@ -37,7 +37,7 @@ class Options:
     tls_key: str
     client_ca: str
     self_managed: bool
-    """We make our own certificates and keep them in a Secret."""
+    """Whether the webhook creates its certificates and stores them in a Secret."""
     secret_namespace: str
     secret_name: str
     hosts: tuple[str, ...]
@@ -45,13 +45,13 @@ class Options:
     register: bool
     url: str
     service: tuple[str, str]
-    """Namespace and name; empty: a URL is given."""
+    """Namespace and name of the Service; empty: there is none."""
     freeze_namespace: str
     freeze_period: float
     scheduler_name: str
     require_virtual_node: bool
     shutdown_delay: float
-    """Seconds between being told to stop and not listening any more."""
+    """Seconds between the signal to stop and the end of listening."""
     leader_elect: bool
     health_address: str
     log_level: str
@@ -60,11 +60,11 @@ class Options:
 
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Options:
-    """Turn a command line into options.
+    """Return the options of a command line.
 
     Raises:
-        ConfigError: values contradict each other; names the flags.
-        SystemExit: argparse's own, for unknown flags and ``--help``.
+        ConfigError: a value is invalid or contradicts another; names the flags.
+        SystemExit: ``--help`` or an unknown flag.
     """
     environment = os.environ if environment is None else environment
     rest, klog = take_klog(argv)

@@ -1,8 +1,8 @@
-"""The webhook configurations that make the API server ask us. Pure; the chart and ``--register`` use the same.
+"""The webhook configurations. The chart and ``--register`` use the same ones. Does no IO.
 
-``failurePolicy: Fail`` for pods: one that slips through unchanged would ask the upper scheduler for lower labels and
-stay pending for ever. The object selector sees to it that only labelled pods depend on us, the namespace selector
-that kube-system never does. Workloads are only warned about, so there ``Ignore`` is right.
+Pods have ``failurePolicy: Fail``: an unmutated pod would request labels of lower nodes from the upper scheduler and
+stay pending forever. By the object selector only labelled pods depend on the webhook, and by the namespace selector no
+pod of kube-system does. Workloads mostly get warnings only, so ``Ignore`` is sufficient for them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _WORKLOADS = (
 
 
 def by_url(url: str, path: str, ca_bundle: bytes) -> dict[str, Any]:
-    """A clientConfig for a webhook outside the cluster; ``url`` is such as ``https://10.0.0.1:8080``."""
+    """Return the clientConfig of a webhook outside the cluster at a URL such as ``https://10.0.0.1:8080``."""
     return {"url": url.rstrip("/") + path, "caBundle": base64.b64encode(ca_bundle).decode()}
 
 
 def by_service(namespace: str, name: str, path: str, ca_bundle: bytes, *, port: int = 443) -> dict[str, Any]:
-    """A clientConfig for a webhook behind a Service of the cluster."""
+    """Return the clientConfig of a webhook behind a Service of the cluster."""
     return {
         "service": {"namespace": namespace, "name": name, "path": path, "port": port},
         "caBundle": base64.b64encode(ca_bundle).decode(),
@@ -42,7 +42,7 @@ def by_service(namespace: str, name: str, path: str, ca_bundle: bytes, *, port: 
 
 
 def mutating(client_config: Mapping[str, Any], *, name: str = NAME) -> dict[str, Any]:
-    """The MutatingWebhookConfiguration for pods."""
+    """Return the MutatingWebhookConfiguration for pods."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
@@ -62,7 +62,7 @@ def mutating(client_config: Mapping[str, Any], *, name: str = NAME) -> dict[str,
                 "namespaceSelector": _NOT_KUBE_SYSTEM,
                 "failurePolicy": "Fail",
                 "matchPolicy": "Equivalent",
-                # Others may add selectors after us (a namespace's node selector, say): then we are asked again.
+                # Another plugin may add selectors later, such as a namespace's node selector.
                 "reinvocationPolicy": "IfNeeded",
                 "sideEffects": "None",
                 "timeoutSeconds": _TIMEOUT_SECONDS,
@@ -72,7 +72,7 @@ def mutating(client_config: Mapping[str, Any], *, name: str = NAME) -> dict[str,
 
 
 def validating(client_config: Mapping[str, Any], *, name: str = NAME) -> dict[str, Any]:
-    """The ValidatingWebhookConfiguration for workloads."""
+    """Return the ValidatingWebhookConfiguration for workloads."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",

@@ -1,4 +1,4 @@
-"""Sees to it that the API server asks us, and trusts whom it asks."""
+"""Writes the webhook configurations, by which the API server calls the webhook and trusts its CA."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from controller_runtime.objects import Object
 from webhook import manifests
 
 ClientConfig = Callable[[str, bytes], Mapping[str, Any]]
-"""From a path and a CA bundle to a clientConfig."""
+"""Function of a path and a CA bundle; returns a clientConfig."""
 
 
 class Registrar:
-    """Keeps the webhook configurations: made by us, or only given our CA where the chart made them and asks for it."""
+    """Creates and updates the webhook configurations, or only writes the CA into those of the chart that request it."""
 
     def __init__(self, client: Client, *, name: str, client_config: ClientConfig | None) -> None:
-        """Set up.
+        """Create the registrar.
 
         Args:
-            client: of the upper cluster.
-            name: of both configurations.
-            client_config: where the API server finds us; None: the configurations exist and lack our CA alone, where they say so.
+            client: client of the upper cluster.
+            name: name of both configurations.
+            client_config: where the API server finds the webhook; None: write only the CA, into existing
+                configurations that request it.
         """
         self._client = client
         self._name = name
@@ -40,21 +41,21 @@ class Registrar:
                 resources.VALIDATING_WEBHOOK_CONFIGURATIONS,
             )
         ]
-        """Of the configurations; to be run by whoever made this."""
+        """Informers of the configurations; the caller runs them."""
 
     def on_change(self, changed: Callable[[], None]) -> None:
-        """Have it called when somebody changes or deletes the configurations."""
+        """Call ``changed`` when a configuration is changed or deleted."""
         for informer in self.informers:
             informer.add_handler(on_update=lambda _old, _new: changed(), on_delete=lambda _gone: changed())
 
     def unannounced(self, ca: bytes) -> str | None:
-        """Why the API server would not trust a certificate of this CA, for ``/readyz``; None when it does.
+        """Return why the API server would not trust a certificate of this CA, for ``/readyz``; None if it does.
 
-        Configurations that are not there ask for nothing, unless we are to make them. A CA that is not ours to write
-        is not ours to judge.
+        A missing configuration counts only with ``--register``. Configurations that do not request our CA are not
+        checked.
 
         Args:
-            ca: PEM.
+            ca: PEM of the CA.
         """
         for informer in self.informers:
             kind = informer.resource.kind
@@ -69,10 +70,10 @@ class Registrar:
         return None
 
     async def announce(self, ca_bundle: bytes) -> None:
-        """Have the API server ask us and trust these CAs. Writes only what differs.
+        """Write the configurations, or only the CA bundle into them, if they differ.
 
         Raises:
-            ApiError: it cannot be written.
+            ApiError: a request failed.
         """
         for resource, path, make in (
             (resources.MUTATING_WEBHOOK_CONFIGURATIONS, manifests.MUTATE_PATH, manifests.mutating),
@@ -118,9 +119,9 @@ class Registrar:
 
 
 def _wants_ca(annotations: Mapping[str, str]) -> bool:
-    """Whether a configuration that is not ours is to have our CA.
+    """Report whether a configuration of the chart requests our CA.
 
-    Otherwise a replica of before writes its own over the one that came with a certificate of the user's.
+    After a change to a certificate of the user, an old replica must not overwrite the user's CA with its own.
     """
     return annotations.get(names.ANNOTATION_WANTS_CA) == "true"
 
@@ -131,5 +132,5 @@ def _trusts(configuration: Object, ca: bytes) -> bool:
 
 
 def _nowhere(path: str, ca_bundle: bytes) -> dict[str, Any]:
-    """A clientConfig of which only the CA is used."""
+    """Return a clientConfig of which only the CA is used."""
     return manifests.by_url("https://unused", path, ca_bundle)

@@ -1,4 +1,4 @@
-"""From a review to its answer: the decisions, without the sockets."""
+"""Decides the responses to admission requests. Does no IO."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from webhook.mutation.patch import pod_patch
 
 
 class Knowledge(Protocol):
-    """What is known of the upper cluster (``webhook.state``)."""
+    """State of the upper cluster (``webhook.state``)."""
 
     def surroundings(self, pod: Mapping[str, Any], namespace: str) -> mutate.Surroundings:
-        """Everything that matters for one pod."""
+        """Return the state that the mutation of a pod depends on."""
 
 
 def review_pod(request: admission.Request, knowledge: Knowledge) -> bytes:
-    """Answer about a pod: moved fields as a patch, or a denial that says what is wrong."""
+    """Return the response for a pod: a patch with the moved fields, or a denial that says what is wrong."""
     if request.kind not in {"", "Pod"} or request.operation not in {"", "CREATE"}:
         return admission.allowed(request)
     pod = request.object
@@ -32,14 +32,14 @@ def review_pod(request: admission.Request, knowledge: Knowledge) -> bytes:
     except validation.RefusedError as error:
         return admission.denied(request, str(error))
     except (AttributeError, TypeError, KeyError, ValueError) as error:
-        # Past the API server's own validation only a hand-made request looks like this.
+        # The API server validates objects, so only a hand-made request has such a pod.
         return admission.denied(request, f"object: not a Pod as core/v1 has it ({error})", code=400)
     warnings = list(validation.unused(pod["metadata"].get("annotations")))
     return admission.allowed(request, patch=pod_patch(pod, changed), warnings=warnings)
 
 
 def review_workload(request: admission.Request) -> bytes:
-    """Answer about a workload: warnings about its pod template, a denial when no pod of it could be created."""
+    """Return the response for a workload: warnings about its pod template, or a denial if all its pods would be denied."""
     try:
         path, template = templates.pod_template(request.kind, request.object)
         if request.operation not in {"", "CREATE", "UPDATE"} or not templates.is_virtual(template):
@@ -55,9 +55,9 @@ def review_workload(request: admission.Request) -> bytes:
 
 
 def _may_stay(request: admission.Request, problem: str) -> bool:
-    """Whether a workload that is wrong is to be let in all the same: it was, or is going.
+    """Report whether an invalid workload is admitted: it is being deleted, or was invalid before in the same way.
 
-    Controllers write workloads, too, a finalizer that comes off among it; refused, the object could never go.
+    Controllers update workloads too, for example to remove a finalizer. A denial would prevent the deletion.
     """
     if (request.object.get("metadata") or {}).get("deletionTimestamp"):
         return True

@@ -31,7 +31,7 @@ UPPER: tuple[Right, ...] = (
         OWN_NAMESPACE,
         (CONFIG_MAP,),
     ),
-    # Not create: a Secret of type service-account-token would be filled with the token of any account there.
+    # Not create: Kubernetes would fill a Secret of type service-account-token with the token of any account there.
     Right(
         "",
         "secrets",
@@ -71,4 +71,4 @@ REGISTER: tuple[Right, ...] = (
         "", "secrets", ("create",), "the Secret for certificates that we make ourselves", "", OWN_NAMESPACE
     ),
 )
-"""Besides ``UPPER``, with ``--register``; the chart makes these objects itself, the Secret without data."""
+"""Additional rights with ``--register``. Otherwise the chart creates these objects, the Secret without data."""

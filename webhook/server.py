@@ -1,4 +1,4 @@
-"""The HTTPS server that the API server asks. Every path mutates, as tensile-kube's does, but ``/validate``."""
+"""The HTTPS server for admission reviews. All paths except ``/validate`` mutate pods, as in tensile-kube."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from webhook import admission, manifests
 from webhook.review import Knowledge, review_pod, review_workload
 
 MAX_BODY_BYTES = 7 * 1024**2
-"""The API server takes requests of 3 MiB, and a review of an update has the object twice; the rest is for JSON that
+"""The API server accepts requests of 3 MiB, and a review of an update has the object twice. The rest is for JSON, which
 is longer than the YAML or protobuf of the request."""
 _READ_SECONDS = 3.0
-"""How long a review waits for caches; the API server waits for five."""
+"""Seconds that a review waits for caches; the API server waits 5 s for the response."""
 
 _REVIEWS = Counter(
     "virtual_node_webhook_reviews_total", "Reviews answered, by kind and outcome.", ["kind", "outcome"]
@@ -35,20 +35,20 @@ _SECONDS = Histogram(
 
 
 class Caches(Knowledge, Protocol):
-    """Knowledge that has to be read before it is any good."""
+    """State that must have been read before it is used."""
 
     async def wait(self, seconds: float) -> str:
-        """Wait for everything to be read; says what has not been in that time, empty when everything has."""
+        """Wait at most ``seconds`` for the caches; return which are not read yet, empty if all are."""
 
 
 class WebhookServer(HttpsServer):
-    """Answers admission reviews.
+    """Responds to admission reviews.
 
     Args:
         host: address to bind.
         port: TCP port; 0: a free one.
         tls: certificates to serve; None: plain HTTP, for tests and proxies.
-        knowledge: what is known of the upper cluster.
+        knowledge: state of the upper cluster.
     """
 
     def __init__(self, host: str, port: int, *, tls: CertificateReloader | None, knowledge: Caches) -> None:
@@ -66,14 +66,14 @@ class WebhookServer(HttpsServer):
         self._knowledge = knowledge
         for kind in ("pod", "workload"):
             for outcome in ("allowed", "denied", "refused"):
-                # A series that appears with its first count shows no increase to anybody.
+                # Created with 0, because Prometheus sees no increase in a series that begins with 1.
                 _REVIEWS.labels(kind, outcome)
         self.add_route("POST", manifests.VALIDATE_PATH, self._validate)
         self.add_route("POST", "/{path:.*}", self._mutate)
 
     async def _mutate(self, request: web.Request) -> web.Response:
         if missing := await self._knowledge.wait(_READ_SECONDS):
-            # Half of what matters would be a wrong answer that nobody can take back; this one is asked again.
+            # A mutation by incomplete caches cannot be corrected later; the client retries a 503.
             return self._refuse("pod", 503, missing, RETRY_AFTER)
         return await self._answer(request, "pod", lambda review: review_pod(review, self._knowledge))
 
@@ -86,7 +86,7 @@ class WebhookServer(HttpsServer):
         if request.content_type != "application/json":
             return self._refuse(kind, 415, "an AdmissionReview as application/json was expected")
         try:
-            # One review at a time: nothing is awaited from its last byte to its answer. Only the answer is kept after that.
+            # One review at a time: nothing is awaited between its last byte and its response. Then only the response is in memory.
             answer = self._review(kind, decide, await self.bodies.read(request))
         except web.HTTPException as error:
             return self._refuse(kind, error.status, error.text or "", error.headers)

@@ -1,7 +1,7 @@
-"""What the webhook knows of the upper cluster, from caches: virtual nodes, claims, volumes, frozen nodes.
+"""State of the upper cluster from caches: virtual nodes, claims, volumes and frozen nodes.
 
-Nothing here is a memory of this process: two replicas, or one that starts anew, know the same as soon as they have
-read the API. Claims that are too new for the cache are simply unknown; the scheduler still sees them.
+All of it is read from the API, so all replicas have the same state, even after a restart. Claims that the cache does
+not show yet are ignored; the scheduler still considers them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from webhook.mutation.mutate import Surroundings
 
 
 class State:
-    """Caches of the upper cluster and what they mean for a pod."""
+    """Caches of the upper cluster and the state that matters for a pod."""
 
     def __init__(
         self,
@@ -35,16 +35,16 @@ class State:
         require_virtual_node: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Set up; ``run`` fills the caches.
+        """Create the caches; ``run`` fills them.
 
         Args:
-            client: of the upper cluster.
+            client: client of the upper cluster.
             ignore_keys: label keys that stay in the upper spec.
-            freeze_namespace: where the descheduler keeps the memory of full nodes.
-            freeze_period: seconds for which a full node is avoided.
-            scheduler_name: for pods that name none.
-            require_virtual_node: pods whose selectors move run on virtual nodes alone.
-            now: the calendar, for tests.
+            freeze_namespace: namespace of the ConfigMap with frozen nodes.
+            freeze_period: seconds for which a frozen node is avoided.
+            scheduler_name: scheduler of pods that name none.
+            require_virtual_node: whether pods with moved selectors may run on virtual nodes only.
+            now: wall clock, for tests.
         """
         self._ignore_keys = frozenset(ignore_keys)
         self._freeze_period = freeze_period
@@ -75,18 +75,18 @@ class State:
             self._nodes.add_handler(**{change: self._nodes_changed})
 
     async def run(self) -> None:
-        """Follow the cluster until cancelled."""
+        """Run the informers until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers():
                 group.create_task(informer.run())
 
     def unready(self) -> str | None:
-        """What has not been read yet, for ``/readyz``; None when everything has."""
+        """Return which caches have not been read yet, for ``/readyz``; None if all have."""
         missing = [informer for informer in self._informers() if not informer.has_synced]
         return f"not read yet: {', '.join(map(str, missing))}" if missing else None
 
     async def wait(self, seconds: float) -> str:
-        """Wait for everything to be read; says what has not been in that time, empty when everything has."""
+        """Wait at most ``seconds`` for the caches; return which are not read yet, empty if all are."""
         if self.unready() is None:
             return ""
         with contextlib.suppress(TimeoutError):
@@ -96,7 +96,7 @@ class State:
         return self.unready() or ""
 
     def surroundings(self, pod: Mapping[str, Any], namespace: str) -> Surroundings:
-        """Everything that matters for one pod."""
+        """Return the state that the mutation of a pod depends on."""
         virtual = self._virtual_nodes()
         return Surroundings(
             ignore_keys=self._ignore_keys,
@@ -155,7 +155,7 @@ class State:
 
 
 def _usable_or_not(node: Object) -> Object:
-    """Keep of a virtual node whether pods can go there: a spec that is empty when they cannot."""
+    """Return a node with an empty spec if it is not Ready or is cordoned. Used as the informer's transform."""
     conditions = (node.status or {}).get("conditions") or ()
     ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
     usable = ready and not (node.spec or {}).get("unschedulable")

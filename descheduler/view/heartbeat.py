@@ -5,8 +5,8 @@ decisions:
 
 - Only the descheduler's clock counts. A renewal has the time at which it was *seen*, so clocks of nodes do not matter.
 - A restarted descheduler begins a new window for all nodes.
-- If *all* Leases are silent, the upper API server is the cause. So a silent node is lost only if another Lease was renewed
-  recently, and the first renewal after a gap begins a new window for all nodes.
+- If *all* Leases are silent, the upper API server is the cause. So a silent node is lost only if another Lease
+  was renewed recently, and the first renewal after a gap begins a new window for all nodes.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What the webhook changes in a pod, as pure functions: selectors, patches, templates, volumes."""
+"""The mutation of pods and checks of workloads: selectors, patches, templates, volumes. Does no IO."""

@@ -1,9 +1,9 @@
-"""The mutation of a pod: from a spec that names lower nodes to one that the upper scheduler can place. Pure.
+"""Mutates a pod that selects lower nodes, so that the upper scheduler can place it. Does no IO.
 
-In order: what chooses lower nodes moves into the annotation ``clusterSelector`` (merged with what is there),
-tolerations are copied there, then the pod gets what it needs above: tolerations for the virtual node and for
-clusters that go dark, affinity to the node that has its volumes, affinity away from nodes that proved full.
-Doing it twice changes nothing (the API server may ask again: reinvocation).
+First, the fields that select lower nodes move into the annotation ``clusterSelector`` and are merged with its content.
+Then tolerations are copied there. Finally the pod gets tolerations of the virtual node's taint and of unreachable
+nodes, affinity to the virtual nodes of its volumes, and anti-affinity to nodes that were full. The mutation is
+idempotent, because the API server may call the webhook again (reinvocation).
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ _PROVIDER = {"key": names.TAINT_PROVIDER, "operator": "Exists"}
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the mutation knows of the upper cluster."""
+    """State of the upper cluster that the mutation of a pod depends on."""
 
     ignore_keys: Collection[str] = ("clusterID",)
+    """Label keys that stay in the upper spec."""
     virtual_nodes: Collection[str] = ()
     """Names of the virtual nodes."""
     pinned_to: Sequence[Collection[str]] = ()
-    """For each of the pod's bound volumes: the virtual nodes that can reach it."""
+    """For each of the pod's bound claims: the virtual nodes that can reach its volume."""
     avoid: Collection[str] = ()
-    """Virtual nodes that the pod's owner found full lately."""
+    """Virtual nodes on which the pod's owner recently had unschedulable pods."""
     require_virtual_node: bool = False
-    """A pod of which something moves runs on virtual nodes alone: on a real node of the upper cluster nobody would
-    apply what has moved."""
+    """Whether pods with moved selectors may run on virtual nodes only. On a real upper node the moved fields would
+    not be applied."""
     scheduler_name: str = ""
-    """The scheduler that asks the multi-scheduler. Empty: whichever the pod names."""
+    """Scheduler that calls the multi-scheduler, for pods that name none. Empty: unchanged."""
 
 
 def is_ours(pod: Mapping[str, Any], namespace: str) -> bool:
-    """Whether a pod is to be mutated."""
+    """Report whether a pod is to be mutated."""
     labels = (pod.get("metadata") or {}).get("labels") or {}
     return (
         labels.get(names.LABEL_VIRTUAL_POD) == "true"
@@ -53,10 +54,10 @@ def is_ours(pod: Mapping[str, Any], namespace: str) -> bool:
 
 
 def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]:
-    """The pod as it is to be created: a new dict, equal to the old one when nothing changes.
+    """Return the mutated pod: a new dict, equal to the old one if nothing changes.
 
     Raises:
-        RefusedError: what moves is wrong, its clusterSelector annotation is, or one contradicts the other.
+        RefusedError: a moved field or the clusterSelector annotation is invalid, or they contradict each other.
     """
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     validation.check_spec(spec)
@@ -67,7 +68,7 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     selector = _merge(present, moved, spec.get("tolerations") or ())
     above["tolerations"] = _tolerations(spec.get("tolerations") or ())
     if surroundings.scheduler_name and spec.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
-        # A scheduler that the author chose stays.
+        # A scheduler that the pod names stays.
         above["schedulerName"] = surroundings.scheduler_name
     if (
         surroundings.require_virtual_node
@@ -87,7 +88,7 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     if selector and selector != present:
         annotations[names.ANNOTATION_CLUSTER_SELECTOR] = _render(selector)
     if surroundings.avoid and not spec.get("nodeName"):
-        # Affinity cannot be taken back; the descheduler replaces pods that wait only for what is no longer frozen.
+        # A pod's affinity cannot be changed later. By this annotation the descheduler replaces pods that avoid thawed nodes.
         annotations[names.ANNOTATION_UNSCHEDULABLE_NODE] = ",".join(sorted(surroundings.avoid))
     if annotations != (metadata.get("annotations") or {}):
         result["metadata"] = {**metadata, "annotations": annotations}
@@ -95,7 +96,7 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
 
 
 def _demands(selector: Mapping[str, Any]) -> bool:
-    """Whether a clusterSelector asks for particular lower nodes."""
+    """Report whether a clusterSelector requires particular lower nodes."""
     affinity = (selector.get("affinity") or {}).get("nodeAffinity") or {}
     return bool(selector.get("nodeSelector") or affinity.get(selectors.REQUIRED))
 
@@ -103,7 +104,7 @@ def _demands(selector: Mapping[str, Any]) -> bool:
 def _merge(
     present: Mapping[str, Any], moved: selectors.Moved, tolerations: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The new clusterSelector: what was there and what moves, both to be fulfilled."""
+    """Return the clusterSelector that requires both its present content and the moved fields."""
     merged = dict(present)
     node_selector = dict(present.get("nodeSelector") or {})
     for key, value in moved.node_selector.items():
@@ -118,7 +119,7 @@ def _merge(
     _merge_affinity(merged, present, moved)
     ours = [_PROVIDER]
     if any(_covers_provider(toleration) for toleration in tolerations):
-        # Asked again: these are ours. Or they say nothing new beside a toleration of everything.
+        # The pod was mutated before and these were added, or a toleration of all taints includes them.
         ours += [_lost_node(key) for key in _LOST_NODE_KEYS]
     kept = list(present.get("tolerations") or ())
     kept += [one for one in tolerations if one not in kept and one not in ours]
@@ -143,7 +144,7 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
             "nodeSelectorTerms": selectors.conjunction(there, moved.required)
         }
         if moved.upper_required or cluster_selector.UPPER_TERMS in present:
-            # Term by term beside the product above.
+            # In the order of the product of required terms.
             first = present.get(cluster_selector.UPPER_TERMS) or [{}] * len(there)
             second = moved.upper_required or [{}] * len(moved.required)
             merged[cluster_selector.UPPER_TERMS] = selectors.conjunction(first, second)
@@ -154,10 +155,10 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
 
 
 def _tolerations(given: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The pod's tolerations above: its own, for clusters that go dark without a limit, and the virtual node's taint.
+    """Return the upper pod's tolerations: its own, unreachable nodes without a time limit, the virtual node's taint.
 
-    When a lower cluster is lost its pods go on running; evicting them above would start them twice. Moving them is
-    the descheduler's decision.
+    Pods of an unreachable lower cluster keep running. Taint eviction in the upper cluster would start them twice, so
+    only the descheduler moves them.
     """
     result: list[Mapping[str, Any]] = []
     for toleration in given:

@@ -1,4 +1,4 @@
-"""A pod's mutation as a JSON patch (RFC 6902): whole fields, for those are all that the mutation touches. Pure."""
+"""Computes the JSON patch (RFC 6902) of a pod's mutation, which replaces whole fields. Does no IO."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIELDS = (
 
 
 def pod_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The operations that turn one pod into the other; empty when they are equal."""
+    """Return the operations that change one pod into the other; empty if they are equal."""
     operations: list[dict[str, Any]] = []
     for parent, name in _FIELDS:
         old = (before.get(parent) or {}).get(name)

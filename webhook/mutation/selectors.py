@@ -1,13 +1,13 @@
-"""Splitting scheduling fields: what chooses the virtual node stays, what chooses a node below moves. Pure.
+"""Splits selectors into a part that selects virtual nodes and stays, and one for lower nodes that moves. Does no IO.
 
-A key *stays* when the user lists it (``--ignore-selector-keys``), when it is ``kubernetes.io/hostname`` and names a
-virtual node, or when it is ``type`` and says virtual-kubelet. Everything else speaks of lower nodes.
+A key *stays* if ``--ignore-selector-keys`` lists it, if it is ``kubernetes.io/hostname`` with the name of a virtual
+node, or if it is ``type`` with the value virtual-kubelet. All other keys select lower nodes.
 
-Required node affinity is an OR of terms, each an AND of expressions. A term splits into its staying part K and its
-moving part M. As long as all terms have the same K, "K above, OR of M below" says exactly what the user said. Where
-they differ, "(clusterID=A and gpu) or zone=z" cannot be cut in two: the staying parts then travel along, in the
-member ``upperNodeSelectorTerms`` beside the moved terms, and the virtual node drops the terms whose K it does not
-fulfil (``controller_runtime.api.cluster_selector.resolve``).
+Required node affinity is an OR of terms, each an AND of expressions. A term has a staying part K and a moving part M.
+If all terms have the same K, "K in the upper cluster, OR of all M in the lower cluster" is equivalent. If they
+differ, as in "(clusterID=A and gpu) or zone=z", no such split exists. Then the staying parts are also stored in the
+member ``upperNodeSelectorTerms`` beside the moved terms, and the virtual node drops the terms whose K does not match
+it (``controller_runtime.api.cluster_selector.resolve``).
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ Term = dict[str, Any]
 
 @dataclass(slots=True)
 class Moved:
-    """What goes into the annotation."""
+    """Fields that move into the annotation."""
 
     node_selector: dict[str, str] = field(default_factory=dict)
     required: list[Term] = field(default_factory=list)
     upper_required: list[Term] = field(default_factory=list)
-    """The staying parts of ``required``, term by term; empty when the upper cluster has judged them alone."""
+    """Staying part of each term in ``required``; empty if the upper scheduler alone can apply them."""
     preferred: list[dict[str, Any]] = field(default_factory=list)
 
 
 def stays(ignore_keys: Collection[str], virtual_nodes: Collection[str], *, daemon_set: bool) -> Stays:
-    """The test for what stays in the upper cluster.
+    """Return a function of a key and values that reports whether they stay in the upper spec.
 
     Args:
-        ignore_keys: label keys that the user wants above.
+        ignore_keys: label keys that always stay.
         virtual_nodes: names of the virtual nodes.
-        daemon_set: the pod belongs to a DaemonSet, whose controller pins it to an upper node by a match field.
+        daemon_set: whether the pod belongs to a DaemonSet, whose controller selects its upper node by a match field.
     """
 
     def decide(key: str, values: Collection[str]) -> bool:
@@ -59,9 +59,9 @@ def stays(ignore_keys: Collection[str], virtual_nodes: Collection[str], *, daemo
 
 
 def split(spec: Mapping[str, Any], decide: Stays) -> tuple[dict[str, Any], Moved]:
-    """A pod spec without what moves, and what moves.
+    """Return a pod spec without the moving fields, and these fields.
 
-    Only nodeSelector and node affinity are looked at; pod (anti-)affinity and topology spread stay as they are.
+    Only nodeSelector and node affinity are split. Pod (anti-)affinity and topology spread constraints stay.
     """
     moved = Moved()
     rest = dict(spec)
@@ -89,9 +89,9 @@ def split(spec: Mapping[str, Any], decide: Stays) -> tuple[dict[str, Any], Moved
 
 
 def conjunction(first: Sequence[Term], second: Sequence[Term]) -> list[Term]:
-    """The terms of "first and second", each an OR of terms; an empty list says nothing.
+    """Return the terms of "first AND second", each an OR of terms. An empty list is no restriction.
 
-    Terms that are in both already are not doubled.
+    Expressions that are in both are not repeated.
     """
     if not first or not second:
         return list(first or second)
@@ -103,12 +103,12 @@ def _split_required(terms: Sequence[Mapping[str, Any]], decide: Stays, moved: Mo
     staying = [kept for kept, _ in parts]
     moving = [gone for _, gone in parts]
     if not parts:
-        # Only terms that match nothing: the user asked for no node at all, and gets none.
+        # Only terms that match no node: they stay, so that the pod matches no node.
         return [dict(term) for term in terms]
     if not any(moving):
         return staying
     if all(kept == staying[0] for kept in staying):
-        # (K and M1) or (K and M2) = K and (M1 or M2); a term without M makes the OR true.
+        # (K and M1) or (K and M2) = K and (M1 or M2). A term without M makes the OR true.
         if all(moving):
             moved.required = moving
         return [staying[0]] if staying[0] else []
@@ -140,7 +140,7 @@ def _split_term(term: Mapping[str, Any], decide: Stays) -> tuple[Term, Term]:
 
 
 def _says_something(term: Mapping[str, Any]) -> bool:
-    """A term without expressions matches no node: in an OR it can be left out."""
+    """Report whether a term has expressions. One without matches no node, so an OR can omit it."""
     return bool(term.get("matchExpressions") or term.get("matchFields"))
 
 
@@ -159,7 +159,7 @@ def _unique(terms: Sequence[Term]) -> list[Term]:
 
 
 def _put(target: dict[str, Any], key: str, value: Any) -> None:
-    """Set, or remove what would be empty: nothing is left behind that says nothing."""
+    """Set a member, or remove it if the value is empty."""
     if value:
         target[key] = value
     else:

@@ -1,4 +1,4 @@
-"""What of a workload's pod template will not carry over to a lower cluster, said when the workload is applied. Pure."""
+"""Warns about fields of a workload's pod template that do not apply in a lower cluster. Does no IO."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IF_ALLOWED = "refused unless the policy of the lower cluster allows it"
 
 
 def pod_template(kind: str, workload: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Path and content of a workload's pod template; empty when it has none."""
+    """Return path and content of a workload's pod template; empty content if it has none."""
     spec = workload.get("spec") or {}
     if kind == "CronJob":
         job = (spec.get("jobTemplate") or {}).get("spec") or {}
@@ -22,13 +22,13 @@ def pod_template(kind: str, workload: Mapping[str, Any]) -> tuple[str, Mapping[s
 
 
 def is_virtual(template: Mapping[str, Any]) -> bool:
-    """Whether the pods of a template are meant for virtual nodes."""
+    """Report whether a template's pods have the label for virtual nodes."""
     labels = (template.get("metadata") or {}).get("labels") or {}
     return bool(labels.get(names.LABEL_VIRTUAL_POD) == "true")
 
 
 def invalid(template: Mapping[str, Any], path: str) -> str:
-    """Why every pod of the template would be refused; empty: none would."""
+    """Return why the template's pods would be denied; empty if they would not."""
     try:
         validation.read_annotation((template.get("metadata") or {}).get("annotations"), f"{path}.metadata")
     except validation.RefusedError as error:
@@ -37,7 +37,7 @@ def invalid(template: Mapping[str, Any], path: str) -> str:
 
 
 def warnings(kind: str, namespace: str, template: Mapping[str, Any], path: str) -> list[str]:
-    """Sentences for ``kubectl apply`` to print, each with the field it is about."""
+    """Return warnings for ``kubectl apply``, each with its field."""
     spec = template.get("spec") or {}
     found = [f"{path}.spec.{text}" for text in _warnings(kind, namespace, spec)]
     if not invalid(template, path):

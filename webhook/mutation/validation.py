@@ -1,7 +1,7 @@
-"""The API server's rules for scheduling fields, applied before they move out of its sight. Pure.
+"""Validates scheduling fields by the API server's rules before they move into the annotation. Does no IO.
 
-What stands in a spec when a pod is stored is validated by the API server; what has moved into the annotation is
-text to it, and would be refused only by the lower cluster, after the pod has been bound.
+The API server validates a pod's spec, but not the content of annotations. Without this validation only the lower
+cluster would refuse an invalid field, after the pod was bound.
 
 Source: core/v1 validation (``ValidateNodeSelector``, ``ValidatePreferredSchedulingTerms``, ``ValidateTolerations``),
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
@@ -18,8 +18,8 @@ from controller_runtime.api.decoding import decode
 from webhook.mutation.selectors import PREFERRED, REQUIRED
 
 MOST = 1000
-"""Entries of a list, and expressions of an affinity. More hardly fit into an annotation (256 KiB), and would be compared
-pair by pair before that is seen."""
+"""Maximum number of entries of a list and of expressions of an affinity. More hardly fit into an annotation (256 KiB),
+and comparing all pairs of them takes long."""
 _MOST_VALUES = 10 * MOST
 _MEMBERS = ("nodeSelector", "affinity", "tolerations", cluster_selector.UPPER_TERMS)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -39,28 +39,28 @@ _EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 class RefusedError(ValueError):
-    """The pod cannot be right; the text says what is wrong with it, for its author."""
+    """The pod is invalid; the text says why, for its author."""
 
 
 def check_spec(spec: Mapping[str, Any]) -> None:
-    """Judge what may move.
+    """Validate the fields of a pod spec that may move.
 
     Raises:
-        RefusedError: names the field under ``spec``.
+        RefusedError: a field is invalid; names it.
     """
     _check_selector(spec, "spec")
     _list(spec.get("tolerations"), "spec.tolerations")
 
 
 def read_annotation(annotations: Mapping[str, str] | None, path: str = "metadata") -> dict[str, Any]:
-    """The ``clusterSelector`` that somebody wrote by hand, or that an earlier call has left; empty without one.
+    """Return the ``clusterSelector`` of a user or of an earlier mutation; empty without one.
 
     Args:
-        annotations: of the pod or the template.
-        path: of their parent, for the message.
+        annotations: annotations of the pod or the template.
+        path: path of their parent, for the message.
 
     Raises:
-        RefusedError: it cannot be read or says what no lower cluster would take; names the field.
+        RefusedError: it is not valid JSON or every lower cluster would refuse it; names the field.
     """
     text = (annotations or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
     if not text:
@@ -78,7 +78,7 @@ def read_annotation(annotations: Mapping[str, str] | None, path: str = "metadata
 
 
 def unused(annotations: Mapping[str, str] | None, path: str = "metadata") -> Iterator[str]:
-    """What a readable annotation says that nobody will apply: sentences, each with the field."""
+    """Yield a warning, with its field, for each member of a valid annotation that is not applied."""
     text = (annotations or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
     where = f"{path}.annotations[{names.ANNOTATION_CLUSTER_SELECTOR}]"
     found = decode(text) if text else {}
@@ -176,7 +176,7 @@ def _check_toleration(toleration: Mapping[str, Any], path: str) -> None:
 
 
 def _check_upper_terms(found: Mapping[str, Any], path: str) -> None:
-    """They stand beside the required terms, one by one."""
+    """Check that there is one valid upper term for each required term."""
     upper = found.get(cluster_selector.UPPER_TERMS)
     if not upper:
         return

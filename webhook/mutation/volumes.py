@@ -1,4 +1,4 @@
-"""Where a pod's volumes are: the virtual nodes that its claims are bound to. Pure."""
+"""Finds the virtual nodes that can reach a pod's volumes. Does no IO."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REQUIRED = "required"
 
 
 def claim_names(pod: Mapping[str, Any]) -> Iterator[str]:
-    """The claims that a pod's volumes name, those of generic ephemeral volumes included."""
+    """Yield the names of a pod's claims, including those of generic ephemeral volumes."""
     for volume in pod["spec"].get("volumes") or ():
         if claim := volume.get("persistentVolumeClaim"):
             yield claim.get("claimName") or ""
@@ -26,11 +26,11 @@ def pinned_to(
     volume: Callable[[str], Mapping[str, Any] | None],
     virtual_nodes: Collection[str],
 ) -> list[str]:
-    """The virtual nodes that can reach a claim's volume; empty: the claim does not say, or speaks of real nodes.
+    """Return the virtual nodes that can reach a claim's volume; empty if it does not depend on virtual nodes.
 
     Args:
         claim: the PersistentVolumeClaim.
-        volume: the PersistentVolume of a name, or None.
+        volume: returns the PersistentVolume of a name, or None.
         virtual_nodes: names of all virtual nodes.
     """
     name = (claim.get("spec") or {}).get("volumeName")
