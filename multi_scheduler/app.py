@@ -17,15 +17,16 @@ from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
 from controller_runtime.util.file_changes import FileChanges
-from multi_scheduler import decisions, safe_scheduler_routes
 from multi_scheduler.annotator import Annotator
 from multi_scheduler.bound_pods import bound_pods
-from multi_scheduler.certificate_keeper import CertificateKeeper
+from multi_scheduler.certificates.keeper import CertificateKeeper
 from multi_scheduler.directory import NodeDirectory
-from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.extender import decisions
+from multi_scheduler.extender.extender import Extender, Weighted
+from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.flags import PROGRAM, Options
-from multi_scheduler.safe_scheduler import SafeScheduler, read_settings
-from multi_scheduler.server import ExtenderServer
+from multi_scheduler.safe_scheduler import routes
+from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
 from multi_scheduler.shared import Shared
 
 _POLL = 2.0
@@ -110,7 +111,7 @@ class App:
             bound.add_handler(on_add=lambda pod, _initial: _tell(pod, extender, recorder))
             server = self._server(extender, keeper)
             if options.safe_scheduler_routes:
-                safe_scheduler_routes.add_routes(
+                routes.add_routes(
                     server,
                     SafeScheduler(read_settings(options.environment)),
                     extender.alone(),

@@ -19,7 +19,7 @@ from controller_runtime.process.flags import (
 )
 from multi_scheduler import config as configuration
 from multi_scheduler.config import Config
-from multi_scheduler.server import MAX_BODY_BYTES
+from multi_scheduler.extender.server import MAX_BODY_BYTES
 
 PROGRAM = "virtual-node-multi-scheduler"
 

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _work(arguments: Sequence[str]) -> int:
-    from swarm.worker import command  # noqa: PLC0415 - the controller does not need it
+    from swarm.worker.sidecar import command  # noqa: PLC0415 - the controller does not need it
 
     parser = argparse.ArgumentParser(f"{PROGRAM} worker", description="Runs one worker of a Swarm.")
     command.add_arguments(parser)

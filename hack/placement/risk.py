@@ -14,10 +14,10 @@ from typing import Any
 
 from hack.placement import usage
 from hack.placement.usage import Job
-from multi_scheduler import protocol
 from multi_scheduler.agent import Agent, AgentContext, VirtualNode
 from multi_scheduler.agents.load import LoadAgent
 from multi_scheduler.agents.safe import SafeAgent
+from multi_scheduler.extender import protocol
 from multi_scheduler.fit.cluster import scoring
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed

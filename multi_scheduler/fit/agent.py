@@ -14,9 +14,9 @@ from controller_runtime import log
 from controller_runtime.api import cluster_selector, names
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
-from multi_scheduler import reasons
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
 from multi_scheduler.config import ClusterConfig
+from multi_scheduler.fit import reasons
 from multi_scheduler.fit.admission.gate import Below, Entrance
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex

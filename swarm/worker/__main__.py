@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from swarm.worker.command import main
+from swarm.worker.sidecar.command import main
 
 sys.exit(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from swarm.worker.state import Held, Phase
+from swarm.worker.jobs.state import Held, Phase
 
 _PREFIX = "virtual_node_swarm_worker_"
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from swarm.worker.identity import Settings
-from swarm.worker.state import Job
+from swarm.worker.jobs.state import Job
 from swarm.worker.worker import Worker
 
 

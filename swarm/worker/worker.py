@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from swarm.worker import fence, metrics
-from swarm.worker.api import Api
+from swarm.worker.client.api import Api
+from swarm.worker.client.reporter import ReplacedError, Reporter
+from swarm.worker.client.sources import ConfigMaps, File
 from swarm.worker.identity import Settings, resolve
-from swarm.worker.membership import Membership
-from swarm.worker.reporter import ReplacedError, Reporter
-from swarm.worker.runner import Handler, Runner
+from swarm.worker.jobs.runner import Handler, Runner
+from swarm.worker.jobs.state import Job
+from swarm.worker.protocol.membership import Membership
+from swarm.worker.protocol.share import Share
 from swarm.worker.server import serving
-from swarm.worker.share import Share
 from swarm.worker.single import alone
-from swarm.worker.sources import ConfigMaps, File
-from swarm.worker.state import Job
 
 _log = logging.getLogger(__name__)
 

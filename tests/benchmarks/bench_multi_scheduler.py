@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from controller_runtime.objects import from_dict
-from multi_scheduler import protocol
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import AgentConfig, ClusterConfig, Config
-from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.extender import protocol
+from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from multi_scheduler.formulas.pressure import Pressure

@@ -11,9 +11,9 @@ import msgspec
 
 from controller_runtime.api import decoding
 from controller_runtime.errors import ApiError
-from multi_scheduler import protocol
 from multi_scheduler.agent import AgentContext, VirtualNode
-from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.extender import protocol
+from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from tests.fuzz.target import Target
 from tests.unit.webhook.pods import VIRTUAL

@@ -16,7 +16,7 @@ from controller_runtime.objects import decode_object
 from controller_runtime.process import flags
 from controller_runtime.util import lines
 from multi_scheduler import config as scheduler_config
-from multi_scheduler import protocol
+from multi_scheduler.extender import protocol
 from tests.fuzz import kubeconfigs, lower_objects, reviews
 from tests.fuzz.target import Target
 from virtual_node.config import file

@@ -5,9 +5,9 @@ from __future__ import annotations
 from swarm import share
 from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot
-from swarm.worker.acknowledgement import acknowledgement, compact
-from swarm.worker.share import Applied, Entry, join, parse, parse_part
-from swarm.worker.state import Held, Job, Phase
+from swarm.worker.jobs.state import Held, Job, Phase
+from swarm.worker.protocol.acknowledgement import acknowledgement, compact
+from swarm.worker.protocol.share import Applied, Entry, join, parse, parse_part
 
 
 def test_the_controller_reads_every_field_of_an_acknowledgement():

@@ -16,10 +16,10 @@ from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from controller_runtime.errors import ConfigError
-from multi_scheduler import protocol
 from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.config import ClusterConfig, VolumeConfig, parse
-from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.extender import protocol
+from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.admission.gate import Entrance
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.agent import FitAgent

@@ -81,7 +81,7 @@ def test_a_token_without_a_pod_names_none(token):
 
 def test_importing_the_library_imports_aiohttp_and_nothing_else_of_ours():
     """Workers are small programs of users: they get no Kubernetes client with it."""
-    code = "import sys, swarm.worker.command; print(*{one.split('.')[0] for one in sys.modules})"
+    code = "import sys, swarm.worker.sidecar.command; print(*{one.split('.')[0] for one in sys.modules})"
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()

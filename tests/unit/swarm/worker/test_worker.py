@@ -14,7 +14,9 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox.ports import free_ports
-from swarm.worker import Job, Tasks, Worker, fence, sources, state
+from swarm.worker import Job, Tasks, Worker, fence
+from swarm.worker.client import sources
+from swarm.worker.jobs import state
 from tests.unit.swarm.worker.fake_api import NAME, POD_UID, FakeApi, config_map, until
 from tests.waiting import becomes
 

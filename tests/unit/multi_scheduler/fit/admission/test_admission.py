@@ -13,11 +13,11 @@ import virtual_node.rights.daemon
 from controller_runtime.api import names
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.objects import from_dict
-from multi_scheduler import protocol
 from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.bound_pods import shrink
 from multi_scheduler.config import ClusterConfig, NamespaceConfig
-from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.extender import protocol
+from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
-from multi_scheduler.reasons import no_fit
+from multi_scheduler.fit.reasons import no_fit
 
 
 def _node(name: str, cpu: str = "4", memory: str = "8Gi", *, pods: int = 110, **more: Any) -> dict[str, Any]:

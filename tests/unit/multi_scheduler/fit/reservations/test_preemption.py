@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller_runtime.objects import from_dict
-from multi_scheduler import protocol
 from multi_scheduler.agent import Agent, AgentContext, VirtualNode
 from multi_scheduler.bound_pods import shrink
-from multi_scheduler.extender import Extender, Weighted
+from multi_scheduler.extender import protocol
+from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.reservations.reservations import Place

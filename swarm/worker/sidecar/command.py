@@ -9,9 +9,9 @@ import logging
 import sys
 
 from swarm.worker.identity import Settings, SetupError
-from swarm.worker.process import Processes, arguments
-from swarm.worker.reaper import Reaper
-from swarm.worker.state import Job
+from swarm.worker.jobs.state import Job
+from swarm.worker.sidecar.process import Processes, arguments
+from swarm.worker.sidecar.reaper import Reaper
 from swarm.worker.worker import Worker
 
 _PROGRAM = "virtual-node-swarm worker"

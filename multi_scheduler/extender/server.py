@@ -15,8 +15,8 @@ from controller_runtime import log
 from controller_runtime.serving.bodies import RETRY_AFTER
 from controller_runtime.serving.server import HttpsServer
 from controller_runtime.tls.reloader import CertificateReloader
-from multi_scheduler import protocol
-from multi_scheduler.extender import Extender, NotReadyError
+from multi_scheduler.extender import protocol
+from multi_scheduler.extender.extender import Extender, NotReadyError
 
 MAX_BODY_BYTES = 4 * 1024**2
 """A pod, at most 1.5 MiB in etcd, with five thousand node names, or with the uids of a preemption's victims. A scheduler

@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from multi_scheduler.safe_scheduler import SafeScheduler, read_settings
-from multi_scheduler.safe_scheduler_routes import NO_BIND, add_routes
+from multi_scheduler.extender.server import ExtenderServer
+from multi_scheduler.safe_scheduler.routes import NO_BIND, add_routes
+from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
 from multi_scheduler.scheduler_configuration import scheduler_configuration
-from multi_scheduler.server import ExtenderServer
 
 MIB = 2**20
 

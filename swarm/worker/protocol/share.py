@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from swarm.worker.state import Job
+from swarm.worker.jobs.state import Job
 
 State = Literal["start", "stop", "hold"]
 _STATES = ("start", "stop", "hold")

@@ -19,10 +19,10 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import as_file
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, self_signed, sign
 from multi_scheduler import flags
-from multi_scheduler import server as server_module
-from multi_scheduler.extender import Filtered, NotReadyError
-from multi_scheduler.protocol import Candidates, candidates
-from multi_scheduler.server import MAX_BODY_BYTES, ExtenderServer
+from multi_scheduler.extender import server as server_module
+from multi_scheduler.extender.extender import Filtered, NotReadyError
+from multi_scheduler.extender.protocol import Candidates, candidates
+from multi_scheduler.extender.server import MAX_BODY_BYTES, ExtenderServer
 
 BINDING = {"PodName": "web", "PodNamespace": "shop", "PodUID": "u-1", "Node": "vn-a"}
 
@@ -221,7 +221,7 @@ def test_binding_is_off_unless_the_flag_says_so(config, arguments, expected):
 
 def test_the_chart_gives_the_flag_along_with_the_right_and_the_verb():
     """One value turns on all three: the route, the RBAC rule and the scheduler's bindVerb."""
-    folder = Path(__file__).resolve().parents[3] / "charts" / "virtual-node" / "templates" / "multi-scheduler"
+    folder = Path(__file__).resolve().parents[4] / "charts" / "virtual-node" / "templates" / "multi-scheduler"
     deployment = (folder / "deployment.yaml").read_text(encoding="utf-8")
     assert "{{- if $values.bind }}\n            - --bind\n" in deployment
     assert "bindVerb: bind" in (folder / "_helpers.tpl").read_text(encoding="utf-8")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from swarm.worker.api import FAILURES, Api, Object, Pause
+from swarm.worker.client.api import FAILURES, Api, Object, Pause
 from swarm.worker.identity import Settings
-from swarm.worker.share import Part, Share, ShareError, join, parse, parse_part
+from swarm.worker.protocol.share import Part, Share, ShareError, join, parse, parse_part
 
 _log = logging.getLogger(__name__)
 

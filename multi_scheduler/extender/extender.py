@@ -10,9 +10,9 @@ from controller_runtime import log, resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from multi_scheduler.agent import Agent, VirtualNode
-from multi_scheduler.decisions import Decisions, sentence
 from multi_scheduler.directory import NodeDirectory
-from multi_scheduler.protocol import Candidates, Victims
+from multi_scheduler.extender.decisions import Decisions, sentence
+from multi_scheduler.extender.protocol import Candidates, Victims
 
 _READ_SECONDS = 5.0
 """How long a call waits for the virtual nodes to be read; schedulers wait for twice as long."""

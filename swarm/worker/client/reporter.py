@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from swarm.worker import fence
-from swarm.worker.acknowledgement import compact
-from swarm.worker.api import FAILURES, Api, Object, Pause, RequestError
+from swarm.worker.client.api import FAILURES, Api, Object, Pause, RequestError
 from swarm.worker.identity import Settings
-from swarm.worker.membership import Membership
+from swarm.worker.protocol.acknowledgement import compact
+from swarm.worker.protocol.membership import Membership
 
 _log = logging.getLogger(__name__)
 

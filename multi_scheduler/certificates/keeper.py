@@ -11,7 +11,7 @@ from controller_runtime import log, resources
 from controller_runtime.auth.secret_key import SecretClient
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from controller_runtime.tls.reloader import CertificateReloader, expiry, make_ca, self_signed
-from multi_scheduler.certificates import (
+from multi_scheduler.certificates.secrets import (
     ClientSide,
     ServerSide,
     read_client,

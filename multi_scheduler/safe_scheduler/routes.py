@@ -11,10 +11,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from controller_runtime.process.version import version
-from multi_scheduler import protocol
-from multi_scheduler.extender import Extender
-from multi_scheduler.safe_scheduler import Predicate, Priority, SafeScheduler
-from multi_scheduler.server import Decide, ExtenderServer
+from multi_scheduler.extender import protocol
+from multi_scheduler.extender.extender import Extender
+from multi_scheduler.extender.server import Decide, ExtenderServer
+from multi_scheduler.safe_scheduler.scheduler import Predicate, Priority, SafeScheduler
 
 PREFIX = "/scheduler"
 NO_BIND = "Extender doesn't support Bind: make 'BindVerb' be empty in your ExtenderConfig"

@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.tls.key_pairs import as_file, covers, is_issued_by, share_left
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
-from multi_scheduler.certificate_keeper import CertificateKeeper
-from multi_scheduler.certificates import (
+from multi_scheduler.certificates.keeper import CertificateKeeper
+from multi_scheduler.certificates.secrets import (
     ClientSide,
     ServerSide,
     read_client,
@@ -26,7 +26,7 @@ from multi_scheduler.certificates import (
     renewed_client,
     renewed_server,
 )
-from multi_scheduler.server import ExtenderServer
+from multi_scheduler.extender.server import ExtenderServer
 
 HOSTS = ["extender.ns.svc", "127.0.0.1"]
 START = datetime(2030, 1, 1, tzinfo=UTC)

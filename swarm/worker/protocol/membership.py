@@ -8,10 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from swarm.worker import acknowledgement, fence, identity
+from swarm.worker import fence, identity
 from swarm.worker.identity import Settings
-from swarm.worker.share import Applied, Share, ShareError, accept
-from swarm.worker.state import Held, Job
+from swarm.worker.jobs.state import Held, Job
+from swarm.worker.protocol import acknowledgement
+from swarm.worker.protocol.share import Applied, Share, ShareError, accept
 
 
 class Membership:

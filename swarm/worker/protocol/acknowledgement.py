@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from swarm.worker.share import Applied
-from swarm.worker.state import Held
+from swarm.worker.jobs.state import Held
+from swarm.worker.protocol.share import Applied
 
 _ROOM = 200 * 1024
 """Bytes of JSON for lists of jobs; the annotations of an object may have 256 KiB."""

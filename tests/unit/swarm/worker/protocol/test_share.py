@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.worker.acknowledgement import acknowledgement, compact
-from swarm.worker.share import Applied, Entry, Share, ShareError, accept, join, parse, parse_part
-from swarm.worker.state import Held, Job, Phase
+from swarm.worker.jobs.state import Held, Job, Phase
+from swarm.worker.protocol.acknowledgement import acknowledgement, compact
+from swarm.worker.protocol.share import Applied, Entry, Share, ShareError, accept, join, parse, parse_part
 
 RAW = {
     "apiVersion": "swarm.virtual-node.io/v1alpha1",

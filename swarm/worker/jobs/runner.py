@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from swarm.worker.state import Action, Held, Job, Outcome, Phase, decide, ended
+from swarm.worker.jobs.state import Action, Held, Job, Outcome, Phase, decide, ended
 
 _log = logging.getLogger(__name__)
 

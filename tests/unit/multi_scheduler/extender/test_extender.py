@@ -12,11 +12,12 @@ import pytest
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
-from multi_scheduler import config, protocol
+from multi_scheduler import config
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode, load
 from multi_scheduler.agents.template import TemplateAgent
 from multi_scheduler.bound_pods import shrink
-from multi_scheduler.extender import Extender, NotReadyError, Weighted
+from multi_scheduler.extender import protocol
+from multi_scheduler.extender.extender import Extender, NotReadyError, Weighted
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import host_terms

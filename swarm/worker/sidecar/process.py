@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from swarm.worker import fence, marks
-from swarm.worker.output import Output
-from swarm.worker.reaper import Reaper
-from swarm.worker.state import Job
+from swarm.worker import fence
+from swarm.worker.jobs.state import Job
+from swarm.worker.sidecar import marks
+from swarm.worker.sidecar.output import Output
+from swarm.worker.sidecar.reaper import Reaper
 
 _log = logging.getLogger(__name__)
 

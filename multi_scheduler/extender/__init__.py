@@ -1,0 +1,4 @@
+"""What kube-scheduler calls: the HTTP server, its messages, the extender and its record of agents' answers.
+
+Import ``server`` to serve, ``extender`` for the decisions. Agents import nothing from here.
+"""
